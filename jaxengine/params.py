@@ -1,0 +1,84 @@
+"""How one request wants its tokens drawn: the engine's side of every sampling option, validated on construction.
+
+The engine trusts no caller: a NaN or an id outside the vocabulary reaches no device array, because JAX would turn it
+into a wrong answer instead of an error.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MAX_STOP_TOKEN_IDS = 64
+MAX_LOGIT_BIAS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """Defaults sample from the model's plain distribution; `temperature=0` is greedy.
+
+    frequency_over_length: False is OpenAI's rule (penalty x count over generated ids), True is TGI's (penalty x count /
+    length over prompt and generated ids). processed_logprobs: False reports the model's own log-softmax, True the
+    distribution after penalties, temperature and filters.
+
+    Raises:
+        ValueError: a value is out of range or not finite; the message names field, value and limit.
+    """
+
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    typical_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_over_length: bool = False
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    logprobs: int = 0
+    processed_logprobs: bool = False
+    prompt_logprobs: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        self._check("max_tokens", 1, math.inf)
+        self._check("min_tokens", 0, self.max_tokens)
+        self._check("temperature", 0, 100)
+        self._check("top_k", 0, 2**31 - 1)
+        self._check("top_p", 0, 1, above=True)
+        self._check("typical_p", 0, 1, above=True)
+        self._check("min_p", 0, 1)
+        self._check("repetition_penalty", 0, 1e4, above=True)
+        self._check("frequency_penalty", -100, 100)
+        self._check("presence_penalty", -100, 100)
+        self._check("logprobs", 0, 1000)
+        if self.seed is not None:
+            self._check("seed", 0, 2**64 - 1)
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise ValueError(f"stop_token_ids has {len(self.stop_token_ids)} entries, at most {MAX_STOP_TOKEN_IDS}")
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise ValueError(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS}")
+        if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
+            raise ValueError("logit_bias values must be finite")
+
+    def _check(self, name: str, low: float, high: float, *, above: bool = False) -> None:
+        value = getattr(self, name)
+        if not (low <= value <= high) or (above and value == low):  # NaN fails every comparison
+            raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def filtered(self) -> bool:
+        """Whether any filter cuts the distribution before the draw."""
+        return self.top_k > 0 or self.top_p < 1 or self.typical_p < 1 or self.min_p > 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on the ids seen so far."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
