@@ -5,7 +5,7 @@ import warnings
 
 from jaxengine.rpc import engine_pb2 as jaxengine_dot_rpc_dot_engine__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in jaxengine/rpc/engine_pb2_grpc.py depends on'
+        + f' but the generated code in jaxengine/rpc/engine_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class EngineStub:
+class EngineStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class EngineStub:
                 _registered_method=True)
 
 
-class EngineServicer:
+class EngineServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
@@ -87,7 +87,7 @@ def add_EngineServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Engine:
+class Engine(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

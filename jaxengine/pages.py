@@ -1,0 +1,116 @@
+"""The page pool: who holds which page of the KV cache, and which pages still hold a prefix worth finding again.
+
+A page is `page_size` consecutive positions in every layer's cache. Page 0 is the sink that padding writes to and is never
+handed out. A full page of known tokens can be offered under a key, a sha256 chain over (everything before it, its token
+ids), rooted in the model and the request's salt; the ids are stored too and compared on a hit, so even a collision
+could not serve another request's keys and values. A page whose last holder leaves keeps its content and becomes
+reusable: it is found again until the pool runs out of blank pages and takes the least recently used one.
+
+No JAX here: this file never sees an array.
+"""
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Ids
+
+SINK = 0
+
+
+def root_key(model: str, salt: bytes) -> bytes:
+    """The parent key of a first page: requests share pages only under the same model and salt."""
+    return hashlib.sha256(b"\x00".join([model.encode(), salt])).digest()
+
+
+def page_key(parent: bytes, ids: Ids[int]) -> bytes:
+    return hashlib.sha256(parent + array("i", ids).tobytes()).digest()
+
+
+class PagePool:
+    """Reference-counted pages 1 … total-1, with a prefix index over the full ones.
+
+    Raises:
+        ValueError: fewer than two pages, or a page size below one.
+    """
+
+    def __init__(self, total: int, page_size: int) -> None:
+        if total < 2 or page_size < 1:
+            raise ValueError(f"a pool needs two pages of at least one token, got {total} pages of {page_size}")
+        self.total = total
+        self.page_size = page_size
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the cache's content is gone."""
+        self.references = [0] * self.total
+        self.blank: list[int] = list(range(self.total - 1, SINK, -1))  # free pages with nothing to find again
+        self.reusable: OrderedDict[int, None] = OrderedDict()  # free pages that hold a prefix, least recently used first
+        self.index: dict[bytes, int] = {}
+        self.content: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # page -> (key, ids)
+
+    @property
+    def available(self) -> int:
+        return len(self.blank) + len(self.reusable)
+
+    @property
+    def used(self) -> int:
+        return self.total - 1 - self.available
+
+    @property
+    def cached(self) -> int:
+        """Free pages that still hold a prefix."""
+        return len(self.reusable)
+
+    def pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` pages to write to, forgetting the least recently used prefixes if need be.
+
+        Raises:
+            ValueError: fewer than `count` are available; nothing is taken.
+        """
+        if count > self.available:
+            raise ValueError(f"{count} pages asked for, {self.available} available")
+        return [self._take() for _ in range(count)]
+
+    def find(self, keys: Ids[bytes], tokens: Ids[int]) -> list[int]:
+        """The pages of the longest cached prefix; `keys[i]` is the key of the i-th full page of `tokens`."""
+        found: list[int] = []
+        for i, key in enumerate(keys):
+            page = self.index.get(key)
+            if page is None or self.content[page][1] != tuple(tokens[i * self.page_size : (i + 1) * self.page_size]):
+                break
+            found.append(page)
+        return found
+
+    def hold(self, pages: Ids[int]) -> None:
+        """Add a holder to each of `pages`, found by `find`."""
+        for page in pages:
+            self.reusable.pop(page, None)
+            self.references[page] += 1
+
+    def release(self, pages: Ids[int]) -> None:
+        """Drop a holder of each page. Later pages of a prefix become reusable first, so parents outlive children."""
+        for page in reversed(pages):
+            self.references[page] -= 1
+            if self.references[page] == 0:
+                if page in self.content:
+                    self.reusable[page] = None
+                else:
+                    self.blank.append(page)
+
+    def commit(self, page: int, key: bytes, ids: Ids[int]) -> None:
+        """Offer a full, computed page under `key`. A twin that is already indexed stays the one that is found."""
+        if key not in self.index:
+            self.index[key] = page
+            self.content[page] = (key, tuple(ids))
+
+    def _take(self) -> int:
+        if self.blank:
+            page = self.blank.pop()
+        else:
+            page, _ = self.reusable.popitem(last=False)
+            del self.index[self.content.pop(page)[0]]
+        self.references[page] = 1
+        return page

@@ -1,0 +1,241 @@
+"""Who computes what in the next step: one token budget, running decodes first, then prefill chunks, first come first served.
+
+The scheduler plans one step ahead of the device: while step n computes, it plans n+1 assuming that no running request
+stops. So two rules keep pages safe. A page is released only when no dispatched step holds a row of its sequence
+(`in_flight` is zero), and a sequence is preempted only when nothing at all is in flight: `plan` then asks the engine to
+drain first. Preemption is by recompute, newest first, so the oldest request always advances.
+
+The scheduler never sees an array and never blocks; time comes from the caller.
+"""
+
+import bisect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from jaxengine.pages import PagePool, page_key, root_key
+from jaxengine.sequence import FinishReason, Sequence
+
+
+@dataclass(frozen=True)
+class Row:
+    """Positions `start … start+count-1` of a sequence in one step; `samples` if the last one's logits are drawn from."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    samples: bool
+
+
+@dataclass
+class Plan:
+    """One step. `admitted` are the sequences that took a slot in it, `drain` asks to complete what is in flight first."""
+
+    rows: list[Row] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    drain: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.count for row in self.rows)
+
+    @property
+    def decode_only(self) -> bool:
+        return all(row.count == 1 and row.samples for row in self.rows)
+
+
+class Scheduler:
+    """Waiting and running sequences over one page pool.
+
+    Args:
+        pool: the pages.
+        slots: rows a step can hold, and so requests that can run at once.
+        token_budget: tokens a step may compute.
+        model: names the model and revision in prefix-cache keys.
+        prefix_cache: whether prompts may start from cached pages.
+    """
+
+    def __init__(
+        self, pool: PagePool, slots: int, token_budget: int, *, model: str = "", prefix_cache: bool = True
+    ) -> None:
+        if token_budget < slots:
+            raise ValueError(f"a step of {token_budget} tokens cannot hold {slots} decoding rows")
+        self.pool = pool
+        self.slots = slots
+        self.token_budget = token_budget
+        self.model = model
+        self.prefix_cache = prefix_cache
+        self.waiting: list[Sequence] = []  # sorted by order
+        self.running: list[Sequence] = []  # sorted by order
+        self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
+        self.free_slots = list(range(slots))[::-1]
+        self.preemptions = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.running or self.leaving)
+
+    def add(self, sequence: Sequence) -> None:
+        bisect.insort(self.waiting, sequence, key=lambda s: s.order)
+
+    # --- planning -----------------------------------------------------------------------------------------------
+
+    def plan(self, only: Callable[[Sequence], bool] = lambda _: True) -> Plan:
+        """The next step's rows, of the sequences `only` lets through. Marks them as dispatched."""
+        plan = Plan()
+        self._plan_running(plan, only)
+        if not plan.drain:
+            self._admit(plan, only)
+        for row in plan.rows:
+            row.sequence.computed += row.count
+            row.sequence.pending += row.samples
+            row.sequence.in_flight += 1
+        return plan
+
+    def _plan_running(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+        """A row for each running sequence with something to compute: decodes first, then unfinished prefills."""
+        active = [s for s in self.running if only(s) and not s.exhausted]
+        for sequence in active:
+            if sequence.slot is not None and not self._grow(sequence, plan):
+                return
+        active = [s for s in active if s.slot is not None]  # the others were preempted
+        decoding = [s for s in active if s.computed == s.length - 1]
+        plan.rows = [Row(s, s.computed, 1, True) for s in decoding]
+        for sequence in active:
+            if sequence.computed < sequence.length - 1:
+                self._chunk(sequence, plan)
+
+    def _grow(self, sequence: Sequence, plan: Plan) -> bool:
+        """Give `sequence` pages for all its tokens, preempting the newest if need be; False asks to drain."""
+        while self.pool.pages_for(sequence.length) > len(sequence.pages):
+            if self.pool.available:
+                sequence.pages += self.pool.allocate(1)
+                continue
+            if self.leaving or any(s.in_flight for s in self.running):
+                plan.drain = True
+                return False
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                break
+        return True
+
+    def _chunk(self, sequence: Sequence, plan: Plan) -> None:
+        """As much of the remaining prefill as the budget holds."""
+        count = min(sequence.length - sequence.computed, self.token_budget - plan.tokens)
+        if count > 0:
+            samples = sequence.computed + count == sequence.length
+            plan.rows.append(Row(sequence, sequence.computed, count, samples))
+
+    def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+        """Move waiting sequences to running, strictly in order, while slots, budget and pages last."""
+        for sequence in [s for s in self.waiting if only(s)]:
+            if not self.free_slots or plan.tokens >= self.token_budget:
+                return
+            hit = self._cached_pages(sequence)
+            fresh = self.pool.pages_for(sequence.length) - len(hit)
+            taken = sum(1 for page in hit if self.pool.references[page] == 0)  # hits leave the free queue too
+            if fresh + taken + self._watermark() > self.pool.available:
+                return
+            self.waiting.remove(sequence)
+            self._start(sequence, hit, fresh)
+            plan.admitted.append(sequence)
+            self._chunk(sequence, plan)
+
+    def _watermark(self) -> int:
+        """Pages kept back at admission, one a running request, so that they can grow before anything is preempted."""
+        return len(self.running)
+
+    def _cached_pages(self, sequence: Sequence) -> list[int]:
+        """The longest cached prefix, leaving at least one token to compute."""
+        if not self.prefix_cache or sequence.params.prompt_logprobs:
+            return []
+        self._extend_keys(sequence)
+        usable = (len(sequence.tokens) - 1) // self.pool.page_size
+        return self.pool.find(sequence.keys[:usable], sequence.tokens)
+
+    def _start(self, sequence: Sequence, hit: list[int], fresh: int) -> None:
+        self.pool.hold(hit)
+        sequence.pages = hit + self.pool.allocate(fresh)
+        sequence.computed = len(hit) * self.pool.page_size
+        sequence.committed = len(hit)
+        sequence.slot = self.free_slots.pop()
+        if sequence.preemptions == 0:
+            sequence.cached_tokens = sequence.computed
+        bisect.insort(self.running, sequence, key=lambda s: s.order)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.preemptions += 1
+        sequence.preemptions += 1
+        self.running.remove(sequence)
+        self._vacate(sequence)
+        self.add(sequence)
+
+    # --- completing ---------------------------------------------------------------------------------------------
+
+    def complete(self, plan: Plan) -> None:
+        """Step `plan` has run: its rows are no longer in flight, and their full pages can be found by others.
+
+        The caller has appended the sampled tokens to their sequences and finished those that stopped.
+        """
+        for row in plan.rows:
+            row.sequence.in_flight -= 1
+            if row.sequence.finish is not FinishReason.ERROR:
+                self._commit(row.sequence, row.start + row.count)
+        for sequence in [s for s in self.leaving if s.in_flight == 0]:
+            self.leaving.remove(sequence)
+            self._vacate(sequence)
+
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End `sequence`, wherever it is; its pages go as soon as no dispatched step can write them."""
+        if sequence.finish is not FinishReason.NOT_FINISHED:
+            return
+        sequence.finish = reason
+        if sequence.slot is None:
+            self.waiting.remove(sequence)
+        elif sequence.in_flight:
+            self.running.remove(sequence)
+            self.leaving.append(sequence)
+        else:
+            self.running.remove(sequence)
+            self._vacate(sequence)
+
+    def reset(self) -> None:
+        """The cache's content is lost: everything alive goes back to waiting, its tokens intact."""
+        for sequence in (*self.running, *self.leaving):
+            sequence.in_flight = 0
+            self._vacate(sequence)
+        for sequence in self.running:
+            bisect.insort(self.waiting, sequence, key=lambda s: s.order)
+        self.running, self.leaving = [], []
+        self.pool.reset()
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """Give back slot and pages; what was computed is forgotten, what was sampled and read is kept."""
+        assert sequence.slot is not None and sequence.in_flight == 0
+        self.free_slots.append(sequence.slot)
+        self.pool.release(sequence.pages)
+        sequence.slot = None
+        sequence.pages = []
+        sequence.computed = sequence.pending = sequence.committed = 0
+
+    def _commit(self, sequence: Sequence, written: int) -> None:
+        """Offer the pages that positions below `written` fill, as far as their tokens are known."""
+        if not self.prefix_cache:
+            return
+        size = self.pool.page_size
+        full = min(written, len(sequence.tokens)) // size
+        if full > sequence.committed:
+            self._extend_keys(sequence)
+        for i in range(sequence.committed, full):
+            self.pool.commit(sequence.pages[i], sequence.keys[i], sequence.tokens[i * size : (i + 1) * size])
+        sequence.committed = max(sequence.committed, full)
+
+    def _extend_keys(self, sequence: Sequence) -> None:
+        size = self.pool.page_size
+        for i in range(len(sequence.keys), len(sequence.tokens) // size):
+            parent = sequence.keys[-1] if i else root_key(self.model, sequence.request.salt)
+            sequence.keys.append(page_key(parent, sequence.tokens[i * size : (i + 1) * size]))
+
+    def sequences(self) -> Iterable[Sequence]:
+        """Everything alive, running first."""
+        return (*self.running, *self.waiting)

@@ -1,0 +1,116 @@
+"""One request's life inside the engine: what was asked, which tokens are known, where they live.
+
+Token ids, sampling parameters and the RNG counter (the position) stay on the host, always: a step that fails after its
+cache was donated destroys the cache, and everything must be rebuilt from here.
+"""
+
+import enum
+import time
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field
+
+from jaxengine.params import SamplingParams
+
+AGING_SECONDS = 60.0  # a priority step is worth this much waiting: bounded overtaking, so nobody starves
+
+
+class FinishReason(enum.IntEnum):
+    """Why a request ended; numbers as in `engine.proto`."""
+
+    NOT_FINISHED = 0
+    LENGTH = 1
+    EOS = 2
+    STOP_TOKEN = 3
+    CANCELLED = 4
+    DEADLINE = 5
+    INVALID = 6
+    ERROR = 7
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the engine is asked for. `seed` in `params` must be set; `arrived` is on the monotonic clock."""
+
+    id: int
+    prompt: Ids[int]
+    params: SamplingParams
+    salt: bytes = b""
+    timeout: float | None = None  # seconds from arrival
+    priority: int = 0  # lower runs earlier
+    arrived: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A sampled (or prompt) token with its natural-log probability and the `top` alternatives, likeliest first."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass
+class Event:
+    """What happened to one request in one step. The event with a finish reason is its last."""
+
+    request_id: int
+    tokens: list[Token] = field(default_factory=list)
+    finish: FinishReason = FinishReason.NOT_FINISHED
+    error: str = ""
+    first: bool = False  # carries the first token, hence also the three below
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    prompt: list[Token] = field(default_factory=list)
+
+
+class Sequence:
+    """A request while it is served.
+
+    `computed` counts the positions whose keys and values are written or being written by a dispatched step; `pending`
+    the sampled tokens that are still on the device. The next position to feed is `computed`; the next token to sample
+    has position `length`.
+    """
+
+    def __init__(self, request: Request, arrival: int) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.tokens: list[int] = list(request.prompt)
+        self.prompt_length = len(self.tokens)
+        self.pages: list[int] = []
+        self.keys: list[bytes] = []  # prefix-cache key of each full page of known tokens
+        self.committed = 0  # pages already offered to the prefix cache
+        self.slot: int | None = None
+        self.computed = 0
+        self.pending = 0
+        self.in_flight = 0  # dispatched steps not yet completed that hold a row of this sequence
+        self.finish = FinishReason.NOT_FINISHED
+        self.cached_tokens = 0
+        self.started: float | None = None
+        self.preemptions = 0
+        self.prompt_logprobs: list[Token] = []
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def length(self) -> int:
+        """Tokens that exist, read or still on the device."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def generated(self) -> int:
+        return self.length - self.prompt_length
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every token it may have is sampled: nothing is left to schedule."""
+        return self.generated >= self.params.max_tokens
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Place in the queue: first come first served, a priority step being worth AGING_SECONDS."""
+        return (self.request.arrived + self.request.priority * AGING_SECONDS, self.arrival)
+
+    def expired(self, now: float) -> bool:
+        return self.request.timeout is not None and now - self.request.arrived > self.request.timeout
