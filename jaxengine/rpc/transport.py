@@ -1,0 +1,98 @@
+"""How gateway and engine reach each other: a Unix socket nobody else may open, and a token nobody else knows.
+
+The socket lies in a directory of mode 0700. The token is drawn anew at every boot and travels to the engine in its
+environment, never in its arguments, which any user of the machine can list. There is no unauthenticated mode: an empty
+token is refused by both sides.
+"""
+
+import hmac
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+TOKEN_VARIABLE = "TEXT_GENERATION_ENGINE_TOKEN"
+TOKEN_METADATA = "authorization"
+
+# A prompt of a million ids with logprobs and five alternatives each is about 60 MB; gRPC's own limit is 4 MB.
+MAX_MESSAGE_BYTES = 256 << 20
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+# sun_path holds 108 bytes on Linux, the last one a NUL.
+MAX_SOCKET_PATH = 107
+
+
+def new_token() -> str:
+    return secrets.token_hex(32)
+
+
+def address(path: Path) -> str:
+    return f"unix:{path}"
+
+
+def credentials(token: str) -> tuple[tuple[str, str], ...]:
+    """The metadata every call carries."""
+    return ((TOKEN_METADATA, _not_empty(token)),)
+
+
+def prepare_socket(path: Path) -> None:
+    """Make the socket's directory private and remove a socket that nobody listens on any more.
+
+    Raises:
+        ValueError: the path is too long, its directory is open to others, or another server listens on it.
+        OSError: the directory cannot be made.
+    """
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise ValueError(f"socket path {path} has {len(os.fsencode(path))} bytes, at most {MAX_SOCKET_PATH}")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = path.parent.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ValueError(f"socket directory {path.parent} must belong to this user with mode 0700")
+    if path.exists():
+        if _answers(path):
+            raise ValueError(f"another server listens on {path}")
+        path.unlink()
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+def _not_empty(token: str) -> str:
+    if not token:
+        raise ValueError(f"the engine token is empty: set {TOKEN_VARIABLE}")
+    return token
+
+
+Handler = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
+
+
+class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types here
+    """Turns away every call that does not carry this boot's token, before its handler is looked up."""
+
+    def __init__(self, token: str) -> None:
+        self._token = _not_empty(token).encode()
+
+    async def intercept_service(
+        self, continuation: Handler, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        metadata = handler_call_details.invocation_metadata or ()
+        offered = [value for key, value in metadata if key == TOKEN_METADATA]
+        if len(offered) == 1 and hmac.compare_digest(str(offered[0]).encode(), self._token):
+            return await continuation(handler_call_details)
+        return grpc.unary_unary_rpc_method_handler(_refuse)
+
+
+async def _refuse(_request: bytes, context: grpc.aio.ServicerContext) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this boot's token is missing or wrong")
