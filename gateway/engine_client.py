@@ -1,0 +1,271 @@
+"""The gateway's end of the wire to one engine process: connect, submit, stream, cancel, notice silence.
+
+A request handed to `generate` ends in exactly one of three ways: its last event, `EngineUnavailable`, or the caller
+closing the iterator, which cancels it. It never hangs on a dead engine: the stream of a killed process ends within
+milliseconds, and one that stops sending heartbeats is given up after `hang_limit` and reported to the supervisor.
+
+Nothing is retried here: who has sent bytes to a client, and who has not, is known further up.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc import transport
+from jaxengine.rpc.engine_pb2_grpc import EngineStub
+
+logger = logging.getLogger(__name__)
+
+DESCRIBE_SECONDS = 0.2  # between looks at an engine that is not ready
+DESCRIBE_TIMEOUT = 5.0
+SILENCE_TICKS = 10  # the hang limit is counted in tenths, so a stalled gateway does not blame the engine
+
+
+class EngineUnavailable(Exception):
+    """The engine is not ready, or it went away while this request ran. `retry_after` is in seconds."""
+
+    def __init__(self, reason: str, retry_after: int) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class Engine(Protocol):
+    """What routes need of an engine: `EngineClient`, or a fake in tests."""
+
+    @property
+    def description(self) -> pb.Description | None:
+        """The latest description; None before the engine first answered."""
+        ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def stats(self) -> pb.Stats: ...
+
+    @property
+    def last_step_age(self) -> float:
+        """Seconds since the step loop last showed life; 0 while no engine is connected."""
+        ...
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds after which an engine that is not ready may be: what a 503 advises."""
+        ...
+
+    def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]: ...
+
+
+class Inbox:
+    """Events of one request on their way to its reader, merged while the reader is slow.
+
+    Memory is bounded by the request's own output, which `max_new_tokens` bounds.
+    """
+
+    def __init__(self) -> None:
+        self._event: pb.RequestEvent | None = None
+        self._failure: EngineUnavailable | None = None
+        self._arrived = asyncio.Event()
+
+    def put(self, event: pb.RequestEvent) -> None:
+        if self._event is None:
+            self._event = event
+        else:
+            self._event.MergeFrom(event)
+        self._arrived.set()
+
+    def fail(self, failure: EngineUnavailable) -> None:
+        self._failure = failure
+        self._arrived.set()
+
+    async def take(self) -> pb.RequestEvent:
+        await self._arrived.wait()
+        self._arrived.clear()
+        event, self._event = self._event, None
+        if event is not None:
+            if self._failure is not None:
+                self._arrived.set()
+            return event
+        assert self._failure is not None, "woken with neither event nor failure"
+        raise self._failure
+
+
+class EngineClient:
+    """One engine behind a Unix socket.
+
+    Args:
+        path: its socket.
+        token: of this boot.
+        hang_limit: seconds of silence after which a connected engine is taken for stuck.
+        prepare: awaited with the description of an engine that came up, before it counts as ready.
+        on_step: called with every message of the step loop.
+        on_hang: called when the engine fell silent.
+        on_progress: called when the engine's state or progress line changed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        token: str,
+        *,
+        hang_limit: float = 30.0,
+        prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
+        on_step: Callable[[pb.StepEvents], None] = lambda _: None,
+        on_hang: Callable[[], None] = lambda: None,
+        on_progress: Callable[[pb.Description], None] = lambda _: None,
+    ) -> None:
+        self._address = transport.address(path)
+        self._credentials = transport.credentials(token)
+        self._hang_limit = hang_limit
+        self._prepare = prepare
+        self._on_step, self._on_hang, self._on_progress = on_step, on_hang, on_progress
+        self._description: pb.Description | None = None
+        self._stats = pb.Stats()
+        self._ids = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+        self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
+        self._last_message = time.monotonic()
+        self._began = time.monotonic()
+        self._start_seconds: float | None = None
+        self._closed: str | None = None
+
+    @property
+    def description(self) -> pb.Description | None:
+        return self._description
+
+    @property
+    def ready(self) -> bool:
+        return self._commands is not None
+
+    @property
+    def stats(self) -> pb.Stats:
+        return self._stats
+
+    @property
+    def last_step_age(self) -> float:
+        return time.monotonic() - self._last_message if self.ready else 0.0
+
+    @property
+    def retry_after(self) -> int:
+        """As long as the last start took from now, within 1 … 60 s."""
+        if self._start_seconds is None:
+            return 10
+        return min(60, max(1, round(self._start_seconds)))
+
+    async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+        """Yield a request's events until its last; the id is chosen here, whatever `request.id` says.
+
+        Raises:
+            EngineUnavailable: there is no engine, or it went away before the last event.
+        """
+        commands = self._commands
+        if commands is None:
+            raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
+        command = pb.Command(generate=request)
+        number = command.generate.id = next(self._ids)
+        inbox = self._inboxes[number] = Inbox()
+        commands.put_nowait(command)
+        finished = False
+        try:
+            while not finished:
+                event = await inbox.take()
+                finished = event.finish != pb.NOT_FINISHED
+                yield event
+        finally:
+            del self._inboxes[number]
+            if not finished and commands is self._commands:
+                commands.put_nowait(pb.Command(cancel=pb.Cancel(id=number)))
+
+    def close(self, reason: str) -> None:
+        """End what is running with `EngineUnavailable(reason)` and take nothing new."""
+        self._closed = reason
+        self._disconnect(reason)
+
+    async def run(self) -> None:
+        """Stay connected, through restarts of the engine, until cancelled or closed."""
+        while self._closed is None:
+            try:
+                async with grpc.aio.insecure_channel(self._address, options=transport.CHANNEL_OPTIONS) as channel:
+                    stub = EngineStub(channel)
+                    await self._await_ready(stub)
+                    await self._session(stub)
+            except grpc.aio.AioRpcError as error:
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    logger.error("the engine refuses this gateway: %s", error.details())
+            finally:
+                self._disconnect("the engine stopped")
+            await asyncio.sleep(DESCRIBE_SECONDS)
+
+    async def _await_ready(self, stub: Any) -> None:
+        while True:
+            description = await stub.Describe(
+                pb.DescribeRequest(), metadata=self._credentials, timeout=DESCRIBE_TIMEOUT
+            )
+            if description != self._description:
+                self._description = description
+                self._on_progress(description)
+            if description.state == pb.READY:
+                break
+            await asyncio.sleep(DESCRIBE_SECONDS)
+        if self._prepare is not None:
+            await self._prepare(description)
+
+    async def _session(self, stub: Any) -> None:
+        """Serve requests over one stream until it ends or falls silent."""
+        commands: asyncio.Queue[pb.Command] = asyncio.Queue()
+        call = stub.Session(_drain(commands), metadata=self._credentials)
+        watchdog = asyncio.create_task(self._watch(call))
+        try:
+            async for step in call:
+                if self._commands is None and self._closed is None:
+                    self._connect(commands)
+                self._deliver(step)
+        finally:
+            watchdog.cancel()
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watchdog
+
+    def _connect(self, commands: asyncio.Queue[pb.Command]) -> None:
+        self._commands = commands
+        self._start_seconds = time.monotonic() - self._began
+
+    def _disconnect(self, reason: str) -> None:
+        if self._commands is not None:
+            self._began = time.monotonic()
+        self._commands = None
+        failure = EngineUnavailable(reason, self.retry_after)
+        for inbox in self._inboxes.values():
+            inbox.fail(failure)
+
+    def _deliver(self, step: pb.StepEvents) -> None:
+        self._last_message = time.monotonic()
+        self._stats = step.stats
+        for event in step.events:
+            inbox = self._inboxes.get(event.id)
+            if inbox is not None:  # its reader may have left already
+                inbox.put(event)
+        self._on_step(step)
+
+    async def _watch(self, call: Any) -> None:
+        """End `call` when the step loop has shown no life for the hang limit."""
+        silent, last = 0, self._last_message
+        while silent < SILENCE_TICKS:
+            await asyncio.sleep(self._hang_limit / SILENCE_TICKS)
+            silent, last = (silent + 1, last) if last == self._last_message else (0, self._last_message)
+        logger.error("the engine has been silent for %g s", self._hang_limit)
+        self._on_hang()
+        call.cancel()
+
+
+async def _drain(commands: asyncio.Queue[pb.Command]) -> AsyncIterator[pb.Command]:
+    while True:
+        yield await commands.get()
