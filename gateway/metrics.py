@@ -1,0 +1,199 @@
+"""What `/metrics` says: TGI's series under TGI's names, and those TGI lacks under `textgen_`.
+
+Names, types and buckets of `tgi_*` are TGI 3's, so its dashboards read them; every request is counted once, which TGI's
+chat route does not manage. Series about things this engine does not do (filtering and concatenating batches) do not
+exist. Labels come from closed sets only. Nothing of a request's content is ever a label.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.utils import floatToGoString
+
+from jaxengine.rpc import engine_pb2 as pb
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DURATIONS = tuple(0.0001 * 1.5**k for k in range(1, 36))
+BATCH_SIZES = tuple(range(1, 1025))
+ENGINE_COUNTERS = (
+    "preemptions",
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "generated_tokens",
+    "step_failures",
+    "compiles_after_warmup",
+)
+Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """One finished request, in tokens and seconds. `inference` runs from first scheduled to the last token."""
+
+    input_tokens: int
+    generated_tokens: int
+    max_new_tokens: int
+    validation: float
+    queue: float
+    inference: float
+    total: float
+
+
+class Metrics:
+    """One registry per application; label values must need no escaping."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._page_size = 1
+        self._sizes: dict[str, Histogram] = {}
+        self._requests()
+        self._steps()
+        self._own()
+        self._engine = EngineCounters()
+        self.registry.register(self._engine)
+
+    def _requests(self) -> None:
+        self._count = self._counter("tgi_request_count", "Requests received")
+        self._success = self._counter("tgi_request_success", "Requests answered")
+        self._failure = self._counter("tgi_request_failure", "Requests not answered, by cause", "err")
+        self._total = self._duration("tgi_request_duration", "Arrival to last token")
+        self._validation = self._duration("tgi_request_validation_duration", "Arrival to handed to the engine")
+        self._queue = self._duration("tgi_request_queue_duration", "Handed to the engine to first scheduled")
+        self._inference = self._duration("tgi_request_inference_duration", "First scheduled to last token")
+        self._per_token = self._duration("tgi_request_mean_time_per_token_duration", "Inference per generated token")
+
+    def _steps(self) -> None:
+        self._queue_size = self._gauge("tgi_queue_size", "Requests waiting in the engine")
+        self._batch_size = self._gauge("tgi_batch_current_size", "Requests running in the engine")
+        self._batch_tokens = self._gauge("tgi_batch_current_max_tokens", "KV cache tokens held by running requests")
+        self._batch_limit = self._gauge("tgi_batch_max_total_tokens", "KV cache tokens in all")
+        self._next_size = Histogram(
+            "tgi_batch_next_size", "Running requests when prompts joined", registry=self.registry, buckets=BATCH_SIZES
+        )
+        self._concat = self._counter("tgi_batch_concat", "Steps in which prompts joined running requests", "reason")
+        self._batches = self._counter("tgi_batch_inference_count", "Steps", "method")
+        self._batches_done = self._counter("tgi_batch_inference_success", "Steps that succeeded", "method")
+        self._batch_time = self._duration("tgi_batch_inference_duration", "Time of a step", "method")
+        self._forward_time = self._duration("tgi_batch_forward_duration", "Time of a step", "method")
+
+    def _own(self) -> None:
+        self._first_token = self._duration("textgen_time_to_first_token_seconds", "Arrival to first token")
+        self._next_token = self._duration("textgen_inter_token_seconds", "Between two events of a stream, per token")
+        self._pages = self._gauge("textgen_kv_pages", "KV cache pages by what they hold", "state")
+        self._restarts = self._counter("textgen_engine_restarts", "Engine restarts by cause", "cause")
+        self._state = self._gauge("textgen_engine_state", "1 for the state the engine is in", "state")
+        self.last_step_age = self._gauge("textgen_last_step_age_seconds", "Since the step loop last showed life")
+
+    def received(self) -> None:
+        self._count.inc()
+
+    def succeeded(self, served: Served) -> None:
+        self._success.inc()
+        self._total.observe(served.total)
+        self._validation.observe(served.validation)
+        self._queue.observe(served.queue)
+        self._inference.observe(served.inference)
+        self._per_token.observe(served.inference / max(1, served.generated_tokens))
+        if self._sizes:
+            self._sizes["input_length"].observe(served.input_tokens)
+            self._sizes["generated_tokens"].observe(served.generated_tokens)
+            self._sizes["max_new_tokens"].observe(served.max_new_tokens)
+
+    def failed(self, cause: Failure) -> None:
+        self._failure.labels(cause).inc()
+
+    def first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        self._next_token.observe(seconds)
+
+    def engine_restarted(self, cause: Literal["died", "hung"]) -> None:
+        self._restarts.labels(cause).inc()
+
+    def engine_state(self, state: str) -> None:
+        self._state.clear()
+        self._state.labels(state).set(1)
+
+    def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
+        """Learn the engine's limits: the size histograms have a hundred buckets up to them."""
+        self._page_size = description.page_size
+        self._batch_limit.set(description.max_batch_total_tokens)
+        if not self._sizes:
+            limits = {
+                "input_length": max_input_tokens,
+                "generated_tokens": description.max_total_tokens,
+                "max_new_tokens": description.max_total_tokens,
+            }
+            self._sizes = {name: self._size(f"tgi_request_{name}", limit) for name, limit in limits.items()}
+
+    def observe_step(self, stats: pb.Stats) -> None:
+        self._engine.stats = stats
+        self._queue_size.set(stats.waiting)
+        self._batch_size.set(stats.running)
+        self._batch_tokens.set(stats.pages_used * self._page_size)
+        self._pages.labels("used").set(stats.pages_used)
+        self._pages.labels("cached").set(stats.pages_cached)
+        self._pages.labels("free").set(stats.pages_total - stats.pages_used - stats.pages_cached)
+        if stats.step_seconds > 0:
+            self._observe_batch(stats)
+
+    def _observe_batch(self, stats: pb.Stats) -> None:
+        method = "prefill" if stats.step_prefill_tokens else "decode"
+        self._batches.labels(method).inc()
+        self._batches_done.labels(method).inc()
+        self._batch_time.labels(method).observe(stats.step_seconds)
+        self._forward_time.labels(method).observe(stats.step_seconds)
+        if stats.step_prefill_tokens:
+            self._next_size.observe(stats.running)
+            if stats.step_decode_tokens:
+                self._concat.labels("chunking").inc()
+
+    def render(self) -> bytes:
+        return "".join(_render(metric) for metric in self.registry.collect()).encode()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _duration(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=DURATIONS)
+
+    def _size(self, name: str, limit: int) -> Histogram:
+        buckets = [limit * (k + 1) / 100 for k in range(100)]
+        return Histogram(name, "Tokens per request", registry=self.registry, buckets=buckets)
+
+
+class EngineCounters:
+    """Counters the engine keeps, as last reported; they fall to zero when it restarts, as counters may."""
+
+    def __init__(self) -> None:
+        self.stats = pb.Stats()
+
+    def collect(self) -> Iterator[Metric]:
+        for name in ENGINE_COUNTERS:
+            metric = Metric(f"textgen_{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
+            metric.add_sample(metric.name, {}, getattr(self.stats, name))
+            yield metric
+
+
+def _render(metric: Metric) -> str:
+    """One metric in Prometheus' text format, version 0.0.4.
+
+    prometheus_client's own writer ends every counter's name in `_total`, which none of TGI's has.
+    """
+    total = metric.type == "counter" and not metric.name.startswith("tgi_")
+    family = metric.name + ("_total" if total else "")
+    lines = [f"# HELP {family} {metric.documentation}", f"# TYPE {family} {metric.type}"]
+    for sample in metric.samples:
+        if sample.name.endswith("_created"):
+            continue
+        name = family if metric.type == "counter" else sample.name
+        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+        lines.append(f"{name}{'{' + labels + '}' if labels else ''} {floatToGoString(sample.value)}")
+    return "\n".join(lines) + "\n"
