@@ -1,0 +1,102 @@
+"""Our own cache directory: private, locked per entry, and never showing a half-written entry.
+
+An entry is a directory that appears by rename once it is complete, so whatever interrupts its making (a crash, a full
+disk, kill -9) leaves only a temporary directory that the next maker removes. Nothing is ever evicted here.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from convert.errors import CANNOT_CREATE, IO, CheckpointError
+
+NAME = "text-generation-jax"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def cache_root(override: Path | None = None) -> Path:
+    """`override`, or `$XDG_CACHE_HOME`, or `~/.cache`, and our name; created with mode 0700.
+
+    Raises:
+        CheckpointError: it cannot be created, or others could write to it: its contents are trusted.
+    """
+    base = override or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = base.expanduser().absolute() / NAME
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = root.stat().st_mode
+    except OSError as error:
+        message = f"cache directory {root} cannot be created: {error.strerror}; set XDG_CACHE_HOME"
+        raise CheckpointError(message, exit_code=CANNOT_CREATE) from error
+    if mode & 0o022:
+        message = f"cache directory {root} is writable by others (mode {mode & 0o777:o}); chmod 700 it"
+        raise CheckpointError(message, exit_code=CANNOT_CREATE)
+    return root
+
+
+@contextmanager
+def locked(entry: Path) -> Iterator[None]:
+    """Exclusive over processes, released even by kill -9. The lock file `entry.lock` stays behind on purpose."""
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (entry.parent / f"{entry.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that prepares {entry.name}", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """A temporary directory beside `target` that becomes `target` when the block ends well, and vanishes otherwise.
+
+    Callers hold the lock of `target`, so left-overs of interrupted makers are removed first.
+    """
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in target.parent.glob(f".{target.name}.tmp-*"):
+            shutil.rmtree(leftover)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+        try:
+            yield temporary
+            sync(temporary)
+            if target.exists():
+                shutil.rmtree(target)
+            temporary.rename(target)
+            sync(target.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def disk_errors(target: Path) -> Iterator[None]:
+    """Turn an `OSError` while writing `target` into one line."""
+    try:
+        yield
+    except OSError as error:
+        full = "disk is full: " if error.errno in DISK_FULL else ""
+        raise CheckpointError(f"writing {target}: {full}{error.strerror or error}", exit_code=IO) from error
+
+
+def require_space(directory: Path, needed: int) -> None:
+    """Refuse before the work starts what would fill the disk: `needed` bytes and a tenth more must be free."""
+    free = shutil.disk_usage(next(path for path in (directory, *directory.parents) if path.exists())).free
+    if free < needed * 1.1:
+        message = f"{directory}: needs {needed * 1.1 / 1e6:.0f} MB of free disk, has {free / 1e6:.0f} MB"
+        raise CheckpointError(message, exit_code=IO)
+
+
+def sync(path: Path) -> None:
+    """fsync a file or directory, so that a rename cannot outlive its contents in a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,175 @@
+"""Our own checkpoint on disk: parameters in the engine's names and layout, ready to map.
+
+    model.safetensors   every parameter of `parameter_table(spec)`, in its layout
+    spec.json           the `ModelSpec`
+    tokenizer files     copied from the source
+    manifest.json       size and sha256 of each file; written last, so it alone proves that the rest is complete
+
+A manifest is believed for sizes at every start, and for contents after one full check whose result is remembered
+until a file changes.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+from tqdm import tqdm
+
+from convert.cache import disk_errors, new_directory, require_space, sync
+from convert.composition import ComposedSource, identity
+from convert.config import read_json
+from convert.errors import CheckpointError
+from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
+from convert.tokenizer import TOKENIZER_FILES
+from jaxengine.model.spec import ModelSpec, ParameterSource, parameter_table
+
+VERSION = 1  # of this layout; a manifest of another version is converted anew
+MANIFEST = "manifest.json"
+SPEC = "spec.json"
+CHUNK = 64 * 2**20  # bytes of f32 held at once while converting
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+
+
+def write_checkpoint(
+    source: ParameterSource, files: Path, target: Path, *, dtype: str | None = None, origin: dict[str, str] | None = None
+) -> None:
+    """Convert `source` to a checkpoint at `target`, with the tokenizer files found in `files`.
+
+    `dtype` is "float32", "bfloat16" or "float16"; None keeps the source's own. Memory stays below a few chunks.
+
+    Raises:
+        CheckpointError: the disk is too small or fails, or a value does not fit `dtype`; nothing is left behind.
+    """
+    kept = dtype or source.dtype
+    if kept not in DTYPES:
+        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {kept!r}")
+    shapes = {name: parameter.shape for name, parameter in parameter_table(source.spec).items()}
+    total = sum(math.prod(shape) for shape in shapes.values()) * DTYPES[kept].itemsize
+    require_space(target, total)
+    with new_directory(target) as directory:
+        digests = {SINGLE_FILE: _write_parameters(source, shapes, kept, directory / SINGLE_FILE, total)}
+        (directory / SPEC).write_text(source.spec.to_json())
+        for name in TOKENIZER_FILES:
+            if (files / name).is_file():
+                shutil.copyfile(files / name, directory / name)
+        _write_manifest(directory, digests, origin or {})
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a checkpoint of this version was finished here."""
+    try:
+        return bool(read_json(directory / MANIFEST).get("version") == VERSION)
+    except CheckpointError:
+        return False
+
+
+def open_checkpoint(directory: Path, verified: Path) -> ComposedSource:
+    """The parameters of a checkpoint that `write_checkpoint` made.
+
+    `verified` is a directory that remembers which files passed the full sha256 check, by inode, size and time.
+
+    Raises:
+        CheckpointError: a file is missing, or differs from the manifest in size or sha256.
+    """
+    manifest = read_json(directory / MANIFEST)
+    if manifest.get("version") != VERSION or not isinstance(manifest.get("files"), dict):
+        raise CheckpointError(f"{directory / MANIFEST}: version must be {VERSION}, got {manifest.get('version')!r}")
+    for name, entry in manifest["files"].items():
+        _verify(directory / name, entry, verified)
+    try:
+        spec = ModelSpec.from_json((directory / SPEC).read_text())
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{directory / SPEC}: not a model specification: {error}") from error
+    return ComposedSource(spec, SafetensorsFile(directory / SINGLE_FILE), identity(spec))
+
+
+def origin(directory: Path) -> dict[str, str]:
+    """Where the checkpoint came from: model_id and revision."""
+    return {key: str(value) for key, value in read_json(directory / MANIFEST).get("origin", {}).items()}
+
+
+def _write_parameters(
+    source: ParameterSource, shapes: dict[str, tuple[int, ...]], dtype: str, path: Path, total: int
+) -> str:
+    """Returns the file's sha256."""
+    header = encode_header({name: (dtype, shape) for name, shape in shapes.items()})
+    digest = hashlib.sha256(header)
+    with path.open("wb") as file, tqdm(total=total, unit="B", unit_scale=True, desc="converting", file=sys.stderr) as bar:
+        file.write(header)
+        for name, shape in shapes.items():
+            for index in _chunks(shape):
+                data = _cast(source.read(name, index), dtype, name).data
+                digest.update(data)
+                file.write(data)
+                bar.update(data.nbytes)
+        _flush(file)
+    return digest.hexdigest()
+
+
+def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Ranges of the first axis of about `CHUNK` bytes of f32 each."""
+    rows = max(1, CHUNK // (4 * math.prod(shape[1:])))
+    for start in range(0, shape[0], rows):
+        yield (slice(start, min(start + rows, shape[0])),)
+
+
+def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """Bytes of `values` as `dtype`, flat. A finite value that overflows float16 is refused, not made infinite."""
+    cast = np.ascontiguousarray(values).astype(DTYPES[dtype], copy=False)
+    if dtype == "float16" and values.dtype != cast.dtype and np.isinf(cast).any() and not np.isinf(values).any():
+        raise CheckpointError(f"parameter {name!r} has values beyond float16's 65504; convert to bfloat16")
+    return cast.reshape(-1).view(np.uint8)
+
+
+def _write_manifest(directory: Path, digests: dict[str, str], origin: dict[str, str]) -> None:
+    files = {}
+    for path in sorted(directory.iterdir()):
+        digest = digests.get(path.name) or _sha256(path)
+        files[path.name] = {"size": path.stat().st_size, "sha256": digest}
+        sync(path)
+    temporary = directory / f".{MANIFEST}"
+    temporary.write_text(json.dumps({"version": VERSION, "origin": origin, "files": files}, indent=1))
+    sync(temporary)
+    temporary.rename(directory / MANIFEST)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _verify(path: Path, entry: Any, verified: Path) -> None:
+    if not isinstance(entry, dict) or path.name != str(path.relative_to(path.parent)):
+        raise CheckpointError(f"{path.parent / MANIFEST}: entry of {path.name!r} is malformed")
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path}: named in {MANIFEST} but cannot be read: {error.strerror}") from error
+    if state.st_size != entry.get("size"):
+        raise CheckpointError(f"{path}: has {state.st_size} bytes, {MANIFEST} says {entry.get('size')}")
+    key = f"{path.resolve()}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}|{entry.get('sha256')}"
+    mark = verified / hashlib.sha256(key.encode()).hexdigest()
+    if mark.exists():
+        return
+    if _sha256(path) != entry.get("sha256"):
+        raise CheckpointError(f"{path}: contents differ from the sha256 in {MANIFEST}; convert the checkpoint again")
+    with disk_errors(verified):
+        verified.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.touch()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

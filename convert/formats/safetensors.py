@@ -1,0 +1,230 @@
+"""safetensors files: our own bounded header parser and memory-mapped reads.
+
+The parser trusts nothing. Header size, tensor count, names, dimensions and offsets are checked in Python integers
+before a byte of data is mapped, and the data must cover the file exactly, so a truncated or overlapping file is refused
+at once. Flipped data bits are not detected here; a manifest's sha256 is (`convert/checkpoint.py`).
+Layout: https://huggingface.co/docs/safetensors — u64 header length, JSON header, data.
+"""
+
+import json
+import math
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from convert.errors import CheckpointError
+from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index
+
+MAX_HEADER = 16 * 2**20
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int  # bytes from the start of the file
+    end: int
+
+
+class SafetensorsFile:
+    """One file, checked on construction and mapped read-only.
+
+    Raises:
+        CheckpointError: the file is missing, cut, overlapping or malformed; the message names file and tensor.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                self._entries = _read_header(file.read(8), file.read(MAX_HEADER), size, path.name)
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._entries[name].shape
+
+    def dtype(self, name: str) -> str:
+        return self._entries[name].dtype.name
+
+    def where(self, name: str) -> str:
+        return self.path.name
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        entry = self._entries[name]
+        flat = np.frombuffer(self._data, np.uint8, entry.end - entry.start, entry.start).view(entry.dtype)
+        return flat.reshape(view)[index]
+
+
+class ShardedSafetensors:
+    """Several files as one set of tensors."""
+
+    def __init__(self, files: list[SafetensorsFile]) -> None:
+        self._owner: dict[str, SafetensorsFile] = {}
+        for file in files:
+            for name in file:
+                if name in self._owner:
+                    raise CheckpointError(f"{file.path.name}: tensor {name!r} is also in {self.where(name)}")
+                self._owner[name] = file
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._owner
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._owner)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._owner[name].shape(name)
+
+    def dtype(self, name: str) -> str:
+        return self._owner[name].dtype(name)
+
+    def where(self, name: str) -> str:
+        return self._owner[name].path.name
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        return self._owner[name].read(name, view, index)
+
+
+def open_safetensors(directory: Path) -> ShardedSafetensors:
+    """The checkpoint in `directory`: the shards its index names, else `model.safetensors`."""
+    index = directory / INDEX_FILE
+    if not index.is_file():
+        return ShardedSafetensors([SafetensorsFile(_single_file(directory))])
+    placed = _read_index(index)
+    missing = sorted(name for name in set(placed.values()) if not (directory / name).is_file())
+    if missing:
+        raise CheckpointError(f"{index}: {len(missing)} shard(s) missing: {', '.join(missing[:4])}")
+    tensors = ShardedSafetensors([SafetensorsFile(directory / name) for name in sorted(set(placed.values()))])
+    for name, shard in placed.items():
+        if name not in tensors or tensors.where(name) != shard:
+            raise CheckpointError(f"{index}: tensor {name!r} is not in {shard}, where the index places it")
+    return tensors
+
+
+def encode_header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """The length and JSON header of a file that holds `name: (dtype name, shape)` in this order, padded to 64 bytes."""
+    codes = {dtype.name: code for code, dtype in DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "flax"}}
+    offset = 0
+    for name, (dtype, shape) in tensors.items():
+        end = offset + math.prod(shape) * DTYPES[codes[dtype]].itemsize
+        header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _single_file(directory: Path) -> Path:
+    path = directory / SINGLE_FILE
+    if path.is_file():
+        return path
+    pickles = sorted(file.name for file in directory.glob("*.bin"))
+    hint = f"; {pickles[0]} is a pickle, which is not supported yet" if pickles else ""
+    raise CheckpointError(f"{directory}: no {SINGLE_FILE} and no {INDEX_FILE}{hint}")
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        placed = json.loads(path.read_bytes())["weight_map"]
+        valid = all(Path(shard).name == shard and shard.endswith(".safetensors") for shard in placed.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not an index: needs a weight_map of tensor to file ({error})") from error
+    if not placed or not valid:
+        raise CheckpointError(f"{path}: weight_map must name .safetensors files beside the index")
+    return dict(placed)
+
+
+def _read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict[str, Entry]:
+    if len(prefix) < 8:
+        raise CheckpointError(f"{where}: {file_size} bytes is too short for a safetensors file")
+    length = struct.unpack("<Q", prefix)[0]
+    if length > MAX_HEADER or 8 + length > file_size:
+        limit = min(MAX_HEADER, file_size - 8)
+        raise CheckpointError(f"{where}: header of {length} bytes, at most {limit} possible; truncated or not safetensors")
+    try:
+        header = json.loads(body[:length].decode("utf-8"), object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where}: header is not valid JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{where}: header must be a JSON object, got {type(header).__name__}")
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise CheckpointError(f"{where}: {len(header)} tensors, at most {MAX_TENSORS}")
+    entries = {name: _entry(name, fields, 8 + length, where) for name, fields in header.items()}
+    _check_coverage(entries, 8 + length, file_size, where)
+    return entries
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} appears twice")
+    return keys
+
+
+def _entry(name: str, fields: Any, data: int, where: str) -> Entry:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise CheckpointError(f"{where}: tensor name {name[:80]!r} is not allowed")
+    try:
+        shape, (start, end), dtype = tuple(fields["shape"]), fields["data_offsets"], DTYPES[fields["dtype"]]
+        sizes = (*shape, start, end)
+        valid = len(shape) <= MAX_DIMS and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: tensor {name!r} is badly described: {type(error).__name__} {error}") from error
+    if not valid:
+        raise CheckpointError(f"{where}: tensor {name!r}: shape {shape} or offsets [{start}, {end}] out of range")
+    expected = math.prod(shape) * dtype.itemsize
+    if end - start != expected:
+        raise CheckpointError(f"{where}: tensor {name!r} of shape {shape} takes {expected} bytes, has {end - start}")
+    return Entry(dtype, shape, data + start, data + end)
+
+
+def _check_coverage(entries: dict[str, Entry], data: int, file_size: int, where: str) -> None:
+    """Tensors follow one another without gap or overlap up to the end of the file."""
+    position = data
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
+        if entry.end > file_size:
+            raise CheckpointError(f"{where}: tensor {name!r} ends at byte {entry.end}, the file at {file_size}: truncated")
+        if entry.start != position:
+            raise CheckpointError(f"{where}: tensor {name!r} starts at byte {entry.start}, expected {position}")
+        position = entry.end
+    if position != file_size:
+        raise CheckpointError(f"{where}: {file_size - position} bytes after the last tensor")

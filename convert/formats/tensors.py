@@ -1,0 +1,37 @@
+"""What a checkpoint format offers: named arrays that are read lazily, by slice.
+
+A format knows bytes, not models. It checks its own file before the first read and refuses what lies outside it.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+Index = tuple[slice, ...]
+
+MAX_TENSORS = 100_000
+MAX_DIMS = 8
+NAME_PATTERN = r"[A-Za-z0-9_.\-/]{1,512}"
+
+
+class Tensors(Protocol):
+    """Every tensor of one checkpoint. Reads come from several threads at once."""
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dtype(self, name: str) -> str:
+        """The stored element type, e.g. "bfloat16"."""
+        ...
+
+    def where(self, name: str) -> str:
+        """The file that holds `name`, for error messages."""
+        ...
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        """`tensor.reshape(view)[index]` without reading the rest. May be a read-only view of the mapped file."""
+        ...

@@ -1,0 +1,110 @@
+"""A model's name → its parameters and its files: the one door from what a user types to what the engine loads.
+
+A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A local path
+never touches the network. safetensors are served in place; what is slow to read (GGUF) is converted once into the cache.
+"""
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from convert import checkpoint, default_model, hub
+from convert.cache import cache_root, locked
+from convert.config import Config
+from convert.errors import BAD_DATA, USAGE, CheckpointError
+from convert.families import compose
+from convert.formats.gguf import open_gguf
+from convert.formats.safetensors import open_safetensors
+from convert.tokenizer import check_tokenizer, end_of_text_ids
+from jaxengine.model.spec import ParameterSource
+
+DEFAULT_NAMES = (None, "", "default")
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
+    chat_template.jinja and generation_config.json."""
+
+    source: ParameterSource
+    directory: Path
+    model_id: str
+    revision: str  # commit sha of a hub snapshot, else empty
+    eos_token_ids: tuple[int, ...]
+
+
+def open_model(model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None) -> OpenModel:
+    """Find, fetch, convert and check a model; None or "default" is the embedded default model.
+
+    `cache_dir` replaces the hub's cache and holds ours beside it (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
+
+    Raises:
+        CheckpointError: whatever is wrong, in one line, with the exit code for it.
+    """
+    if model_id in DEFAULT_NAMES:
+        directory = default_model.checkpoint_directory(cache_root(cache_dir), _convert_gguf)
+        return _open_directory(directory, default_model.NAME, "", cache_dir)
+    path = Path(model_id).expanduser()
+    if path.is_dir():
+        return _open_directory(path, model_id, "", cache_dir)
+    if path.is_file():
+        return _open_file(path, model_id, "", cache_dir)
+    gguf = re.fullmatch(r"([^/]+/[^/]+)/(.+\.gguf)", model_id)
+    if gguf and hub.is_hub_id(gguf[1]) and ".." not in gguf[2]:
+        file = hub.fetch_file(gguf[1], gguf[2], revision, cache_dir)
+        return _open_file(file, model_id, _commit(file), cache_dir)
+    if not hub.is_hub_id(model_id):
+        raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
+    snapshot = hub.fetch_snapshot(model_id, revision, cache_dir)
+    return _open_directory(snapshot, model_id, snapshot.name, cache_dir)
+
+
+def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:
+    source: ParameterSource
+    if (directory / checkpoint.MANIFEST).is_file():
+        source = checkpoint.open_checkpoint(directory, cache_root(cache_dir) / "verified")
+        revision = revision or checkpoint.origin(directory).get("revision", "")
+    elif (directory / "config.json").is_file():
+        source = compose(Config.load(directory / "config.json"), open_safetensors(directory))
+    else:
+        return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
+    tokenizer = check_tokenizer(directory, source.spec.vocab_size)
+    ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
+    return OpenModel(source, directory, model_id, revision, ids)
+
+
+def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:
+    """A GGUF file, converted on first use. The entry's key changes with the file and with the converter."""
+    if path.suffix != ".gguf":
+        raise CheckpointError(f"model {model_id!r} is a file; files must end in .gguf", exit_code=USAGE)
+    real = path.resolve()
+    state = real.stat()
+    key = f"{real}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}|{checkpoint.VERSION}"
+    name = f"{path.stem[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    entry = cache_root(cache_dir) / "converted" / name
+    with locked(entry):
+        if not checkpoint.is_complete(entry):
+            _convert_gguf(path, entry, {"model_id": model_id, "revision": revision})
+    return _open_directory(entry, model_id, revision, cache_dir)
+
+
+def _convert_gguf(path: Path, target: Path, origin: dict[str, str]) -> None:
+    with open_gguf(path) as (config, tensors, files):
+        checkpoint.write_checkpoint(compose(config, tensors), files, target, dtype="float32", origin=origin)
+
+
+def _only_gguf(directory: Path) -> Path:
+    files = sorted(directory.glob("*.gguf"))
+    if len(files) == 1:
+        return files[0]
+    if files:
+        raise CheckpointError(f"{directory}: {len(files)} .gguf files; name the one to serve", exit_code=USAGE)
+    raise CheckpointError(f"{directory}: no config.json and no .gguf file", exit_code=BAD_DATA)
+
+
+def _commit(file: Path) -> str:
+    """The commit sha in a hub cache path `…/snapshots/<sha>/file`."""
+    parts = file.parts
+    return parts[parts.index("snapshots") + 1] if "snapshots" in parts else ""
