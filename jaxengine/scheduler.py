@@ -179,14 +179,19 @@ class Scheduler:
         """
         for row in plan.rows:
             row.sequence.in_flight -= 1
-            if row.sequence.finish is not FinishReason.ERROR:
+            if not row.sequence.broken:
                 self._commit(row.sequence, row.start + row.count)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End `sequence`, wherever it is; its pages go as soon as no dispatched step can write them."""
+        """End `sequence`, wherever it is; its pages go as soon as no dispatched step can write them.
+
+        The first reason counts. Say ERROR of every row that is not finite, even of a sequence that has ended: a
+        cancelled one's last step may yet fill a page, which nobody should find.
+        """
+        sequence.broken |= reason is FinishReason.ERROR
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason
@@ -205,7 +210,8 @@ class Scheduler:
             sequence.in_flight = 0
             self._vacate(sequence)
         for sequence in self.running:
-            bisect.insort(self.waiting, sequence, key=lambda s: s.order)
+            sequence.preemptions += 1  # what it finds in the cache from now on may be its own work
+            self.add(sequence)
         self.running, self.leaving = [], []
         self.pool.reset()
 

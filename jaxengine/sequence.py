@@ -84,6 +84,7 @@ class Sequence:
         self.pending = 0
         self.in_flight = 0  # dispatched steps not yet completed that hold a row of this sequence
         self.finish = FinishReason.NOT_FINISHED
+        self.broken = False  # a row of it was not finite: its pages are of no use to others
         self.cached_tokens = 0
         self.started: float | None = None
         self.preemptions = 0

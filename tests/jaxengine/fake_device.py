@@ -1,0 +1,110 @@
+"""A device made of lists: it runs the scheduler's plans in dispatch order and shows every misuse of a page.
+
+What a position's keys and values are to a real model, a content is here: a number made of the content before it, as
+read through the sequence's page table, and of the position's token. A content is rooted in the salt, which no real
+model does, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the
+last content, hence `alone` knows beforehand all that a request may ever write or return.
+"""
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+from jaxengine.scheduler import Plan, Row
+from jaxengine.sequence import Request, Sequence
+
+EOS = 0
+VOCAB = 8
+UNWRITTEN, POISON = -1, -2  # contents that no token history implies
+
+
+def content_after(before: int, token: int) -> int:
+    return hash((before, token))  # of integers, hence the same in every process
+
+
+def root_content(salt: bytes) -> int:
+    return int.from_bytes(salt, "little")
+
+
+def sample(seed: int, content: int) -> int:
+    return hash((content, seed, VOCAB)) % VOCAB
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a request gives when nothing else is served: all its tokens, prompt first, and each position's content."""
+
+    tokens: list[int]
+    contents: list[int]
+
+
+def alone(request: Request) -> Reference:
+    tokens, contents, content = [], [], root_content(request.salt)
+    for token in request.prompt:
+        content = content_after(content, token)
+        tokens.append(token)
+        contents.append(content)
+    for _ in range(request.params.max_tokens):
+        token = sample(request.params.seed or 0, content)
+        content = content_after(content, token)
+        tokens.append(token)
+        contents.append(content)
+        if token == EOS and not request.params.ignore_eos:
+            break
+    return Reference(tokens, contents)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row's outcome: the token it drew, if it samples, and whether its numbers were finite."""
+
+    token: int | None
+    finite: bool
+
+
+class FakeDevice:
+    """`total` pages of contents, and the last token each slot has sampled."""
+
+    def __init__(self, total: int, page_size: int) -> None:
+        self.total = total
+        self.page_size = page_size
+        self.poisoned: set[int] = set()  # ids of requests whose rows come out as NaN
+        self.wipe()
+
+    def wipe(self) -> None:
+        """A failed step has destroyed the cache."""
+        self.cells = [[UNWRITTEN] * self.page_size for _ in range(self.total)]
+        self.last: dict[int, int] = {}
+
+    def run(self, plan: Plan) -> list[Result]:
+        return [self._run_row(row) for row in plan.rows]
+
+    def read(self, pages: Ids[int], count: int) -> list[int]:
+        """The contents of the first `count` positions of a page table."""
+        return [content for page in pages for content in self.cells[page]][:count]
+
+    def _run_row(self, row: Row) -> Result:
+        sequence, content = row.sequence, 0
+        finite = sequence.request.id not in self.poisoned
+        for position in range(row.start, row.start + row.count):
+            content = content_after(self._before(sequence, position), self._token(sequence, position))
+            page, offset = divmod(position, self.page_size)
+            self.cells[sequence.pages[page]][offset] = content if finite else POISON
+        if not row.samples:
+            return Result(None, finite)
+        token = sample(sequence.params.seed or 0, content)
+        assert sequence.slot is not None
+        self.last[sequence.slot] = token
+        return Result(token, finite)
+
+    def _before(self, sequence: Sequence, position: int) -> int:
+        if position == 0:
+            return root_content(sequence.request.salt)
+        page, offset = divmod(position - 1, self.page_size)
+        return self.cells[sequence.pages[page]][offset]
+
+    def _token(self, sequence: Sequence, position: int) -> int:
+        """From the host where it is known there, else what the previous step drew for this slot."""
+        if position < len(sequence.tokens):
+            return sequence.tokens[position]
+        assert sequence.slot is not None
+        return self.last[sequence.slot]

@@ -1,0 +1,167 @@
+"""Drives the scheduler as the engine does, one step ahead of a fake device, and checks every plan it gets.
+
+`dispatch` plans and starts a step, `collect` reads the oldest one's results, so that a test may put anything between
+the two: an abort, an expired deadline, a step that fails.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence as Ids
+from dataclasses import dataclass
+
+from jaxengine.pages import PagePool, page_key, root_key
+from jaxengine.params import SamplingParams
+from jaxengine.scheduler import Plan, Scheduler
+from jaxengine.sequence import FinishReason, Request, Sequence
+from tests.jaxengine.fake_device import EOS, FakeDevice, Reference, Result, alone
+from tests.jaxengine.invariants import PlanCheck
+
+MAX_IN_FLIGHT = 2  # a step computes while the next one is planned and queued behind it
+
+
+@dataclass(frozen=True)
+class Step:
+    """A dispatched plan: what it will return, and the slot and pages each row relied on."""
+
+    plan: Plan
+    results: list[Result]
+    slots: list[int | None]
+    tables: list[list[int]]
+
+
+class FakeEngine:
+    """One scheduler, one fake device, and the truth about every request it was given."""
+
+    def __init__(
+        self, *, pages: int, page_size: int, slots: int, token_budget: int, prefix_cache: bool = True
+    ) -> None:
+        self.pool = PagePool(pages, page_size)
+        self.scheduler = Scheduler(self.pool, slots, token_budget, model="m", prefix_cache=prefix_cache)
+        self.device = FakeDevice(pages, page_size)
+        self.clock = 0.0
+        self.steps: deque[Step] = deque()
+        self.sequences: list[Sequence] = []
+        self.references: dict[int, Reference] = {}
+        self.truth: dict[bytes, tuple[tuple[int, ...], list[int]]] = {}  # page key -> (ids, contents)
+        self.decisions: list[tuple[object, ...]] = []
+        self.seen: Counter[str] = Counter()  # events worth knowing that a run has met
+
+    @property
+    def live(self) -> list[Sequence]:
+        return list(self.scheduler.sequences())
+
+    def fits(self, prompt_length: int, max_tokens: int) -> bool:
+        """Whether the request can be served at all; the last token is never fed, so it needs no room."""
+        return self.pool.pages_for(prompt_length + max_tokens - 1) < self.pool.total
+
+    # --- what clients do ----------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        prompt: Ids[int],
+        max_tokens: int = 4,
+        *,
+        seed: int = 0,
+        salt: bytes = b"",
+        priority: int = 0,
+        timeout: float | None = None,
+        prompt_logprobs: bool = False,
+        ignore_eos: bool = False,
+    ) -> Sequence:
+        assert self.fits(len(prompt), max_tokens)
+        params = SamplingParams(
+            max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, ignore_eos=ignore_eos
+        )
+        number = len(self.sequences)
+        request = Request(number, tuple(prompt), params, salt, timeout, priority, self.clock)
+        sequence = Sequence(request, number)
+        self._learn(request)
+        self.sequences.append(sequence)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """Whatever has become of it."""
+        self.scheduler.finish(sequence, reason)
+
+    def advance(self, seconds: float) -> None:
+        self.clock += seconds
+        for sequence in [s for s in self.live if s.expired(self.clock)]:
+            self.abort(sequence, FinishReason.DEADLINE)
+
+    def _learn(self, request: Request) -> None:
+        """Note the key, the ids and the contents of each full page that the request may ever commit."""
+        reference, size = alone(request), self.pool.page_size
+        self.references[request.id] = reference
+        key = root_key("m", request.salt)
+        for end in range(size, len(reference.tokens) + 1, size):
+            ids = tuple(reference.tokens[end - size : end])
+            key = page_key(key, ids)
+            self.truth[key] = (ids, reference.contents[end - size : end])
+
+    # --- what the engine's loop does ----------------------------------------------------------------------------
+
+    def dispatch(self, only: Callable[[Sequence], bool] | None = None) -> Plan:
+        """Plan a step and start it; a plan that asks to drain is granted that."""
+        check = PlanCheck(self, only)
+        plan = self.scheduler.plan(only) if only else self.scheduler.plan()
+        check(plan)
+        self._note(plan, check)
+        if plan.rows:
+            slots = [row.sequence.slot for row in plan.rows]
+            tables = [list(row.sequence.pages) for row in plan.rows]
+            self.steps.append(Step(plan, self.device.run(plan), slots, tables))
+        if plan.drain:
+            self.collect_all()
+        return plan
+
+    def collect(self) -> None:
+        """Read the oldest step's tokens, finish what stops, then complete the step."""
+        step = self.steps.popleft()
+        for row, result in zip(step.plan.rows, step.results, strict=True):
+            self.seen["zombie rows"] += row.sequence.finish is not FinishReason.NOT_FINISHED
+            if not result.finite:
+                self.scheduler.finish(row.sequence, FinishReason.ERROR)
+            elif row.sequence.finish is FinishReason.NOT_FINISHED and result.token is not None:
+                self._append(row.sequence, result.token)
+        self.scheduler.complete(step.plan)
+
+    def collect_all(self) -> None:
+        while self.steps:
+            self.collect()
+
+    def fail(self) -> None:
+        """A step raises: what was dispatched is lost with the cache."""
+        self.seen["failures"] += 1
+        self.steps.clear()
+        self.device.wipe()
+        self.scheduler.reset()
+
+    def serve(self) -> None:
+        """One turn of the engine's loop: plan ahead, then read the step before."""
+        plan = self.dispatch()
+        if len(self.steps) > bool(plan.rows):
+            self.collect()
+
+    def serve_until_idle(self, limit: int = 5000) -> None:
+        for _ in range(limit):
+            if self.scheduler.idle:
+                return
+            self.serve()
+        raise AssertionError(f"I16: {len(self.live)} requests still alive after {limit} more steps")
+
+    def _append(self, sequence: Sequence, token: int) -> None:
+        sequence.pending -= 1
+        sequence.tokens.append(token)
+        if token == EOS and not sequence.params.ignore_eos:
+            self.scheduler.finish(sequence, FinishReason.EOS)
+        elif len(sequence.tokens) - sequence.prompt_length == sequence.params.max_tokens:
+            self.scheduler.finish(sequence, FinishReason.LENGTH)
+
+    def _note(self, plan: Plan, check: PlanCheck) -> None:
+        rows = [(r.sequence.request.id, r.sequence.slot, r.start, r.count, r.samples) for r in plan.rows]
+        tables = [tuple(r.sequence.pages) for r in plan.rows]
+        self.decisions.append((rows, tables, [s.request.id for s in plan.admitted], plan.drain))
+        self.seen["drains"] += plan.drain
+        self.seen["evictions"] += check.evictions
+        self.seen["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
+        self.seen["chunks"] += sum(not r.samples for r in plan.rows)

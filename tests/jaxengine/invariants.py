@@ -1,0 +1,210 @@
+"""What must hold after every event, and of every plan, whatever the requests: the scheduler's safety, said once.
+
+Each message starts with the invariant's number. `check_state` holds I1-I3, I5, I6, I9, I10, I12, I13, I18 and I19,
+`PlanCheck` I4, I7-I9, I11, I16 and I17, `check_idle` I20, I24 and, with I13, that a request's tokens depend neither on
+its neighbours nor on preemption (I14). The properties that need two runs or a special event stay with their tests:
+I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) and I23 (adapters) have no subject yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jaxengine.pages import SINK, page_key, root_key
+from jaxengine.scheduler import Plan, Row
+from jaxengine.sequence import FinishReason, Sequence
+
+if TYPE_CHECKING:
+    from tests.jaxengine.fake_engine import FakeEngine
+
+Only = Callable[[Sequence], bool]
+
+
+def check_state(engine: FakeEngine) -> None:
+    _check_pages(engine)
+    _check_index(engine)
+    _check_queues(engine)
+    for sequence in engine.sequences:
+        _check_sequence(engine, sequence)
+    _check_in_flight(engine)
+
+
+def check_idle(engine: FakeEngine) -> None:
+    """Nothing is left of requests that all have ended, and each ended with the tokens it has when served alone."""
+    scheduler, pool = engine.scheduler, engine.pool
+    assert scheduler.idle and not engine.steps, "I24: not idle"
+    assert not any(pool.references), f"I24: pages still held: {pool.references}"
+    assert pool.available == pool.total - 1, f"I24: {pool.available} of {pool.total - 1} pages came back"
+    assert sorted(scheduler.free_slots) == list(range(scheduler.slots)), f"I24: free slots {scheduler.free_slots}"
+    for sequence in engine.sequences:
+        assert sequence.finish is not FinishReason.NOT_FINISHED, f"I20: request {sequence.request.id} never ended"
+        if sequence.finish in (FinishReason.EOS, FinishReason.LENGTH):
+            assert sequence.tokens == engine.references[sequence.request.id].tokens, "I14: tokens differ from alone"
+
+
+def _check_pages(engine: FakeEngine) -> None:
+    pool, scheduler = engine.pool, engine.scheduler
+    held = Counter(page for s in (*scheduler.running, *scheduler.leaving) for page in s.pages)
+    assert pool.references == [held[page] for page in range(pool.total)], "I2: references differ from holders"
+    free = [*pool.blank, *pool.reusable]
+    unheld = [page for page in range(SINK + 1, pool.total) if not held[page]]
+    assert held[SINK] == 0 and sorted(free) == unheld, f"I1: free {sorted(free)}, not held {unheld}"
+    assert not set(pool.blank) & pool.content.keys(), "I1: a blank page still holds a prefix"
+    counted = (pool.available, pool.used, pool.cached)
+    cached = sum(1 for page in pool.content if not held[page])
+    assert counted == (len(unheld), pool.total - 1 - len(unheld), cached), f"I19: counted {counted}"
+
+
+def _check_index(engine: FakeEngine) -> None:
+    pool = engine.pool
+    assert pool.index == {key: page for page, (key, _) in pool.content.items()}, "I6: index and pages disagree"
+    for page, (key, ids) in pool.content.items():
+        assert key in engine.truth, f"I5: page {page} is offered under a key that no request's full page has"
+        assert ids == engine.truth[key][0], f"I5: page {page} holds ids {ids} under the key of others"
+        assert engine.device.cells[page] == engine.truth[key][1], f"I5: page {page} holds not what its key says"
+
+
+def _check_queues(engine: FakeEngine) -> None:
+    scheduler = engine.scheduler
+    for queue in (scheduler.waiting, scheduler.running):
+        orders = [s.order for s in queue]
+        assert orders == sorted(orders), "I17: a queue is out of order"
+    alive = sorted(s.request.id for s in engine.sequences if s.finish is FinishReason.NOT_FINISHED)
+    queued = sorted(s.request.id for s in (*scheduler.waiting, *scheduler.running))
+    assert queued == alive, f"I10: {queued} are waiting or running, {alive} should be"
+    leaving = {s.request.id for s in scheduler.leaving}
+    assert len(leaving) == len(scheduler.leaving) and not leaving & set(alive), f"I10: {leaving} are leaving"
+    slots = [s.slot for s in (*scheduler.running, *scheduler.leaving)]
+    assert sorted([*slots, *scheduler.free_slots]) == list(range(scheduler.slots)), f"I11: {slots} slots are taken"
+
+
+def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
+    if sequence.slot is None:
+        state = (sequence.pages, sequence.computed, sequence.pending, sequence.committed, sequence.in_flight)
+        assert state == ([], 0, 0, 0, 0), f"I3: a sequence without a slot keeps {state}"
+    else:
+        _check_table(engine, sequence)
+    request, tokens = sequence.request, sequence.tokens
+    assert tokens == engine.references[request.id].tokens[: len(tokens)], f"I13: request {request.id} has {tokens}"
+    assert sequence.generated <= sequence.params.max_tokens, "I12: more tokens than asked for"
+    assert sequence.cached_tokens < sequence.prompt_length, "I7: the whole prompt is said to be cached"
+
+
+def _check_table(engine: FakeEngine, sequence: Sequence) -> None:
+    pages, pages_for = sequence.pages, lambda tokens: -(-tokens // engine.pool.page_size)
+    assert sequence.computed <= sequence.length, "I12: more computed than there are tokens"
+    assert len(set(pages)) == len(pages), f"I3: a page twice in {pages}"
+    low, high = pages_for(sequence.computed), pages_for(sequence.length)
+    assert low <= len(pages) <= high, f"I3: {len(pages)} pages for {sequence.computed} of {sequence.length} tokens"
+
+
+def _check_in_flight(engine: FakeEngine) -> None:
+    dispatched: Counter[int] = Counter()
+    for step in engine.steps:
+        for row, slot, table in zip(step.plan.rows, step.slots, step.tables, strict=True):
+            sequence = row.sequence
+            dispatched[id(sequence)] += 1
+            held = sequence.slot == slot and sequence.pages[: len(table)] == table
+            assert held, f"I9: request {sequence.request.id} lost its slot or pages under a dispatched step"
+    for sequence in engine.sequences:
+        assert sequence.in_flight == dispatched[id(sequence)], "I19: in_flight differs from the dispatched rows"
+
+
+class PlanCheck:
+    """Looks at the scheduler before it plans, then judges the plan before it runs. `only` is what `plan` was given."""
+
+    def __init__(self, engine: FakeEngine, only: Only | None) -> None:
+        self.engine = engine
+        self.only = only
+        self.running = list(engine.scheduler.running)
+        self.preemptions = {s: s.preemptions for s in engine.sequences}
+        self.indexed = set(engine.pool.index)
+
+    @property
+    def evictions(self) -> int:
+        return len(self.indexed - self.engine.pool.index.keys())
+
+    def __call__(self, plan: Plan) -> None:
+        self._check_shape(plan)
+        for row in plan.rows:
+            self._check_row(row)
+        self._check_writers(plan)
+        self._check_preempted()
+        for sequence in plan.admitted:
+            self._check_hit(sequence, next(row.start for row in plan.rows if row.sequence is sequence))
+        if not self.only:
+            self._check_order(plan)
+
+    def _check_shape(self, plan: Plan) -> None:
+        scheduler = self.engine.scheduler
+        assert plan.tokens == sum(r.count for r in plan.rows) <= scheduler.token_budget, f"I11: {plan.tokens} tokens"
+        assert len(plan.rows) <= scheduler.slots, f"I11: {len(plan.rows)} rows"
+        assert len({r.sequence.slot for r in plan.rows}) == len(plan.rows), "I11: two rows in one slot"
+        assert self.only is None or all(self.only(r.sequence) for r in plan.rows), "I11: a row that was not let through"
+        assert not (plan.drain and plan.rows), "I11: a plan that asks to drain has rows"
+
+    def _check_row(self, row: Row) -> None:
+        """It computes what comes next, on pages that read back exactly what the sequence's own history implies."""
+        sequence, size, end = row.sequence, self.engine.pool.page_size, row.start + row.count
+        assert row.count >= 1 and sequence.computed == end, f"I11: row of {row.count} at {row.start}"
+        assert sequence.slot is not None and end <= len(sequence.pages) * size, "I11: a position without a page"
+        assert row.samples == (end == sequence.length - row.samples), "I11: samples elsewhere than at the last token"
+        if sequence.request.id not in self.engine.device.poisoned:
+            history = self.engine.references[sequence.request.id].contents[: row.start]
+            read = self.engine.device.read(sequence.pages, row.start)
+            assert read == history, f"I8: request {sequence.request.id} reads what it did not write"
+
+    def _check_writers(self, plan: Plan) -> None:
+        """A page that a step writes has one holder, is not offered to others, and no dispatched step knows it else."""
+        pool, size = self.engine.pool, self.engine.pool.page_size
+        known = [
+            (row.sequence, set(table))
+            for step in self.engine.steps
+            for row, table in zip(step.plan.rows, step.tables, strict=True)
+        ]
+        for row in plan.rows:
+            for page in row.sequence.pages[row.start // size : -(-(row.start + row.count) // size)]:
+                assert page != SINK and pool.references[page] == 1, f"I4: page {page} is written and shared"
+                assert page not in pool.content, f"I4: page {page} is written and offered to others"
+                others = [s for s, table in known if page in table and s is not row.sequence]
+                assert not others, f"I9: page {page} is reused before the step that freed it completed"
+
+    def _check_preempted(self) -> None:
+        preempted = [s for s, count in self.preemptions.items() if s.preemptions > count]
+        self.engine.seen["preemptions"] += len(preempted)
+        assert not (preempted and self.engine.steps), "I9: preempted while a step is in flight"
+        assert not self.running or self.running[0] not in preempted, "I16: the oldest was preempted"
+        assert self.engine.scheduler.preemptions == self.engine.seen["preemptions"], "I19: preemptions miscounted"
+
+    def _check_hit(self, sequence: Sequence, computed: int) -> None:
+        """As long as the index allows: entries may have been evicted during the plan, none was added."""
+        size, known = self.engine.pool.page_size, len(sequence.tokens)
+        assert computed % size == 0 and computed < known, f"I7: {computed} of {known} tokens cached"
+        if sequence.params.prompt_logprobs or not self.engine.scheduler.prefix_cache:
+            assert computed == 0, "I7: a hit where every position must be computed"
+            return
+        longest, shortest = self._prefix(sequence, self.indexed), self._prefix(sequence, set(self.engine.pool.index))
+        assert shortest <= computed // size <= longest, f"I7: a hit of {computed // size}, longest {longest}"
+
+    def _prefix(self, sequence: Sequence, indexed: set[bytes]) -> int:
+        size, key = self.engine.pool.page_size, root_key("m", sequence.request.salt)
+        for count in range((len(sequence.tokens) - 1) // size):
+            key = page_key(key, sequence.tokens[count * size : (count + 1) * size])
+            if key not in indexed:
+                return count
+        return (len(sequence.tokens) - 1) // size
+
+    def _check_order(self, plan: Plan) -> None:
+        """Somebody advances, no decode waits for a prefill, nobody is admitted past an older one."""
+        scheduler = self.engine.scheduler
+        if self.engine.live and not self.engine.steps:
+            assert plan.rows, "I16: nothing is in flight and nobody advances"
+        if not plan.drain:
+            rows = {id(r.sequence): r.start for r in plan.rows}
+            ready = [s for s in self.running if s in scheduler.running and not s.exhausted]
+            waits = [s for s in ready if id(s) not in rows and s.computed == s.length - 1]
+            assert not waits, f"I17: a decode was left out: {[s.request.id for s in waits]}"
+        newest = max((s.order for s in plan.admitted), default=None)
+        assert newest is None or all(newest < s.order for s in scheduler.waiting), "I17: admitted past an older one"

@@ -1,0 +1,91 @@
+"""A seeded run of random events against the scheduler, checked after each: fast enough for tens of thousands."""
+
+import random
+from typing import Self
+
+from jaxengine.sequence import FinishReason, Sequence
+from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
+from tests.jaxengine.invariants import check_state
+
+MAX_ALIVE = 12
+EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
+
+
+class Walk:
+    """One engine of random proportions, and what happens to it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        page_size = self.random.choice([1, 2, 3, 4, 16])
+        slots = self.random.randint(1, 6)
+        self.engine = FakeEngine(
+            pages=1 + self.random.randint(12, 80) // page_size + 2,
+            page_size=page_size,
+            slots=slots,
+            token_budget=self.random.choice([slots, slots + 1, 8, 16, 512]),
+            prefix_cache=self.random.random() < 0.9,
+        )
+        self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
+
+    def run(self, events: int) -> Self:
+        for _ in range(events):
+            self._event()
+            check_state(self.engine)
+        return self
+
+    def _event(self) -> None:
+        name = self.random.choices(list(EVENTS), list(EVENTS.values()))[0]
+        getattr(self, f"_{name}")()
+
+    def _dispatch(self) -> None:
+        if len(self.engine.steps) < MAX_IN_FLIGHT:
+            self.engine.dispatch()
+
+    def _collect(self) -> None:
+        if self.engine.steps:
+            self.engine.collect()
+
+    def _add(self) -> None:
+        engine, prompt, max_tokens = self.engine, self._prompt(), self.random.choice([1, 2, 5, 12, 25, 40])
+        if len(engine.live) < MAX_ALIVE and engine.fits(len(prompt), max_tokens):
+            engine.add(
+                prompt,
+                max_tokens,
+                seed=self.random.randrange(3),
+                salt=self.random.choice([b"", b"", b"a"]),
+                priority=self.random.choice([0, 0, 0, -1, 1]),
+                timeout=self.random.choice([None, None, 40.0]),
+                prompt_logprobs=self.random.random() < 0.1,
+                ignore_eos=self.random.random() < 0.5,
+            )
+
+    def _prompt(self) -> list[int]:
+        """The start of a text, or of what an earlier request was told, and a few tokens of its own."""
+        text = self.random.choice([*self.texts, *(s.tokens for s in self.engine.sequences[-4:])])
+        return text[: self.random.randint(0, len(text))] + self.random.choices(range(1, 8), k=self.random.randint(1, 3))
+
+    def _abort(self) -> None:
+        """Anything that ever came in: waiting, running, leaving or long gone."""
+        if self.engine.sequences:
+            self.engine.abort(self.random.choice(self.engine.sequences[-20:]))
+
+    def _advance(self) -> None:
+        self.engine.advance(self.random.choice([0.5, 5.0, 30.0]))
+
+    def _poison(self) -> None:
+        """The rows of a running request come out as NaN from now on."""
+        if self.engine.scheduler.running:
+            self.engine.device.poisoned.add(self.random.choice(self.engine.scheduler.running).request.id)
+
+    def _probe(self) -> None:
+        """Serve some requests without the others, as the search for a step's culprit does."""
+        self.engine.collect_all()
+        parity = self.random.randrange(2)
+
+        def chosen(sequence: Sequence) -> bool:
+            return sequence.request.id % 2 == parity
+
+        self.engine.dispatch(chosen)
+
+    def _fail(self) -> None:
+        self.engine.fail()
