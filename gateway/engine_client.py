@@ -248,7 +248,8 @@ class EngineClient:
 
     def _deliver(self, step: pb.StepEvents) -> None:
         self._last_message = time.monotonic()
-        self._stats = step.stats
+        if step.HasField("stats"):
+            self._stats = step.stats
         for event in step.events:
             inbox = self._inboxes.get(event.id)
             if inbox is not None:  # its reader may have left already

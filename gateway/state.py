@@ -9,6 +9,7 @@ from gateway.admission import Admission
 from gateway.engine_client import Engine
 from gateway.metrics import Metrics
 from gateway.options import Options
+from gateway.text import Texts
 
 
 @dataclass
@@ -17,7 +18,22 @@ class Gateway:
     engine: Engine
     admission: Admission
     metrics: Metrics
-    draining: bool = False
+    texts: Texts
+    alive: bool = True  # false once the engine cannot be brought back
+    draining: bool = False  # running requests finish, new ones are turned away
+
+    @property
+    def ready(self) -> bool:
+        return self.alive and not self.draining and self.engine.ready
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest prompt; 0 before the engine has said what it can hold."""
+        description = self.engine.description
+        if description is None or not description.max_total_tokens:
+            return 0
+        longest = description.max_total_tokens - 1
+        return min(longest, self.options.max_input_tokens or longest)
 
 
 def gateway_of(request: Request) -> Gateway:

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from jaxengine.sequence import Event, Request
 
+COMPILING = "compiling"  # progress lines that begin so mean WARMING, others STARTING
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:

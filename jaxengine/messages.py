@@ -1,0 +1,79 @@
+"""Between the engine's own types and those of the wire, in both directions. Translation only; nothing is decided here."""
+
+import dataclasses
+
+from jaxengine.interface import Facts, Stats, StepResult
+from jaxengine.params import SamplingParams
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.sequence import Event, Request, Token
+
+
+def request_from(message: pb.Generate, request_id: int) -> Request:
+    """The request a message asks for. Raises ValueError, naming field, value and limit, if it makes no sense."""
+    if not message.timeout_seconds >= 0:  # NaN fails too
+        raise ValueError(f"timeout_seconds must be at least 0, got {message.timeout_seconds}")
+    return Request(
+        id=request_id,
+        prompt=list(message.prompt),
+        params=_params_from(message),
+        salt=message.cache_salt,
+        timeout=message.timeout_seconds or None,
+        priority=message.priority,
+    )
+
+
+def _params_from(message: pb.Generate) -> SamplingParams:
+    sampling = message.sampling
+    return SamplingParams(
+        max_tokens=message.max_new_tokens,
+        min_tokens=message.min_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        typical_p=sampling.typical_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_over_length=sampling.frequency_over_length,
+        logit_bias=dict(sampling.logit_bias),
+        seed=sampling.seed,
+        logprobs=sampling.top_logprobs,
+        processed_logprobs=sampling.processed_logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+    )
+
+
+def event_to(event: Event, request_id: int) -> pb.RequestEvent:
+    message = pb.RequestEvent(
+        id=request_id,
+        tokens=[_token_to(token) for token in event.tokens],
+        finish=pb.FinishReason.ValueType(event.finish),
+        error=event.error,
+    )
+    if event.first:
+        message.prompt.cached_tokens = event.cached_tokens
+        message.prompt.queue_seconds = event.queue_seconds
+        message.prompt.tokens.extend(_token_to(token) for token in event.prompt)
+    return message
+
+
+def _token_to(token: Token) -> pb.Token:
+    top = [pb.Alternative(id=number, logprob=logprob) for number, logprob in token.top]
+    return pb.Token(id=token.id, logprob=token.logprob, top=top)
+
+
+def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
+    message = pb.Stats(**dataclasses.asdict(stats))
+    if result is not None:
+        message.step_prefill_tokens = result.prefill_tokens
+        message.step_decode_tokens = result.decode_tokens
+        message.step_seconds = result.seconds
+    return message
+
+
+def describe(description: pb.Description, facts: Facts) -> None:
+    """Fill in what is known of a loaded engine."""
+    description.MergeFrom(pb.Description(**dataclasses.asdict(facts)))

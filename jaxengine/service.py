@@ -1,0 +1,202 @@
+"""The gRPC face of an engine: sessions of gateways on one side, the step loop on the other.
+
+It answers from the moment the socket is open: `Describe` tells how far loading is, and a session opened before the
+engine is ready is refused. Request ids are a session's own business; inside the engine they are drawn from one counter,
+so gateways cannot collide.
+
+A gateway that does not read costs bounded memory: what is not sent yet is merged per request, so it holds no more than
+its requests' own output, which `max_new_tokens` bounds.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+
+from jaxengine import messages
+from jaxengine.interface import DrivenEngine
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.engine_pb2_grpc import EngineServicer
+from jaxengine.sequence import Event
+from jaxengine.step_loop import Report, StepLoop
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """One gateway's stream: its requests, and what waits to be sent to it."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}  # the gateway's id → the engine's
+        self._unsent: dict[int, pb.RequestEvent] = {}
+        self._latest = pb.StepEvents()
+        self._closed = False
+        self._wake = asyncio.Event()
+
+    def put(self, event: pb.RequestEvent) -> None:
+        waiting = self._unsent.get(event.id)
+        if waiting is None:
+            self._unsent[event.id] = event
+        else:
+            waiting.MergeFrom(event)
+
+    def flush(self, step: int, stats: pb.Stats) -> None:
+        """Let the writer have what was put since, with the state of the step it belongs to."""
+        self._latest = pb.StepEvents(step=step, stats=stats)
+        self.wake()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self.wake()
+
+    async def take(self) -> pb.StepEvents | None:
+        """The next message to send; None when the session is over."""
+        await self._wake.wait()
+        self._wake.clear()
+        if self._closed:
+            return None
+        message, self._latest = self._latest, pb.StepEvents(step=self._latest.step)  # a step is reported once
+        message.events.extend(self._unsent.values())
+        self._unsent = {}
+        return message
+
+
+class Service(EngineServicer):
+    """`Describe` and `Session` of `engine.proto`. Lives on the event loop it is created in.
+
+    Args:
+        description: what is known so far; updated in place while the engine loads.
+        crashed: told when a step failed beyond repair.
+    """
+
+    def __init__(self, description: pb.Description, crashed: asyncio.Future[None]) -> None:
+        self.description = description
+        self._crashed = crashed
+        self._event_loop = asyncio.get_running_loop()
+        self._steps: StepLoop | None = None
+        self._numbers = itertools.count(1)
+        self._owners: dict[int, tuple[Session, int]] = {}  # the engine's id → whose, and its id there
+        self._sessions: set[Session] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def serve(self, engine: DrivenEngine) -> None:
+        """Start stepping a loaded engine; from now on sessions are taken."""
+        messages.describe(self.description, engine.description)
+        self._steps = StepLoop(engine, self._publish, self._fail)
+        self._steps.start()
+        self.description.state = pb.READY
+        self.description.progress = "ready"
+
+    async def drain(self, deadline: float) -> bool:
+        """Refuse new requests and wait for the running ones; whether all finished within `deadline` seconds."""
+        self.description.state = pb.DRAINING
+        self.description.progress = "draining"
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), deadline)
+        return self._idle.is_set()
+
+    def stop(self, timeout: float) -> bool:
+        return self._steps is None or self._steps.stop(timeout)
+
+    async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.Description:
+        return self.description
+
+    async def Session(
+        self, request_iterator: AsyncIterator[pb.Command], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.StepEvents]:
+        if self._steps is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {self.description.progress}")
+        session = Session()
+        session.wake()  # a first message at once: the gateway knows that it is heard
+        self._sessions.add(session)
+        reader = asyncio.create_task(self._read(session, request_iterator))
+        reader.add_done_callback(lambda _: session.close())
+        try:
+            while (message := await session.take()) is not None:
+                yield message
+            if error := reader.exception():
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            reader.cancel()
+            self._sessions.discard(session)
+            self._cancel(list(session.numbers.values()))
+
+    async def _read(self, session: Session, commands: AsyncIterator[pb.Command]) -> None:
+        """Obey commands until the gateway closes its side. Raises ValueError if it breaks the protocol."""
+        async for command in commands:
+            kind = command.WhichOneof("kind")
+            if kind == "generate":
+                self._submit(session, command.generate)
+            elif kind == "cancel":
+                number = session.numbers.get(command.cancel.id)
+                self._cancel([] if number is None else [number])
+            else:
+                raise ValueError("a command must generate or cancel")
+
+    def _submit(self, session: Session, message: pb.Generate) -> None:
+        if message.id in session.numbers:
+            raise ValueError(f"request id {message.id} is already running")
+        if self.description.state != pb.READY:
+            self._refuse(session, message.id, pb.ERROR, "the engine is shutting down")
+            return
+        number = next(self._numbers)
+        self._adopt(session, message.id, number)
+        try:
+            assert self._steps is not None
+            self._steps.submit(messages.request_from(message, number))
+        except ValueError as error:
+            self._release(number)
+            self._refuse(session, message.id, pb.INVALID, str(error))
+
+    def _refuse(self, session: Session, request_id: int, finish: pb.FinishReason.ValueType, error: str) -> None:
+        session.put(pb.RequestEvent(id=request_id, finish=finish, error=error))
+        session.wake()
+
+    def _adopt(self, session: Session, request_id: int, number: int) -> None:
+        session.numbers[request_id] = number
+        self._owners[number] = session, request_id
+        self._idle.clear()
+
+    def _release(self, number: int) -> None:
+        session, request_id = self._owners.pop(number)
+        del session.numbers[request_id]
+        if not self._owners:
+            self._idle.set()
+
+    def _cancel(self, numbers: list[int]) -> None:
+        assert self._steps is not None
+        for number in numbers:
+            self._steps.cancel(number)
+
+    def _publish(self, report: Report) -> None:
+        """On the step thread: hand over to the event loop, once per step."""
+        with contextlib.suppress(RuntimeError):  # the event loop closed: the process is on its way out
+            self._event_loop.call_soon_threadsafe(self._distribute, report)
+
+    def _distribute(self, report: Report) -> None:
+        for event in report.result.events if report.result is not None else ():
+            self._pass_on(event)
+        stats = messages.stats_to(report.stats, report.result)
+        for session in self._sessions:
+            session.flush(report.step, stats)
+
+    def _pass_on(self, event: Event) -> None:
+        owner = self._owners.get(event.request_id)
+        if owner is None:
+            logger.error("the engine reported on request %d, which is not running", event.request_id)
+            return
+        session, request_id = owner
+        session.put(messages.event_to(event, request_id))
+        if event.finish:
+            self._release(event.request_id)
+
+    def _fail(self, error: BaseException) -> None:
+        logger.critical("a step failed beyond repair", exc_info=error)
+        self._event_loop.call_soon_threadsafe(self._crashed.set_exception, RuntimeError("a step failed beyond repair"))

@@ -1,0 +1,277 @@
+"""An engine without a model, for everything that is not about models.
+
+`MockEngine` keeps the engine's contract (`jaxengine.interface.DrivenEngine`): every id is a known function of the ids
+before it, so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it as a
+process through the real gRPC service; `FakeEngine` is the in-process stand-in for the gateway's client.
+
+A prompt that begins with one of the ids below misbehaves on purpose.
+"""
+
+import argparse
+import itertools
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.engine_client import EngineUnavailable
+from jaxengine import messages, process
+from jaxengine.interface import Facts, Stats, StepResult
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc import transport
+from jaxengine.sequence import Event, FinishReason, Request, Token
+
+VOCABULARY = 320
+EOS = 0
+CRASH, HANG, FAIL, RAISE = 301, 302, 303, 304  # first prompt id: kill -9 self, stop stepping, ERROR, escape a step
+
+
+def next_id(ids: Sequence[int]) -> int:
+    """The mock's whole intelligence: the id that follows `ids`. Never EOS, never an id with a meaning."""
+    return 1 + (ids[-1] * 7 + len(ids) * 13) % 255
+
+
+def continuation(prompt: Sequence[int], count: int) -> list[int]:
+    """What the mock answers to `prompt`."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(next_id(ids))
+    return ids[len(prompt) :]
+
+
+@dataclass(frozen=True)
+class MockOptions:
+    step_seconds: float = 0.0
+    load_seconds: float = 0.0
+    max_total_tokens: int = 2048
+    max_batch_size: int = 256
+    page_size: int = 16
+    model_dir: Path = Path("/nonexistent")
+    script: tuple[int, ...] = ()  # ids every request is answered with, cyclically, instead of `next_id`'s
+
+
+@dataclass
+class _Live:
+    request: Request
+    arrived: float = field(default_factory=time.monotonic)
+    ids: list[int] = field(default_factory=list)
+    generated: int = 0
+
+
+class MockEngine:
+    """One token per request and step, first come first served; prompts cost one step like any token."""
+
+    def __init__(self, options: MockOptions) -> None:
+        self.options = options
+        self._lock = threading.Lock()
+        self._live: dict[int, _Live] = {}
+        self._ended: list[Event] = []
+        self._counts = {"prompt_tokens": 0, "generated_tokens": 0}
+
+    @property
+    def description(self) -> Facts:
+        return Facts(
+            dtype="float32",
+            device_kind="mock",
+            device_count=1,
+            vocab_size=VOCABULARY,
+            max_total_tokens=self.options.max_total_tokens,
+            max_batch_prefill_tokens=self.options.max_total_tokens,
+            max_batch_total_tokens=self.options.max_total_tokens * self.options.max_batch_size,
+            max_batch_size=self.options.max_batch_size,
+            page_size=self.options.page_size,
+            max_top_logprobs=20,
+        )
+
+    def submit(self, request: Request) -> None:
+        length = len(request.prompt) + request.params.max_tokens
+        if not request.prompt:
+            raise ValueError("prompt must not be empty")
+        if length > self.options.max_total_tokens:
+            raise ValueError(f"prompt and new tokens are {length}, at most {self.options.max_total_tokens}")
+        with self._lock:
+            self._live[request.id] = _Live(request, ids=list(request.prompt))
+            self._counts["prompt_tokens"] += len(request.prompt)
+
+    def cancel(self, request_id: int) -> None:
+        with self._lock:
+            if self._live.pop(request_id, None) is not None:
+                self._ended.append(Event(request_id, finish=FinishReason.CANCELLED))
+
+    def step(self) -> StepResult | None:
+        with self._lock:
+            rows = list(self._live.values())[: self.options.max_batch_size]
+            events, self._ended = self._ended, []
+        if not rows and not events:
+            return None
+        prefill = sum(len(row.request.prompt) for row in rows if not row.generated)
+        if self.options.step_seconds:
+            time.sleep(self.options.step_seconds)
+        sampled = [self._advance(row) for row in rows]
+        with self._lock:
+            for event in sampled:
+                if event.finish:
+                    self._live.pop(event.request_id, None)
+            # A request cancelled while this step ran has its last event already.
+            cancelled = {event.request_id for event in self._ended}
+            events += [event for event in sampled if event.request_id not in cancelled]
+        seconds = max(self.options.step_seconds, 1e-6)
+        return StepResult(events=events, prefill_tokens=prefill, decode_tokens=len(rows), seconds=seconds)
+
+    def stats(self) -> Stats:
+        with self._lock:
+            running = min(len(self._live), self.options.max_batch_size)
+            pages = sum(math.ceil(len(row.ids) / self.options.page_size) for row in self._live.values())
+            waiting = len(self._live) - running
+        total = self.options.max_total_tokens * self.options.max_batch_size // self.options.page_size
+        return Stats(waiting=waiting, running=running, pages_total=total, pages_used=pages, **self._counts)
+
+    def _advance(self, row: _Live) -> Event:
+        request = row.request
+        misbehave(request.prompt[0])
+        event = Event(request.id)
+        if request.prompt[0] == FAIL:
+            event.finish, event.error = FinishReason.ERROR, "told to fail"
+            return event
+        if request.timeout is not None and time.monotonic() - row.arrived > request.timeout:
+            event.finish = FinishReason.DEADLINE
+            return event
+        token = self._token(row)
+        event.tokens.append(token)
+        event.first = not row.generated
+        if event.first and request.params.prompt_logprobs:
+            event.prompt = [Token(number, -0.5 if i else math.nan) for i, number in enumerate(request.prompt)]
+        row.ids.append(token.id)
+        row.generated += 1
+        self._counts["generated_tokens"] += 1
+        event.finish = self._finish(row, token.id)
+        return event
+
+    def _token(self, row: _Live) -> Token:
+        script = self.options.script
+        number = script[row.generated % len(script)] if script else next_id(row.ids)
+        count = row.request.params.logprobs
+        top = tuple(((number + i) % VOCABULARY, -0.25 * (i + 1)) for i in range(count))
+        return Token(number, -0.25, top)
+
+    def _finish(self, row: _Live, number: int) -> FinishReason:
+        params = row.request.params
+        if row.generated >= params.min_tokens:
+            if number == EOS and not params.ignore_eos:
+                return FinishReason.EOS
+            if number in params.stop_token_ids:
+                return FinishReason.STOP_TOKEN
+        return FinishReason.LENGTH if row.generated >= params.max_tokens else FinishReason.NOT_FINISHED
+
+
+def misbehave(number: int) -> None:
+    if number == CRASH:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif number == HANG:
+        time.sleep(3600)
+    elif number == RAISE:
+        raise RuntimeError("told to raise")
+
+
+class FakeEngine:
+    """What routes see of an engine (`gateway.engine_client.Engine`), in their own process and without a socket.
+
+    Set `unavailable` to make it refuse or, with `die_after`, end a stream after so many events. `requests` keeps what
+    was asked, `open` counts streams that have not ended, `cancelled` the ids that were closed early.
+    """
+
+    def __init__(self, options: MockOptions | None = None) -> None:
+        self._engine = MockEngine(options or MockOptions())
+        self.description: pb.Description | None = pb.Description(
+            state=pb.READY, model_id="mock/model", revision="0123abc", model_dir=str(self._engine.options.model_dir)
+        )
+        messages.describe(self.description, self._engine.description)
+        self.description.eos_token_ids.append(EOS)
+        self.stats = pb.Stats()
+        self.last_step_age = 0.0
+        self.retry_after = 5
+        self.ready = True
+        self.unavailable: str | None = None
+        self.die_after: int | None = None
+        self.requests: list[pb.Generate] = []
+        self.cancelled: list[int] = []
+        self.open = 0
+        self._numbers = itertools.count(1)
+
+    async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+        if self.unavailable is not None and self.die_after is None:
+            raise EngineUnavailable(self.unavailable, self.retry_after)
+        self.requests.append(request)
+        number = next(self._numbers)
+        finished = False
+        self.open += 1
+        try:
+            row = self._admit(request, number)
+            if isinstance(row, pb.RequestEvent):
+                finished = True
+                yield row
+                return
+            for count in itertools.count():
+                if self.die_after is not None and count >= self.die_after:
+                    raise EngineUnavailable(self.unavailable or "the engine stopped", self.retry_after)
+                event = messages.event_to(self._engine._advance(row), number)
+                finished = event.finish != pb.NOT_FINISHED
+                yield event
+                if finished:
+                    return
+        finally:
+            self.open -= 1
+            if not finished:
+                self.cancelled.append(number)
+
+    def _admit(self, request: pb.Generate, number: int) -> "_Live | pb.RequestEvent":
+        try:
+            accepted = messages.request_from(request, number)
+            self._engine.submit(accepted)
+        except ValueError as error:
+            return pb.RequestEvent(id=number, finish=pb.INVALID, error=str(error))
+        self._engine.cancel(number)
+        return _Live(accepted, ids=list(accepted.prompt))
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--uds-path", type=Path, required=True)
+    parser.add_argument("--model-dir", type=Path, default=MockOptions.model_dir)
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--load-seconds", type=float, default=0.0)
+    parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
+    parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
+    parser.add_argument("--drain-seconds", type=float, default=5.0)
+    parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--fail-with", type=int, help="exit with this code instead of loading")
+    arguments, _ = parser.parse_known_args(argv)
+    if arguments.parent_pid is not None:
+        process.die_with_parent(arguments.parent_pid)
+
+    def load(progress: process.Progress) -> process.Loaded:
+        progress("loading 1/2")
+        time.sleep(arguments.load_seconds / 2)
+        if arguments.fail_with is not None:
+            raise process.StartupError("told to fail", arguments.fail_with)
+        progress("compiling 1/1")
+        time.sleep(arguments.load_seconds / 2)
+        options = MockOptions(
+            step_seconds=arguments.step_seconds,
+            max_total_tokens=arguments.max_total_tokens,
+            max_batch_size=arguments.max_batch_size,
+            model_dir=arguments.model_dir,
+        )
+        return process.Loaded(MockEngine(options), "mock/model", "0123abc", arguments.model_dir, (EOS,))
+
+    token = os.environ.pop(transport.TOKEN_VARIABLE, "")
+    return process.run(arguments.uds_path, token, load, drain_seconds=arguments.drain_seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
