@@ -5,8 +5,8 @@ never touches the network. safetensors are served in place; what is slow to read
 """
 
 import hashlib
-import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from convert.cache import cache_root, locked
 from convert.config import Config
 from convert.errors import BAD_DATA, USAGE, CheckpointError
 from convert.families import compose
-from convert.formats.gguf import open_gguf
+from convert.formats.gguf import GgufFile
+from convert.formats.gguf_llama import GgufTensors, llama_config
+from convert.formats.gguf_tokenizer import write_tokenizer
 from convert.formats.safetensors import open_safetensors
 from convert.tokenizer import check_tokenizer, end_of_text_ids
 from jaxengine.model.spec import ParameterSource
@@ -91,8 +93,13 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None)
 
 
 def _convert_gguf(path: Path, target: Path, origin: dict[str, str]) -> None:
-    with open_gguf(path) as (config, tensors, files):
-        checkpoint.write_checkpoint(compose(config, tensors), files, target, dtype="float32", origin=origin)
+    file = GgufFile(path)
+    config = llama_config(file)
+    heads = config.integer("num_attention_heads")
+    source = compose(config, GgufTensors(file, heads, config.integer("num_key_value_heads", heads)))
+    with tempfile.TemporaryDirectory() as files:
+        write_tokenizer(file.metadata, Path(files), path.name)
+        checkpoint.write_checkpoint(source, Path(files), target, dtype="float32", origin=origin)
 
 
 def _only_gguf(directory: Path) -> Path:

@@ -1,0 +1,169 @@
+"""The tokenizer in a GGUF file's metadata, written out as tokenizer.json and its companions.
+
+Two kinds exist in Llama-architecture files: byte-level BPE ("gpt2"), whose way of splitting text into words is only
+named ("pre"), and sentencepiece BPE ("llama"), whose merges are only implied by scores. An unknown name is refused:
+a wrong split encodes most texts right and some wrong, which nobody would notice.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from convert.errors import CheckpointError
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # token_type values
+SPACE = "\u2581"  # sentencepiece's visible space
+
+# Llama 3's split (meta-llama/llama3, tokenizer.py); GPT-2's is ByteLevel's own.
+LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT2_PRE = ("default", "gpt-2")
+DIGITS_PRE = ("smollm", "starcoder", "refact", "codeshell")  # GPT-2's split after each digit is cut off on its own
+LLAMA3_PRE = ("llama-bpe", "llama3", "llama-v3")
+
+
+def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> None:
+    """Write tokenizer.json, tokenizer_config.json, generation_config.json and, if there is one, chat_template.jinja.
+
+    Raises:
+        CheckpointError: the metadata is incomplete or describes a tokenizer we cannot rebuild exactly.
+    """
+    fields = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    tokens = _strings(fields, "tokens", where)
+    kinds = fields.get("token_type") or [1] * len(tokens)
+    if not tokens or len(kinds) != len(tokens):
+        raise CheckpointError(f"{where}: tokenizer has {len(tokens)} tokens and {len(kinds)} token types")
+    build = {"gpt2": _byte_level, "llama": _sentencepiece}.get(fields.get("model", ""))
+    if build is None:
+        raise CheckpointError(f"{where}: tokenizer.ggml.model must be gpt2 or llama, got {fields.get('model')!r}")
+    try:
+        tokenizer = build(fields, tokens, where)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the library raises bare Exception, e.g. for a merge outside the vocabulary
+        raise CheckpointError(f"{where}: tokenizer cannot be built: {error}") from error
+    tokenizer.add_special_tokens([_whole(t, True) for t, k in zip(tokens, kinds, strict=True) if k in (UNKNOWN, CONTROL)])
+    tokenizer.add_tokens([_whole(t, False) for t, k in zip(tokens, kinds, strict=True) if k == USER_DEFINED])
+    special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
+    marks = _marks(fields, special)
+    tokenizer.post_processor = _template(marks, fields)
+    tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
+    _write_configs(fields, special, marks, directory)
+
+
+def _byte_level(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
+    pre = fields.get("pre", "default")
+    if pre not in (*GPT2_PRE, *DIGITS_PRE, *LLAMA3_PRE):
+        known = ", ".join((*GPT2_PRE, *DIGITS_PRE, *LLAMA3_PRE))
+        raise CheckpointError(f"{where}: tokenizer.ggml.pre must be one of {known}, got {pre!r}")
+    merges = [_pair(merge, where) for merge in _strings(fields, "merges", where)]
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre in LLAMA3_PRE))
+    words: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre not in LLAMA3_PRE)]
+    if pre in DIGITS_PRE:
+        words.insert(0, pre_tokenizers.Digits(individual_digits=True))
+    elif pre in LLAMA3_PRE:
+        words.insert(0, pre_tokenizers.Split(Regex(LLAMA3_SPLIT), "isolated"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(words)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentencepiece(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    unknown = _special(fields, "unknown", tokens, where)
+    merges = _implied_merges(vocabulary, fields.get("scores"), where)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    prefix = bool(fields.get("add_space_prefix", True))
+    scheme = "first" if prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=False)
+    parts: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefix:
+        parts.append(decoders.Strip(content=" ", left=1))
+    tokenizer.decoder = decoders.Sequence(parts)
+    return tokenizer
+
+
+def _implied_merges(vocabulary: dict[str, int], scores: Any, where: str) -> list[tuple[str, str]]:
+    """sentencepiece merges whichever neighbours give the best-scored token; ranked merges say the same in advance.
+
+    Equal scores are ordered as transformers does: the longer left part first, then the longer right part.
+    """
+    if not isinstance(scores, list) or len(scores) != len(vocabulary):
+        raise CheckpointError(f"{where}: a sentencepiece tokenizer needs one score for each of its distinct tokens")
+    ranked = []
+    for (token, _), score in zip(vocabulary.items(), scores, strict=True):
+        pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
+        known = [pair for pair in pairs if pair[0] in vocabulary and pair[1] in vocabulary]
+        known.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        ranked += [(score, len(left), len(right), left, right) for left, right in known]
+    ranked.sort(key=lambda merge: merge[:3], reverse=True)
+    return [(left, right) for *_, left, right in ranked]
+
+
+def _whole(token: str, special: bool) -> AddedToken:
+    return AddedToken(token, special=special, normalized=False)
+
+
+def _strings(fields: dict[str, Any], key: str, where: str) -> list[str]:
+    values = fields.get(key)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise CheckpointError(f"{where}: tokenizer.ggml.{key} must be a list of strings")
+    return values
+
+
+def _pair(merge: str, where: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not left or not right:
+        raise CheckpointError(f"{where}: merge {merge!r} must be two tokens separated by a space")
+    return left, right
+
+
+def _special(fields: dict[str, Any], name: str, tokens: list[str], where: str) -> str | None:
+    id = fields.get(f"{name}_token_id")
+    if id is None:
+        return None
+    if type(id) is not int or not 0 <= id < len(tokens):
+        raise CheckpointError(f"{where}: {name}_token_id must be below {len(tokens)}, got {id!r}")
+    return tokens[id]
+
+
+def _marks(fields: dict[str, Any], special: dict[str, str | None]) -> dict[str, bool]:
+    """Whether to put bos in front and eos behind. Files that do not say mean what llama.cpp does."""
+    bos_by_default = fields["model"] == "llama" or fields.get("pre") in LLAMA3_PRE
+    bos = bool(fields.get("add_bos_token", bos_by_default)) and special["bos"] is not None
+    eos = bool(fields.get("add_eos_token", False)) and special["eos"] is not None
+    return {"add_bos_token": bos, "add_eos_token": eos}
+
+
+def _template(marks: dict[str, bool], fields: dict[str, Any]) -> processors.TemplateProcessing:
+    bos, eos = marks["add_bos_token"], marks["add_eos_token"]
+    used = [(name, fields[f"{name}_token_id"]) for name, on in (("bos", bos), ("eos", eos)) if on]
+
+    def around(sequence: str) -> list[str]:
+        return [*(["bos"] if bos else []), sequence, *(["eos"] if eos else [])]
+
+    return processors.TemplateProcessing(around("$A"), [*around("$A"), *around("$B:1")], used)
+
+
+def _write_configs(
+    fields: dict[str, Any], special: dict[str, str | None], marks: dict[str, bool], directory: Path
+) -> None:
+    names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **{names[name]: token for name, token in special.items() if token is not None},
+        **marks,
+    }
+    ends = {fields[key] for key in ("eos_token_id", "eot_token_id", "eom_token_id") if key in fields}
+    generation = {"bos_token_id": fields.get("bos_token_id"), "eos_token_id": sorted(ends)}
+    template = fields.get("tokenizer.chat_template")
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), "utf-8")
+    (directory / "generation_config.json").write_text(json.dumps(generation, indent=1), "utf-8")
+    if isinstance(template, str):
+        (directory / "chat_template.jinja").write_text(template, "utf-8")
