@@ -12,31 +12,17 @@ from jaxengine.sequence import Event, Request
 COMPILING = "compiling"  # progress lines that begin so mean WARMING, others STARTING
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """What an operator may decide about an engine; None leaves the choice to the engine.
+@dataclass(frozen=True)
+class Description:
+    """What a loaded engine is; names and units as in `Description` of `engine.proto`."""
 
-    dtype: of weights and activations; "auto" is the checkpoint's own on GPU and float32 on CPU.
-    memory_fraction: share of the device's memory the engine may use.
-    """
-
-    dtype: str = "auto"
-    tensor_parallel: int = 1
-    max_total_tokens: int | None = None
-    max_batch_prefill_tokens: int | None = None
-    max_batch_total_tokens: int | None = None
-    max_batch_size: int | None = None
-    memory_fraction: float = 0.9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a loaded engine turned out to be; names and units as in `Description` of `engine.proto`."""
-
+    model_id: str
+    revision: str
     dtype: str
     device_kind: str
     device_count: int
     vocab_size: int
+    eos_token_ids: tuple[int, ...]
     max_total_tokens: int
     max_batch_prefill_tokens: int
     max_batch_total_tokens: int
@@ -45,26 +31,27 @@ class Facts:
     max_top_logprobs: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Stats:
-    """Gauges now and counters since start; names and units as in `Stats` of `engine.proto`."""
+    """Gauges now, counters since start; names and units as in `Stats` of `engine.proto`."""
 
-    waiting: int = 0
-    running: int = 0
-    pages_total: int = 0
-    pages_used: int = 0
-    pages_cached: int = 0
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    generated_tokens: int = 0
-    step_failures: int = 0
-    compiles_after_warmup: int = 0
+    waiting: int
+    running: int
+    pages_total: int
+    pages_used: int
+    pages_cached: int
+    preemptions: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    generated_tokens: int
+    step_failures: int
+    compiles_after_warmup: int
+    steps: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class StepResult:
-    """One finished step: what happened to each request, how many tokens were computed and how long it took."""
+    """What one step did. Seconds are the wall time since the step before it, or since its launch."""
 
     events: list[Event] = field(default_factory=list)
     prefill_tokens: int = 0
@@ -73,10 +60,15 @@ class StepResult:
 
 
 class DrivenEngine(Protocol):
-    """`submit` and `cancel` may be called from any thread, `step` from one thread only."""
+    """`submit` and `cancel` may be called from any thread, everything else from the one that steps."""
 
     @property
-    def description(self) -> Facts: ...
+    def description(self) -> Description: ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do until the next `submit` or `cancel`."""
+        ...
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ValueError, naming field, value and limit, if it can never be served."""
@@ -87,7 +79,7 @@ class DrivenEngine(Protocol):
         ...
 
     def step(self) -> StepResult | None:
-        """Run one scheduling iteration; None if there was nothing to do."""
+        """Run one scheduling iteration; None if there is nothing to tell of it."""
         ...
 
     def stats(self) -> Stats: ...

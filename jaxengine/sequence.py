@@ -86,7 +86,8 @@ class Sequence:
         self.finish = FinishReason.NOT_FINISHED
         self.broken = False  # a row of it was not finite: its pages are of no use to others
         self.cached_tokens = 0
-        self.started: float | None = None
+        self.admitted: float | None = None  # first taken from the queue, monotonic
+        self.started: float | None = None  # first token read
         self.preemptions = 0
         self.prompt_logprobs: list[Token] = []
 

@@ -89,11 +89,13 @@ class ModelSpec:
 class Parameter:
     """One array of the model. `axes` names each dimension for sharding; None is never sharded.
 
-    The last axis of a matrix is its input: `[out…, in]`, Hugging Face's order. The device layout is `linear()`'s choice.
+    The last `inputs` axes of a matrix are what a product contracts: `[out…, in…]`, Hugging Face's order. How the device
+    stores it is the choice of `jaxengine/model/linear.py`.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
+    inputs: int = 0
 
 
 def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
@@ -108,14 +110,14 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     for i in range(spec.num_layers):
         layer = {
             "attention_norm": Parameter((hidden,), ("embed",)),
-            "qkv": Parameter((kv, group + 2, dim, hidden), ("kv_heads", None, None, "embed")),
+            "qkv": Parameter((kv, group + 2, dim, hidden), ("kv_heads", None, None, "embed"), 1),
             "qkv_bias": Parameter((kv, group + 2, dim), ("kv_heads", None, None)),
-            "out": Parameter((hidden, kv, group, dim), ("embed", "kv_heads", None, None)),
+            "out": Parameter((hidden, kv, group, dim), ("embed", "kv_heads", None, None), 3),
             "out_bias": Parameter((hidden,), ("embed",)),
             "mlp_norm": Parameter((hidden,), ("embed",)),
-            "gate_up": Parameter((2, ffn, hidden), (None, "ffn", "embed")),
+            "gate_up": Parameter((2, ffn, hidden), (None, "ffn", "embed"), 1),
             "gate_up_bias": Parameter((2, ffn), (None, "ffn")),
-            "down": Parameter((hidden, ffn), ("embed", "ffn")),
+            "down": Parameter((hidden, ffn), ("embed", "ffn"), 1),
             "down_bias": Parameter((hidden,), ("embed",)),
         }
         absent = {
@@ -126,7 +128,7 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
         table |= {f"layers.{i}.{name}": parameter for name, parameter in layer.items() if name not in absent}
     table["final_norm"] = Parameter((hidden,), ("embed",))
     if not spec.tied_head:
-        table["head"] = Parameter((spec.vocab_size, hidden), ("vocab", "embed"))
+        table["head"] = Parameter((spec.vocab_size, hidden), ("vocab", "embed"), 1)
     return table
 
 

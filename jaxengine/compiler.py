@@ -1,0 +1,190 @@
+"""Every executable a runner calls, compiled ahead of time: after this, a compile is a defect that is counted.
+
+Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by rows, and three small
+helpers. Compiling releases the GIL, so it runs in threads; their stacks are raised because XLA's passes recurse over
+deep graphs.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxengine import sampling, steps
+from jaxengine.model.decoder import Decoder
+from jaxengine.model.linear import Linear
+from jaxengine.model.spec import ModelSpec
+from jaxengine.ops import paged_attention
+from jaxengine.options import Limits
+from jaxengine.params import MAX_LOGIT_BIAS
+from jaxengine.sharding import partition, replicated
+from jaxengine.upload import Layout, RowFields
+
+STACK_BYTES = 64 << 20
+PLACES = 1024  # page-table entries one `place` call writes
+
+Progress = Callable[[int, int], None]
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Everything the executables' shapes depend on."""
+
+    spec: ModelSpec
+    limits: Limits
+    dtype: str
+    pages: int
+    page_size: int
+    top: int
+
+    @property
+    def slots(self) -> int:
+        return self.limits.max_batch_size
+
+    @property
+    def table_width(self) -> int:
+        """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
+        block = 128
+        return -(-self.limits.max_total_tokens // block) * (block // self.page_size)
+
+    def decode(self, rows: int) -> Layout:
+        return Layout(tokens=rows, rows=rows, updates=rows, ragged=False)
+
+    def mixed(self, tokens: int) -> Layout:
+        rows = self.limits.rows_of(tokens)
+        return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + rows, ragged=True)
+
+    def layouts(self) -> list[Layout]:
+        """Of every step, largest first: the long compiles start early."""
+        limits = self.limits
+        return [
+            *(self.mixed(tokens) for tokens in reversed(limits.mixed_buckets)),
+            *(self.decode(rows) for rows in reversed(limits.decode_buckets)),
+        ]
+
+
+class Compiler:
+    """Lowers the step functions for a mesh and compiles them."""
+
+    def __init__(self, shapes: Shapes, mesh: Mesh, parameters: dict[str, Any], platform: str, attention: str) -> None:
+        self.shapes = shapes
+        self.mesh = mesh
+        self.platform = platform
+        decoder = Decoder(shapes.spec, parameters, platform, paged_attention(attention, mesh))
+        self.backbone, self.leaves = steps.Backbone.split(decoder, shapes.page_size)
+        self.head = Linear(parameters["head"], None, inputs=1, platform=platform)
+        self.everywhere = replicated(mesh)
+
+    # --- abstract arguments -------------------------------------------------------------------------------------
+
+    def array(self, shape: tuple[int, ...], dtype: Any = jnp.int32, axes: tuple[str | None, ...] | None = None) -> Any:
+        sharding = partition(self.mesh, shape, axes) if axes else self.everywhere
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def caches(self) -> list[tuple[Any, Any]]:
+        spec, shapes = self.shapes.spec, self.shapes
+        page = (shapes.pages, shapes.page_size, spec.num_kv_heads, spec.head_dim)
+        cache = self.array(page, jnp.dtype(shapes.dtype), (None, None, "kv_heads", None))
+        return [(cache, cache)] * spec.num_layers
+
+    def rooms(self) -> steps.Rooms:
+        slots = self.shapes.slots + 1
+        return steps.Rooms(self.array((slots, self.shapes.table_width)), self.array((slots,)))
+
+    def seats(self) -> sampling.Seats:
+        shape = (self.shapes.slots + 1, self.shapes.spec.vocab_size)
+        return sampling.Seats(
+            self.array(shape), self.array(shape), self.array(shape, jnp.float32), self.array((shape[0], sampling.BANS))
+        )
+
+    def hidden(self, rows: int) -> Any:
+        return self.array((rows, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
+
+    # --- functions ----------------------------------------------------------------------------------------------
+
+    def lower_backbone(self, layout: Layout) -> Any:
+        arguments = (_abstract(self.leaves), self.caches(), self.rooms(), self.array((layout.size,)))
+        returns = (*arguments[1:3], None, None, None)
+        return self._lower(partial(self.backbone, layout), arguments, donate=(1, 2), returns=returns)
+
+    def lower_draw(self, rows: int, greedy: bool) -> Any:
+        head, last, seats = _abstract(self.head), self.rooms().last, self.seats()
+        packed, hidden = self.array((len(RowFields._fields), rows)), self.hidden(rows)
+        top = self.shapes.top
+        if greedy:
+            arguments: tuple[Any, ...] = (head, last, packed, hidden)
+            return self._lower(partial(steps.draw_greedy, top), arguments, donate=(1,), returns=(last, None))
+        arguments = (head, last, seats, packed, hidden)
+        return self._lower(partial(steps.draw, top), arguments, donate=(1, 2), returns=(last, seats, None))
+
+    def lower_score(self, tokens: int) -> Any:
+        arguments = (_abstract(self.head), self.hidden(tokens), self.array((tokens,)))
+        return self._lower(partial(steps.score, self.shapes.top), arguments, donate=(), returns=None)
+
+    def lower_place(self) -> Any:
+        table = self.rooms().table
+        return self._lower(steps.place, (table, self.array((3, PLACES))), donate=(0,), returns=table)
+
+    def lower_take_seat(self) -> Any:
+        seats, one = self.seats(), self.array(())
+        bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
+        ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((sampling.BANS,))
+        return self._lower(sampling.take_seat, (seats, one, ids, one, one, bias, bans), donate=(0,), returns=seats)
+
+    def lower_allocate(self) -> Any:
+        def allocate() -> Any:
+            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.rooms()))
+            return (*zeros, sampling.empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+
+        return self._lower(allocate, (), donate=(), returns=(self.caches(), self.rooms(), self.seats()))
+
+    def _lower(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], donate: tuple[int, ...], returns: Any
+    ) -> Any:
+        shardings = jax.tree.map(lambda a: self.everywhere if a is None else a.sharding, returns, is_leaf=_is_none)
+        with jax.set_mesh(self.mesh):
+            return jax.jit(function, donate_argnums=donate, out_shardings=shardings).lower(*arguments)
+
+    # --- compiling ----------------------------------------------------------------------------------------------
+
+    def compile_all(self, progress: Progress) -> dict[Any, Compiled]:
+        """Executables by name: ("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", …"""
+        lowered: dict[Any, Callable[[], Any]] = {}
+        for layout in self.shapes.layouts():
+            lowered["backbone", layout] = partial(self.lower_backbone, layout)
+        for rows in self.shapes.limits.decode_buckets:
+            for greedy in (True, False):
+                lowered["draw", rows, greedy] = partial(self.lower_draw, rows, greedy)
+        for tokens in self.shapes.limits.mixed_buckets:
+            lowered["score", tokens] = partial(self.lower_score, tokens)
+        lowered |= {"place": self.lower_place, "take_seat": self.lower_take_seat, "allocate": self.lower_allocate}
+
+        def build(name: Any) -> Compiled:
+            return lowered[name]().compile()  # type: ignore[no-any-return]
+
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            compiled = {}
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                for name, executable in zip(lowered, pool.map(build, lowered), strict=True):
+                    compiled[name] = executable
+                    progress(len(compiled), len(lowered))
+        finally:
+            threading.stack_size(before)
+        return compiled
+
+
+def _abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree)
+
+
+def _is_none(node: Any) -> bool:
+    return node is None

@@ -1,0 +1,352 @@
+"""The step loop: plan step n+1, launch it, then read the tokens of step n.
+
+One thread calls `step`; `submit` and `cancel` may be called from any. Between the two stands an inbox, so scheduler and
+runner are only ever touched by the step thread.
+
+When a step raises, its caches are gone. Everything alive is requeued from host state and the suspects, the rows of the
+failed step, are run in halves, one step at a time, until the one that fails alone is found: it ends with an error, the
+others go on with the tokens they would have had, since those depend on (seed, position) only.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxengine.compile_cache import COMPILES
+from jaxengine.compiler import Compiler, Shapes
+from jaxengine.interface import COMPILING, Facts, Stats, StepResult
+from jaxengine.loading import load_parameters
+from jaxengine.memory import pool_pages
+from jaxengine.model.spec import ParameterSource
+from jaxengine.options import EngineOptions, derive_limits, resolve_dtype
+from jaxengine.pages import PagePool
+from jaxengine.runner import Drawn, InFlight, Results, Runner
+from jaxengine.scheduler import Plan, Row, Scheduler
+from jaxengine.sequence import Event, FinishReason, Request, Sequence, Token
+from jaxengine.sharding import check_divisible, make_mesh
+
+log = logging.getLogger(__name__)
+
+MAX_LONE_FAILURES = 3  # requests in a row that fail alone with no good step between: then it is not the requests
+
+
+class OpenModel(Protocol):
+    """What `convert.open_model` returns, as far as the engine looks at it."""
+
+    @property
+    def source(self) -> ParameterSource: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+
+@dataclass
+class Turn:
+    """What one turn of the loop has done so far."""
+
+    events: list[Event] = field(default_factory=list)
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    seconds: float = 0.0  # since the step before, or since the launch if there was none
+
+    def result(self) -> StepResult | None:
+        return StepResult(**vars(self)) if self.events or self.seconds else None
+
+
+class EngineFailure(RuntimeError):
+    """The engine cannot go on: the process should end and be started anew."""
+
+
+class Engine:
+    """Requests in, tokens out, step by step."""
+
+    def __init__(
+        self, description: Facts, runner: Runner, scheduler: Scheduler, eos_token_ids: tuple[int, ...]
+    ) -> None:
+        self.description = description
+        self.runner = runner
+        self.scheduler = scheduler
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.flight: InFlight | None = None
+        self.launched = 0.0
+        self.suspects: list[set[int]] = []  # groups of request ids to be run apart, the last first
+        self.lone_failures = 0
+        self.live: dict[int, Sequence] = {}
+        self.inbox: deque[Callable[[], Event | None]] = deque()
+        self.arrivals = 0
+        self.steps = self.step_failures = 0
+        self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
+        self.compiles_at_start = COMPILES.count
+
+    @classmethod
+    def load(
+        cls, model: OpenModel, options: EngineOptions, progress: Callable[[str], None] = lambda _: None
+    ) -> "Engine":
+        """Load weights and compile everything; `progress` is told of both in lines such as "compiling 3/9".
+
+        Raises:
+            ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
+        """
+        mesh = make_mesh(options.tensor_parallel)
+        device = mesh.devices.flat[0]
+        spec = model.source.spec
+        check_divisible(spec, mesh.size)
+        limits = derive_limits(options, spec, device.platform)
+        dtype = resolve_dtype(options, model.source.dtype, device.platform)
+        pages = pool_pages(options, limits, spec, dtype, mesh, temporary_bytes=0)
+        shapes = Shapes(spec, limits, dtype, pages, options.page_size, min(options.max_top_logprobs, spec.vocab_size))
+        parameters = load_parameters(
+            model.source, mesh, dtype, device.platform, lambda done, total: progress(f"loading {done}/{total}")
+        )
+        attention = "reference" if options.attention == "auto" else options.attention
+        compiler = Compiler(shapes, mesh, parameters, device.platform, attention)
+        runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(f"{COMPILING} {done}/{total}"))
+        scheduler = Scheduler(
+            PagePool(pages, options.page_size),
+            limits.max_batch_size,
+            limits.token_budget,
+            model=f"{model.model_id}@{model.revision}",
+            prefix_cache=options.prefix_cache,
+        )
+        description = Facts(
+            dtype=dtype,
+            device_kind=device.device_kind,
+            device_count=mesh.size,
+            vocab_size=spec.vocab_size,
+            max_total_tokens=limits.max_total_tokens,
+            max_batch_prefill_tokens=limits.token_budget,
+            max_batch_total_tokens=(pages - 1) * options.page_size,
+            max_batch_size=limits.max_batch_size,
+            page_size=options.page_size,
+            max_top_logprobs=shapes.top,
+        )
+        return cls(description, runner, scheduler, model.eos_token_ids)
+
+    # --- called from any thread ---------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue `request`.
+
+        Raises:
+            ValueError: it can never be served; the message names the field and the limit.
+        """
+        self._check(request)
+        self.inbox.append(lambda: self._arrive(request))
+
+    def cancel(self, request_id: int) -> None:
+        """End a request; unknown and finished ones are ignored."""
+        self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do."""
+        return not self.inbox and not self.live and self.flight is None
+
+    def stats(self) -> Stats:
+        pool = self.scheduler.pool
+        return Stats(
+            waiting=len(self.scheduler.waiting),
+            running=len(self.scheduler.running),
+            pages_total=pool.total - 1,
+            pages_used=pool.used,
+            pages_cached=pool.cached,
+            preemptions=self.scheduler.preemptions,
+            prompt_tokens=self.prompt_tokens,
+            cached_prompt_tokens=self.cached_prompt_tokens,
+            generated_tokens=self.generated_tokens,
+            step_failures=self.step_failures,
+            compiles_after_warmup=COMPILES.count - self.compiles_at_start,
+        )
+
+    def _check(self, request: Request) -> None:
+        limits, params = self.description, request.params
+        if not request.prompt:
+            raise ValueError("prompt has no tokens")
+        total = len(request.prompt) + params.max_tokens
+        if total > limits.max_total_tokens:
+            raise ValueError(
+                f"prompt of {len(request.prompt)} tokens and max_tokens {params.max_tokens} make {total}, "
+                f"more than max_total_tokens {limits.max_total_tokens}"
+            )
+        for name, ids in (
+            ("prompt", request.prompt),
+            ("stop_token_ids", params.stop_token_ids),
+            ("logit_bias", params.logit_bias),
+        ):
+            wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
+            if wrong is not None:
+                raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
+        if params.logprobs > limits.max_top_logprobs:
+            raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
+
+    # --- the step thread ----------------------------------------------------------------------------------------
+
+    def step(self) -> StepResult | None:
+        """One turn of the loop; None if there was nothing to do.
+
+        Raises:
+            EngineFailure: failures that no single request explains.
+        """
+        turn = Turn()
+        self._read_inbox(turn)
+        try:
+            self._turn(turn)
+        except Exception as error:
+            self._recover(error, turn)
+        return turn.result()
+
+    def _read_inbox(self, turn: Turn) -> None:
+        while self.inbox:
+            if event := self.inbox.popleft()():
+                turn.events.append(event)
+        now = time.monotonic()
+        for sequence in [s for s in self.live.values() if s.expired(now)]:
+            if event := self._finish_early(sequence.request.id, FinishReason.DEADLINE):
+                turn.events.append(event)
+
+    def _arrive(self, request: Request) -> None:
+        self.arrivals += 1
+        self.live[request.id] = sequence = Sequence(request, self.arrivals)
+        self.scheduler.add(sequence)
+
+    def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
+        sequence = self.live.pop(request_id, None)
+        if sequence is None:
+            return None
+        self.scheduler.finish(sequence, reason)
+        return Event(request_id, finish=reason, error=error)
+
+    def _turn(self, turn: Turn) -> None:
+        """Launch the next step, then complete the one before. While suspects run, one step at a time."""
+        previous, self.flight = self.flight, None
+        plan = self._plan(previous)
+        if plan.rows:
+            started = time.monotonic()
+            self.flight = self.runner.dispatch(plan)
+            if previous is None:
+                self.launched = started
+        if previous is not None:
+            self._complete(previous, turn)
+        if self.suspects and self.flight is not None:
+            flight, self.flight = self.flight, None
+            self._complete(flight, turn)
+
+    def _plan(self, previous: InFlight | None) -> Plan:
+        if not self.suspects:
+            return self.scheduler.plan()
+        group = self.suspects[-1]
+        return Plan() if previous else self.scheduler.plan(lambda sequence: sequence.request.id in group)
+
+    def _complete(self, flight: InFlight, turn: Turn) -> None:
+        results = self._fetch(flight)
+        now = time.monotonic()
+        turn.seconds += now - self.launched
+        self.launched = now
+        self.steps += 1
+        self.lone_failures = 0
+        for i, row in enumerate(flight.plan.rows):
+            self._account(row, turn)
+            if i in results.drawn and row.sequence.request.id in self.live:
+                turn.events.append(self._accept(row, results.drawn[i], now))
+        self.scheduler.complete(flight.plan)
+        self._clear_suspects(flight)
+
+    def _fetch(self, flight: InFlight) -> Results:
+        try:
+            results = self.runner.fetch(flight)
+        except Exception:
+            self.flight = flight  # so that recovery suspects its rows
+            raise
+        for row, tokens in results.prompts:
+            self._note_prompt(row, tokens)
+        return results
+
+    def _account(self, row: Row, turn: Turn) -> None:
+        if row.start < row.sequence.prompt_length:
+            turn.prefill_tokens += row.count
+            self.prompt_tokens += row.count
+        else:
+            turn.decode_tokens += row.count
+
+    def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
+        """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
+        kept = row.sequence.prompt_logprobs
+        if not kept:
+            kept.append(Token(row.sequence.tokens[0], float("nan")))
+        kept += tokens[len(kept) - row.start - 1 :]
+
+    def _accept(self, row: Row, drawn: Drawn, now: float) -> Event:
+        """A sequence's new token: record it, and see whether it is the last."""
+        sequence, request = row.sequence, row.sequence.request
+        if not drawn.finite:
+            event = self._finish_early(request.id, FinishReason.ERROR, "the model's logits are not finite")
+            assert event is not None
+            return event
+        sequence.pending -= 1
+        sequence.tokens.append(drawn.token.id)
+        self.generated_tokens += 1
+        event = Event(request.id, [drawn.token])
+        if sequence.started is None:
+            sequence.started = now
+            event.first, event.cached_tokens = True, sequence.cached_tokens
+            event.queue_seconds = max(0.0, (sequence.admitted or now) - request.arrived)
+            event.prompt = sequence.prompt_logprobs
+            self.cached_prompt_tokens += sequence.cached_tokens
+        event.finish = self._finish_reason(sequence, drawn.token.id)
+        if event.finish is not FinishReason.NOT_FINISHED:
+            del self.live[request.id]
+            self.scheduler.finish(sequence, event.finish)
+        return event
+
+    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
+        """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
+        params = sequence.params
+        if len(sequence.tokens) - sequence.prompt_length >= params.max_tokens:
+            return FinishReason.LENGTH
+        if token in self.eos_token_ids and not params.ignore_eos:
+            return FinishReason.EOS
+        return FinishReason.STOP_TOKEN if token in params.stop_token_ids else FinishReason.NOT_FINISHED
+
+    # --- failure ------------------------------------------------------------------------------------------------
+
+    def _recover(self, error: Exception, turn: Turn) -> None:
+        """Fresh caches, everyone requeued; the failed step's requests become suspects, or the one of them is guilty."""
+        self.step_failures += 1
+        failed = self.suspects.pop() if self.suspects else self._running_ids()
+        failed &= self.live.keys()
+        log.error("step failed: %s", type(error).__name__, exc_info=error, extra={"requests": len(failed)})
+        self.flight = None
+        self.scheduler.reset()
+        try:
+            self.runner.reset()
+        except Exception as second:
+            raise EngineFailure("the cache cannot be rebuilt") from second
+        if len(failed) > 1:
+            ordered = sorted(failed, key=lambda request_id: self.live[request_id].order)
+            middle = len(ordered) // 2
+            self.suspects += [set(ordered[middle:]), set(ordered[:middle])]
+            return
+        self.lone_failures += 1
+        if self.lone_failures >= MAX_LONE_FAILURES or not failed:
+            raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
+        if event := self._finish_early(failed.pop(), FinishReason.ERROR, "the request failed inside the engine"):
+            turn.events.append(event)
+
+    def _running_ids(self) -> set[int]:
+        return {sequence.request.id for sequence in self.scheduler.running}
+
+    def _clear_suspects(self, flight: InFlight) -> None:
+        """A suspect is cleared by a step that drew a token for it; an empty group makes way for the next."""
+        if not self.suspects:
+            return
+        for row in flight.plan.rows:
+            if row.samples:
+                self.suspects[-1].discard(row.sequence.request.id)
+        while self.suspects and not self.suspects[-1] & self.live.keys():
+            self.suspects.pop()

@@ -1,0 +1,85 @@
+"""Rotary position embeddings: the frequencies of each kind, and the rotation.
+
+Formulas: default Su et al. 2021 (arXiv 2104.09864); linear Chen et al. 2023 (2306.15595); dynamic NTK, as in
+transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071).
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxengine.model.spec import Rope
+
+
+def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
+    """f32 [dim/2], radians per position. For `dynamic`, those within the trained length."""
+    plain = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    if rope.kind == "linear":
+        plain = plain / rope.factor
+    elif rope.kind == "llama3":
+        plain = _llama3(rope, plain)
+    elif rope.kind == "yarn":
+        plain = _yarn(rope, plain, dim)
+    return plain.astype(np.float32)
+
+
+def _llama3(rope: Rope, plain: np.ndarray) -> np.ndarray:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    turns = rope.original_positions * plain / (2 * math.pi)  # full rotations within the trained length
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    smooth = np.clip(smooth, 0, 1)
+    return (1 - smooth) * plain / rope.factor + smooth * plain
+
+
+def _yarn(rope: Rope, plain: np.ndarray, dim: int) -> np.ndarray:
+    def dimension_of(turns: float) -> float:
+        return dim * math.log(rope.original_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    stretched = np.clip((np.arange(dim // 2) - low) / max(high - low, 0.001), 0, 1)
+    return stretched * plain / rope.factor + (1 - stretched) * plain
+
+
+def attention_factor(rope: Rope) -> float:
+    """What cos and sin are multiplied by; only yarn has one other than 1."""
+    if rope.kind != "yarn":
+        return 1.0
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(rope.factor) + 1 if rope.factor > 1 else 1.0
+
+    if rope.mscale and rope.mscale_all_dim:
+        return mscale(rope.mscale) / mscale(rope.mscale_all_dim)
+    return mscale(1.0)
+
+
+def angles(rope: Rope, dim: int, position: Array, prompt_length: Array) -> tuple[Array, Array]:
+    """cos and sin, f32 [T, dim/2], for tokens at `position` [T] of prompts of `prompt_length` [T].
+
+    `dynamic` depends on the length of the text when the token is processed, which is the prompt's length or, further
+    on, the token's own: transformers' rule under a cache, and independent of how the prompt was cut into chunks.
+    """
+    frequency = jnp.asarray(inverse_frequencies(rope, dim))  # [dim/2]
+    if rope.kind == "dynamic":
+        length = jnp.maximum(jnp.maximum(position + 1, prompt_length), rope.original_positions)
+        stretch = rope.factor * length / rope.original_positions - (rope.factor - 1)  # [T]
+        exponent = np.arange(0, dim, 2, dtype=np.float32) / (dim - 2)
+        frequency = frequency * stretch[:, None].astype(jnp.float32) ** -exponent  # [T, dim/2]
+    angle = position[:, None].astype(jnp.float32) * frequency
+    factor = attention_factor(rope)
+    return jnp.cos(angle) * factor, jnp.sin(angle) * factor
+
+
+def rotate(x: Array, cos: Array, sin: Array) -> Array:
+    """Rotate the pairs (i, i + dim/2) of `x` [T, …, dim] by the angles of its token, in f32."""
+    shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
+    cos, sin = cos.reshape(shape), sin.reshape(shape)
+    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)

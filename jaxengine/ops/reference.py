@@ -1,0 +1,104 @@
+"""Paged attention in plain JAX: exact, on any device, and its cost follows the real lengths instead of the table width.
+
+Keys are read in blocks through the page table with a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
+f32. Blocks lie at fixed positions of each sequence and a masked block changes nothing, bit for bit, so a row's result
+does not depend on its neighbours. On a GPU the gathers make this the slow path; the kernels replace it.
+
+Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, S keys of a block.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxengine.ops.batch import AttentionBatch
+
+KEY_BLOCK = 128  # keys a loop iteration reads
+QUERY_BLOCK = 32  # queries of a ragged step that are handled together
+MASKED = -1e30  # finite, so that a fully masked block leaves exp(MASKED - maximum) = 0 instead of NaN
+
+Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
+
+
+def attention(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Array:
+    """q [T, K, G, D], keys and values [pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
+    scaled = q.astype(jnp.float32) * q.shape[-1] ** -0.5
+    attend = _ragged if batch.ragged else _decode
+    return attend(scaled, keys, values, batch).astype(q.dtype)
+
+
+def _start(q: Array) -> Running:
+    return jnp.full(q.shape[:-1], MASKED), jnp.zeros(q.shape[:-1]), jnp.zeros(q.shape)
+
+
+def _absorb(running: Running, scores: Array, visible: Array, weigh: str, values: Array) -> Running:
+    """Fold a block's `scores` [.., S] into the running softmax; `weigh` contracts weights with `values`."""
+    maximum, total, output = running
+    scores = jnp.where(visible, scores, MASKED)
+    new = jnp.maximum(maximum, scores.max(-1))
+    weights = jnp.where(visible, jnp.exp(scores - new[..., None]), 0)
+    decay = jnp.exp(maximum - new)
+    output = output * decay[..., None] + jnp.einsum(weigh, weights, values.astype(jnp.float32))
+    return new, total * decay + weights.sum(-1), output
+
+
+def _finish(running: Running) -> Array:
+    _, total, output = running
+    return output / jnp.where(total == 0, 1, total)[..., None]
+
+
+def _blocks(longest: Array, block: int) -> Array:
+    return (longest + block - 1) // block
+
+
+def _decode(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Array:
+    """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
+    page_size = keys.shape[1]
+    width = KEY_BLOCK // page_size  # pages of a block
+
+    def body(i: Array, running: Running) -> Running:
+        pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
+        k = keys[pages].reshape(q.shape[0], KEY_BLOCK, *keys.shape[2:])  # [R, S, K, D]
+        v = values[pages].reshape(k.shape)
+        scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
+        visible = i * KEY_BLOCK + jnp.arange(KEY_BLOCK) <= batch.position[:, None]  # [R, S]
+        return _absorb(running, scores, visible[:, None, None, :], "rkgs,rskd->rkgd", v)
+
+    real = jnp.arange(q.shape[0]) < batch.tokens
+    longest = jnp.max(jnp.where(real, batch.position + 1, 0))
+    return _finish(jax.lax.fori_loop(0, _blocks(longest, KEY_BLOCK), body, _start(q)))
+
+
+def _ragged(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Array:
+    """Blocks of queries, which may span several rows; for each row in a block, its own key blocks."""
+    tokens = q.shape[0]
+    block = min(QUERY_BLOCK, tokens)
+    page_size = keys.shape[1]
+    width = KEY_BLOCK // page_size
+
+    def query_block(i: Array, out: Array) -> Array:
+        first = i * block
+        queries = jax.lax.dynamic_slice_in_dim(q, first, block)  # [block, K, G, D]
+        row = jax.lax.dynamic_slice_in_dim(batch.row, first, block)
+        position = jax.lax.dynamic_slice_in_dim(batch.position, first, block)
+        real = first + jnp.arange(block) < batch.tokens
+
+        def one_row(r: Array, running: Running) -> Running:
+            mine = (row == r) & real  # [block]
+
+            def key_block(j: Array, running: Running) -> Running:
+                pages = jax.lax.dynamic_slice(batch.tables, (r, j * width), (1, width))[0]
+                k = keys[pages].reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
+                v = values[pages].reshape(k.shape)
+                scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
+                visible = mine[:, None] & (j * KEY_BLOCK + jnp.arange(KEY_BLOCK) <= position[:, None])  # [block, S]
+                return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)
+
+            longest = jnp.max(jnp.where(mine, position + 1, 0))
+            return jax.lax.fori_loop(0, _blocks(longest, KEY_BLOCK), key_block, running)
+
+        last_row = jnp.max(jnp.where(real, row, row[0]))
+        running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries))
+        return jax.lax.dynamic_update_slice_in_dim(out, _finish(running), first, axis=0)
+
+    return jax.lax.fori_loop(0, _blocks(batch.tokens, block), query_block, jnp.zeros(q.shape))

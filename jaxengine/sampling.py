@@ -1,0 +1,201 @@
+"""From logits to tokens, on the device: penalties, bias, temperature, filters, the draw, and logprobs.
+
+No vocabulary is ever sorted: top-k, top-p and typical keep what lies above a threshold, and the threshold is found bit
+by bit in 32 counting passes, exactly (ties with the threshold are kept). The draw is counter-based: token number p of a
+request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
+
+Order of processors: bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical, min-p.
+Legend: R rows, V vocabulary, S slots, N alternatives reported.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxengine import upload
+from jaxengine.upload import RowFields
+
+BANS = 96  # ids a row can ban at once: 64 stop ids and the model's EOS ids
+
+
+class Seats(NamedTuple):
+    """What processors remember per slot; the last slot is the sink."""
+
+    seen: Array  # i32 [S, V], occurrences in prompt and generated ids
+    generated: Array  # i32 [S, V]
+    bias: Array  # f32 [S, V]
+    bans: Array  # i32 [S, BANS], V where unused
+
+
+class Sampled(NamedTuple):
+    id: Array  # i32 [R]
+    logprob: Array  # f32 [R]
+    finite: Array  # bool [R], whether the model's logits were
+    top_id: Array  # i32 [R, N]
+    top_logprob: Array  # f32 [R, N]
+
+
+def empty_seats(slots: int, vocab: int) -> Seats:
+    shape = (slots + 1, vocab)
+    return Seats(
+        jnp.zeros(shape, jnp.int32),
+        jnp.zeros(shape, jnp.int32),
+        jnp.zeros(shape, jnp.float32),
+        jnp.full((slots + 1, BANS), vocab, jnp.int32),
+    )
+
+
+def take_seat(
+    seats: Seats, slot: Array, ids: Array, prompt_length: Array, length: Array, bias: tuple[Array, Array], bans: Array
+) -> Seats:
+    """Give `slot` to a sequence of `ids` [L], of which `length` are real and `prompt_length` the prompt's."""
+    vocab = seats.seen.shape[1]
+    place = jnp.arange(ids.shape[0])
+    count = jnp.zeros(vocab, jnp.int32)
+    seen = count.at[jnp.where(place < length, ids, vocab)].add(1, mode="drop")
+    generated = count.at[jnp.where((place >= prompt_length) & (place < length), ids, vocab)].add(1, mode="drop")
+    return Seats(
+        seats.seen.at[slot].set(seen),
+        seats.generated.at[slot].set(generated),
+        seats.bias.at[slot].set(jnp.zeros(vocab).at[bias[0]].set(bias[1], mode="drop")),
+        seats.bans.at[slot].set(bans),
+    )
+
+
+def greedy(logits: Array, top: int) -> Sampled:
+    """argmax of f32 `logits` [R, V] with its logprob; no alternatives."""
+    ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    rows = ids.shape[0]
+    return Sampled(
+        ids,
+        _logprob(logits, ids),
+        _finite(logits),
+        jnp.zeros((rows, top), jnp.int32),
+        jnp.zeros((rows, top), jnp.float32),
+    )
+
+
+def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Sampled, Seats]:
+    """Draw a token for every row of f32 `logits` [R, V], as its fields say, and count it in its seat."""
+    scores = _penalise(_bias(logits, rows, seats), rows, seats)
+    scores = _ban(scores, rows, seats)
+    warm = rows.temperature > 0
+    scores = scores / jnp.where(warm, rows.temperature, 1)[:, None]
+    scores = _filter(scores, rows)
+    noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(rows, scores.shape[1]), lambda: scores)
+    ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
+    reported = jnp.where(_flag(rows, upload.PROCESSED), scores, logits)
+    top_id, top_logprob = top_logprobs(reported, top)
+    sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
+    counted = _flag(rows, upload.SAMPLES)[:, 0].astype(jnp.int32)
+    seats = seats._replace(
+        seen=seats.seen.at[rows.slot, ids].add(counted), generated=seats.generated.at[rows.slot, ids].add(counted)
+    )
+    return sampled, seats
+
+
+def top_logprobs(logits: Array, top: int) -> tuple[Array, Array]:
+    """The `top` likeliest ids of each row and their logprobs, i32 and f32 [R, top]."""
+    value, ids = jax.lax.top_k(logits, top)
+    return ids.astype(jnp.int32), value - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def _flag(rows: RowFields, bit: int) -> Array:
+    """bool [R, 1]"""
+    return (rows.flags & bit)[:, None] != 0
+
+
+def _logprob(logits: Array, ids: Array) -> Array:
+    return jnp.take_along_axis(logits, ids[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _finite(logits: Array) -> Array:
+    return jnp.isfinite(logits).all(axis=-1)
+
+
+def _bias(logits: Array, rows: RowFields, seats: Seats) -> Array:
+    return logits + jnp.where(_flag(rows, upload.BIASED), seats.bias[rows.slot], 0)
+
+
+def _penalise(logits: Array, rows: RowFields, seats: Seats) -> Array:
+    """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
+    active = _flag(rows, upload.PENALISED)
+    seen, generated = seats.seen[rows.slot], seats.generated[rows.slot]  # [R, V]
+    repetition = jnp.where(active & (seen > 0), rows.repetition_penalty[:, None], 1)
+    scores = jnp.where(logits < 0, logits * repetition, logits / repetition)
+    share = seen / jnp.maximum(rows.length, 1)[:, None]
+    frequency = jnp.where(_flag(rows, upload.OVER_LENGTH), share, generated) * rows.frequency_penalty[:, None]
+    presence = (generated > 0) * rows.presence_penalty[:, None]
+    return scores - jnp.where(active, frequency + presence, 0)
+
+
+def _ban(scores: Array, rows: RowFields, seats: Seats) -> Array:
+    """No EOS and no stop id before `min_tokens`."""
+    banned = jnp.where(_flag(rows, upload.BANNED), seats.bans[rows.slot], scores.shape[1])  # [R, BANS]
+    return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
+
+
+def _filter(scores: Array, rows: RowFields) -> Array:
+    """top-k; top-p (Holtzman et al. 2020, arXiv 1904.09751); typical (Meister et al. 2023, 2202.00666); min-p."""
+
+    def top_k(scores: Array) -> Array:
+        keys = _ordered(scores)
+        return _keep(scores, keys, _threshold(keys, jnp.ones_like(scores), rows.top_k), rows.top_k > 0)
+
+    def top_p(scores: Array) -> Array:
+        keys = _ordered(scores)
+        return _keep(scores, keys, _threshold(keys, jax.nn.softmax(scores), rows.top_p), rows.top_p < 1)
+
+    def typical(scores: Array) -> Array:
+        logp = jax.nn.log_softmax(scores)
+        p = jnp.exp(logp)
+        entropy = -jnp.sum(jnp.where(p > 0, p * logp, 0), axis=-1, keepdims=True)
+        keys = _ordered(-jnp.abs(logp + entropy))
+        return _keep(scores, keys, _threshold(keys, p, rows.typical_p), rows.typical_p < 1)
+
+    def min_p(scores: Array) -> Array:
+        floor = scores.max(axis=-1, keepdims=True) + jnp.log(rows.min_p)[:, None]
+        return jnp.where(scores >= floor, scores, -jnp.inf)
+
+    for needed, narrow in (
+        (rows.top_k > 0, top_k),
+        (rows.top_p < 1, top_p),
+        (rows.typical_p < 1, typical),
+        (rows.min_p > 0, min_p),
+    ):
+        scores = jax.lax.cond(jnp.any(needed), narrow, lambda scores: scores, scores)
+    return scores
+
+
+def _keep(scores: Array, keys: Array, threshold: Array, active: Array) -> Array:
+    return jnp.where((keys >= threshold[:, None]) | ~active[:, None], scores, -jnp.inf)
+
+
+def _ordered(values: Array) -> Array:
+    """u32 keys in the order of f32 `values`."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
+    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+
+
+def _threshold(keys: Array, weights: Array, wanted: Array) -> Array:
+    """The largest u32 [R] such that the `weights` of the `keys` [R, V] at or above it reach `wanted` [R]."""
+
+    def bit(i: Array, threshold: Array) -> Array:
+        candidate = threshold | (jnp.uint32(1 << 31) >> i.astype(jnp.uint32))
+        reached = jnp.sum(jnp.where(keys >= candidate[:, None], weights, 0), axis=-1) >= wanted
+        return jnp.where(reached, candidate, threshold)
+
+    return jax.lax.fori_loop(0, 32, bit, jnp.zeros(keys.shape[0], jnp.uint32))
+
+
+def _noise(rows: RowFields, vocab: int) -> Array:
+    """Gumbel noise f32 [R, V] of key (seed, position)."""
+    seeds = jax.lax.bitcast_convert_type(jnp.stack([rows.seed_high, rows.seed_low], axis=-1), jnp.uint32)
+
+    def one(seed: Array, position: Array) -> Array:
+        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab,), jnp.float32)
+
+    return jax.vmap(one)(seeds, rows.length)
