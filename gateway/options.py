@@ -84,15 +84,16 @@ class Options:
         "prefix of the private directory of the engine's socket; the port is appended",
     )
     huggingface_hub_cache: Path | None = option(None, Path, "where hub downloads are kept")
-    cuda_memory_fraction: float = option(
-        0.9, values.number(0.01, 1), "share of the device's memory the engine may use"
-    )
+    cuda_memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
     json_output: bool = option(False, values.flag, "log as JSON lines")
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call; repeatable; any if none is given"
     )
     api_key: str | None = option(
-        None, values.header_text, "bearer token clients must send; API_KEY hides it from lists of processes", secret=True
+        None,
+        values.header_text,
+        "bearer token clients must send; API_KEY hides it from lists of processes",
+        secret=True,
     )
     tokenizer_config_path: Path | None = option(
         None, values.existing_file, "tokenizer_config.json to use instead of the model's"
@@ -205,7 +206,9 @@ def _parser() -> argparse.ArgumentParser:
         names = [_flag(row.name), *filter(None, [row.metadata["short"]])]
         bare: dict[str, Any] = {"nargs": "?", "const": "true"} if row.metadata["parse"] is values.flag else {}
         action = "append" if isinstance(row.default, tuple) else "store"
-        parser.add_argument(*names, dest=row.name, action=action, default=None, help=_help(row), metavar="VALUE", **bare)
+        parser.add_argument(
+            *names, dest=row.name, action=action, default=None, help=_help(row), metavar="VALUE", **bare
+        )
     for name in MISSING:
         parser.add_argument(_flag(name), dest=name, nargs="?", const="true", default=None, help=argparse.SUPPRESS)
     return parser

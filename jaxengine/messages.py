@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxengine.interface import Facts, Stats, StepResult
+from jaxengine.interface import Description, Stats, StepResult
 from jaxengine.params import SamplingParams
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.sequence import Event, Request, Token
@@ -66,7 +66,8 @@ def _token_to(token: Token) -> pb.Token:
 
 
 def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
-    message = pb.Stats(**dataclasses.asdict(stats))
+    """The wire's Stats; `steps` travels beside it, in StepEvents."""
+    message = pb.Stats(**{name: value for name, value in dataclasses.asdict(stats).items() if name != "steps"})
     if result is not None:
         message.step_prefill_tokens = result.prefill_tokens
         message.step_decode_tokens = result.decode_tokens
@@ -74,6 +75,6 @@ def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
     return message
 
 
-def describe(description: pb.Description, facts: Facts) -> None:
+def describe(message: pb.Description, description: Description) -> None:
     """Fill in what is known of a loaded engine."""
-    description.MergeFrom(pb.Description(**dataclasses.asdict(facts)))
+    message.MergeFrom(pb.Description(**dataclasses.asdict(description)))

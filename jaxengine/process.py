@@ -44,10 +44,7 @@ class Loaded:
     """An engine that is ready to step, and where its text side lies."""
 
     engine: DrivenEngine
-    model_id: str
-    revision: str
     directory: Path
-    eos_token_ids: tuple[int, ...]
 
 
 Progress = Callable[[str], None]
@@ -135,10 +132,7 @@ async def _live(
 
 
 def _announce(service: Service, loaded: Loaded) -> None:
-    description = service.description
-    description.model_id, description.revision = loaded.model_id, loaded.revision
-    description.model_dir = str(loaded.directory)
-    description.eos_token_ids.extend(loaded.eos_token_ids)
+    service.description.model_dir = str(loaded.directory)
     gc.collect()
     gc.freeze()  # what loading made lives as long as the process: the collector need not walk it during steps
     service.serve(loaded.engine)

@@ -185,7 +185,7 @@ class Service(EngineServicer):
             self._pass_on(event)
         stats = messages.stats_to(report.stats, report.result)
         for session in self._sessions:
-            session.flush(report.step, stats)
+            session.flush(report.stats.steps, stats)
 
     def _pass_on(self, event: Event) -> None:
         owner = self._owners.get(event.request_id)

@@ -18,9 +18,8 @@ HEARTBEAT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Report:
-    """What the loop has to say: `result` is None in a heartbeat. `step` counts finished steps."""
+    """What the loop has to say: `result` is None in a heartbeat."""
 
-    step: int
     stats: Stats
     result: StepResult | None
 
@@ -41,7 +40,6 @@ class StepLoop:
         self._crashed = crashed
         self._wake = threading.Event()
         self._stopping = False
-        self._steps = 0
         self._last_report = 0.0
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
 
@@ -76,16 +74,14 @@ class StepLoop:
         # Cleared before the step: work that arrives during it sets the flag again, so none is slept over.
         self._wake.clear()
         result = self._engine.step()
-        if result is not None:
-            self._steps += 1
-            self._report(result)
-            return
         silence = time.monotonic() - self._last_report
-        if silence >= HEARTBEAT_SECONDS:
+        if result is not None:
+            self._report(result)
+        elif silence >= HEARTBEAT_SECONDS:
             self._report(None)
-        else:
+        elif self._engine.idle:
             self._wake.wait(HEARTBEAT_SECONDS - silence)
 
     def _report(self, result: StepResult | None) -> None:
         self._last_report = time.monotonic()
-        self._publish(Report(self._steps, self._engine.stats(), result))
+        self._publish(Report(self._engine.stats(), result))

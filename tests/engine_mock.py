@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gateway.engine_client import EngineUnavailable
 from jaxengine import messages, process
-from jaxengine.interface import Facts, Stats, StepResult
+from jaxengine.interface import Description, Stats, StepResult
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.sequence import Event, FinishReason, Request, Token
@@ -71,11 +71,14 @@ class MockEngine:
         self._lock = threading.Lock()
         self._live: dict[int, _Live] = {}
         self._ended: list[Event] = []
-        self._counts = {"prompt_tokens": 0, "generated_tokens": 0}
+        self._prompt_tokens = self._generated_tokens = self._steps = 0
 
     @property
-    def description(self) -> Facts:
-        return Facts(
+    def description(self) -> Description:
+        return Description(
+            model_id="mock/model",
+            revision="0123abc",
+            eos_token_ids=(EOS,),
             dtype="float32",
             device_kind="mock",
             device_count=1,
@@ -88,6 +91,11 @@ class MockEngine:
             max_top_logprobs=20,
         )
 
+    @property
+    def idle(self) -> bool:
+        with self._lock:
+            return not self._live and not self._ended
+
     def submit(self, request: Request) -> None:
         length = len(request.prompt) + request.params.max_tokens
         if not request.prompt:
@@ -96,7 +104,7 @@ class MockEngine:
             raise ValueError(f"prompt and new tokens are {length}, at most {self.options.max_total_tokens}")
         with self._lock:
             self._live[request.id] = _Live(request, ids=list(request.prompt))
-            self._counts["prompt_tokens"] += len(request.prompt)
+            self._prompt_tokens += len(request.prompt)
 
     def cancel(self, request_id: int) -> None:
         with self._lock:
@@ -109,6 +117,7 @@ class MockEngine:
             events, self._ended = self._ended, []
         if not rows and not events:
             return None
+        self._steps += 1
         prefill = sum(len(row.request.prompt) for row in rows if not row.generated)
         if self.options.step_seconds:
             time.sleep(self.options.step_seconds)
@@ -128,8 +137,20 @@ class MockEngine:
             running = min(len(self._live), self.options.max_batch_size)
             pages = sum(math.ceil(len(row.ids) / self.options.page_size) for row in self._live.values())
             waiting = len(self._live) - running
-        total = self.options.max_total_tokens * self.options.max_batch_size // self.options.page_size
-        return Stats(waiting=waiting, running=running, pages_total=total, pages_used=pages, **self._counts)
+        return Stats(
+            waiting=waiting,
+            running=running,
+            pages_total=self.options.max_total_tokens * self.options.max_batch_size // self.options.page_size,
+            pages_used=pages,
+            pages_cached=0,
+            preemptions=0,
+            prompt_tokens=self._prompt_tokens,
+            cached_prompt_tokens=0,
+            generated_tokens=self._generated_tokens,
+            step_failures=0,
+            compiles_after_warmup=0,
+            steps=self._steps,
+        )
 
     def _advance(self, row: _Live) -> Event:
         request = row.request
@@ -148,7 +169,7 @@ class MockEngine:
             event.prompt = [Token(number, -0.5 if i else math.nan) for i, number in enumerate(request.prompt)]
         row.ids.append(token.id)
         row.generated += 1
-        self._counts["generated_tokens"] += 1
+        self._generated_tokens += 1
         event.finish = self._finish(row, token.id)
         return event
 
@@ -188,10 +209,9 @@ class FakeEngine:
     def __init__(self, options: MockOptions | None = None) -> None:
         self._engine = MockEngine(options or MockOptions())
         self.description: pb.Description | None = pb.Description(
-            state=pb.READY, model_id="mock/model", revision="0123abc", model_dir=str(self._engine.options.model_dir)
+            state=pb.READY, model_dir=str(self._engine.options.model_dir)
         )
         messages.describe(self.description, self._engine.description)
-        self.description.eos_token_ids.append(EOS)
         self.stats = pb.Stats()
         self.last_step_age = 0.0
         self.retry_after = 5
@@ -267,7 +287,7 @@ def main(argv: list[str]) -> int:
             max_batch_size=arguments.max_batch_size,
             model_dir=arguments.model_dir,
         )
-        return process.Loaded(MockEngine(options), "mock/model", "0123abc", arguments.model_dir, (EOS,))
+        return process.Loaded(MockEngine(options), arguments.model_dir)
 
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
     return process.run(arguments.uds_path, token, load, drain_seconds=arguments.drain_seconds)

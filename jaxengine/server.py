@@ -1,0 +1,101 @@
+"""The engine process: options in, `convert` and `Engine` joined, the rest is `jaxengine.process`.
+
+One of the two places where engine and converters meet. JAX is imported only on the loading thread, so that the socket
+is open, and the gateway informed, long before.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from jaxengine import process
+from jaxengine.process import Loaded, Progress, StartupError
+from jaxengine.rpc import transport
+
+# For fetching the model only: nothing that runs afterwards may read them.
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
+
+
+def main(argv: list[str]) -> int:
+    """Serve one model until SIGTERM. Returns the exit code; a failure is one line on stderr."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except StartupError as error:
+        return process.fail(str(error), error.exit_code)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    if arguments.parent_pid is not None:
+        process.die_with_parent(arguments.parent_pid)
+    token = os.environ.pop(transport.TOKEN_VARIABLE, "")
+    return process.run(
+        arguments.uds_path, token, lambda progress: load(arguments, progress), drain_seconds=arguments.drain_seconds
+    )
+
+
+def load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
+    """Find, fetch and convert the model, then load and compile it.
+
+    Raises:
+        StartupError: the model or the options are at fault.
+    """
+    from convert.errors import CheckpointError
+
+    try:
+        return _load(arguments, progress)
+    except CheckpointError as error:
+        raise StartupError(str(error), error.exit_code) from error
+    except ValueError as error:
+        raise StartupError(str(error), process.USAGE) from error
+    finally:
+        for name in SECRETS:
+            os.environ.pop(name, None)
+
+
+def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
+    from convert.cache import cache_root
+    from convert.source import open_model
+
+    progress(f"fetching {arguments.model_id or 'the default model'}")
+    model = open_model(arguments.model_id, arguments.revision, cache_dir=arguments.cache_dir)
+    progress("starting the device")
+    import jax
+
+    from jaxengine.compile_cache import enable_compile_cache
+    from jaxengine.engine import Engine
+    from jaxengine.options import EngineOptions
+
+    enable_compile_cache(cache_root(arguments.cache_dir) / "compiled")
+    options = EngineOptions(
+        max_total_tokens=arguments.max_total_tokens,
+        max_batch_prefill_tokens=arguments.max_batch_prefill_tokens,
+        max_batch_total_tokens=arguments.max_batch_total_tokens,
+        max_batch_size=arguments.max_batch_size,
+        dtype=arguments.dtype,
+        tensor_parallel=arguments.tensor_parallel or jax.local_device_count(),
+        memory_fraction=arguments.memory_fraction,
+    )
+    engine = Engine.load(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
+    return Loaded(engine, model.directory)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise StartupError(message, process.USAGE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="text-generation-server serve", allow_abbrev=False)
+    parser.add_argument("--uds-path", type=Path, required=True, help="socket to serve on, in a directory of mode 0700")
+    parser.add_argument("--model-id", help="hub id, local directory or .gguf file; the default model if not given")
+    parser.add_argument("--revision", help="branch, tag or commit on the hub")
+    parser.add_argument("--cache-dir", type=Path, help="where downloads and conversions are kept")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="devices to split the model over; 0 takes all")
+    for name in ("max-total-tokens", "max-batch-prefill-tokens", "max-batch-total-tokens", "max-batch-size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--memory-fraction", type=float, default=0.9, help="of the device's memory")
+    parser.add_argument("--drain-seconds", type=float, default=5.0, help="for running requests after SIGTERM")
+    parser.add_argument("--parent-pid", type=int, help="die when this process, which must be the parent, dies")
+    return parser
