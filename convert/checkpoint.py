@@ -43,7 +43,12 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def write_checkpoint(
-    source: ParameterSource, files: Path, target: Path, *, dtype: str | None = None, origin: dict[str, str] | None = None
+    source: ParameterSource,
+    files: Path,
+    target: Path,
+    *,
+    dtype: str | None = None,
+    origin: dict[str, str] | None = None,
 ) -> None:
     """Convert `source` to a checkpoint at `target`, with the tokenizer files found in `files`.
 
@@ -106,7 +111,10 @@ def _write_parameters(
     """Returns the file's sha256."""
     header = encode_header({name: (dtype, shape) for name, shape in shapes.items()})
     digest = hashlib.sha256(header)
-    with path.open("wb") as file, tqdm(total=total, unit="B", unit_scale=True, desc="converting", file=sys.stderr) as bar:
+    with (
+        path.open("wb") as file,
+        tqdm(total=total, unit="B", unit_scale=True, desc="converting", file=sys.stderr) as bar,
+    ):
         file.write(header)
         for name, shape in shapes.items():
             for index in _chunks(shape):

@@ -96,7 +96,9 @@ class ComposedSource:
             first, last = (min(max(edge - offset, 0), extent) for edge in ranges[recipe.axis])
             offset += extent
             if first < last or len(recipe.parts) == 1:
-                cuts = [slice(first, last) if axis == recipe.axis else slice(*edges) for axis, edges in enumerate(ranges)]
+                cuts = [
+                    slice(first, last) if axis == recipe.axis else slice(*edges) for axis, edges in enumerate(ranges)
+                ]
                 pieces.append(self._tensors.read(part.tensor, part.view, tuple(cuts)))
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=recipe.axis)
 

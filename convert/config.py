@@ -93,9 +93,11 @@ def rope(config: Config, default_theta: float = 10000.0) -> Rope:
     """Rotary positions from either spelling. A legacy `rope_scaling` wins where both are there, as in transformers."""
     fields = config.section("rope_scaling") or config.section("rope_parameters") or Config({}, config.where)
     kind = fields.text("rope_type", fields.text("type", "default"))
-    known = {name: name for name in ROPE_KINDS}.get(kind)
+    known = next((name for name in ROPE_KINDS if name == kind), None)
     if known is None:
-        raise fields.error("rope_type" if fields.get("rope_type") else "type", f"must be one of {', '.join(ROPE_KINDS)}")
+        raise fields.error(
+            "rope_type" if fields.get("rope_type") else "type", f"must be one of {', '.join(ROPE_KINDS)}"
+        )
     if (fields.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1) != 1:
         raise CheckpointError(f"{config.where}: partial_rotary_factor other than 1 is not supported")
     theta = fields.number("rope_theta", config.number("rope_theta", default_theta))

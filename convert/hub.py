@@ -5,13 +5,15 @@ tokenizer files at the top of a repository are fetched: never code, pickles or a
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants, errors
-from huggingface_hub.file_download import DryRunFileInfo
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library differs by hub version
 
 from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
@@ -35,12 +37,17 @@ def fetch_snapshot(model_id: str, revision: str | None, cache_dir: Path | None) 
         CheckpointError: unknown id or revision, no permission, hub unreachable, offline and missing, or disk full.
     """
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
-    options = {"revision": revision, "cache_dir": cache, "allow_patterns": FILES, "ignore_patterns": SKIPPED}
+    download = partial(
+        huggingface_hub.snapshot_download,
+        model_id,
+        revision=revision,
+        cache_dir=cache,
+        allow_patterns=FILES,
+        ignore_patterns=SKIPPED,
+    )
     with disk_errors(cache), _one_line(model_id, revision):
-        if not constants.is_offline_mode():
-            planned = huggingface_hub.snapshot_download(model_id, dry_run=True, **options)
-            require_space(cache, sum(file.file_size for file in planned if _is_missing(file)))
-        return Path(huggingface_hub.snapshot_download(model_id, **options))
+        require_space(cache, _bytes_to_fetch(download))
+        return Path(download())
 
 
 def fetch_file(model_id: str, filename: str, revision: str | None, cache_dir: Path | None) -> Path:
@@ -50,8 +57,14 @@ def fetch_file(model_id: str, filename: str, revision: str | None, cache_dir: Pa
         return Path(huggingface_hub.hf_hub_download(model_id, filename, revision=revision, cache_dir=cache))
 
 
-def _is_missing(file: DryRunFileInfo) -> bool:
-    return file.will_download
+def _bytes_to_fetch(download: Callable[..., Any]) -> int:
+    """Size of what is not in the cache yet; 0 without a hub to ask, where the cache must do."""
+    if constants.is_offline_mode():
+        return 0
+    try:
+        return sum(file.file_size for file in download(dry_run=True) if file.will_download)
+    except (errors.LocalEntryNotFoundError, errors.DryRunError):  # the hub cannot be reached
+        return 0
 
 
 @contextmanager
@@ -73,7 +86,7 @@ def _one_line(model_id: str, revision: str | None) -> Iterator[None]:
         raise CheckpointError(message, exit_code=UNREACHABLE) from error
     except errors.EntryNotFoundError as error:
         raise CheckpointError(f"{model_id!r}{at} is not on the hub", exit_code=USAGE) from error
-    except (errors.HTTPError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
+    except (HTTPError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
         raise CheckpointError(f"fetching {model_id!r}{at} failed: {error}", exit_code=UNREACHABLE) from error
     except errors.HFValidationError as error:
         raise CheckpointError(f"{model_id!r} is not a model id: {error}", exit_code=USAGE) from error

@@ -1,7 +1,8 @@
 """A model's name → its parameters and its files: the one door from what a user types to what the engine loads.
 
 A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A local path
-never touches the network. safetensors are served in place; what is slow to read (GGUF) is converted once into the cache.
+never touches the network. safetensors are served in place; GGUF, which is slow to read, is converted once into the
+cache.
 """
 
 import hashlib

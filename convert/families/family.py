@@ -1,4 +1,4 @@
-"""What a family of checkpoints is: a mapping of its configuration to a `ModelSpec` and of its tensor names to parameters."""
+"""A family of checkpoints: how its configuration becomes a `ModelSpec` and its tensor names parameters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -85,7 +85,9 @@ class _Cursor:
 
     def take(self, size: int) -> bytes:
         if size > self.limit - self.position:
-            raise self.error(f"header needs {size} bytes at {self.position}, only {self.limit - self.position} possible")
+            raise self.error(
+                f"header needs {size} bytes at {self.position}, only {self.limit - self.position} possible"
+            )
         self.position += size
         return self.data[self.position - size : self.position]
 
@@ -186,7 +188,9 @@ def _check_ranges(tensors: dict[str, Blocks], file_size: int, where: str) -> Non
     position, before = 0, ""
     for name, blocks in sorted(tensors.items(), key=lambda item: item[1].start):
         if blocks.end > file_size:
-            raise CheckpointError(f"{where}: tensor {name!r} ends at byte {blocks.end}, the file at {file_size}: truncated")
+            raise CheckpointError(
+                f"{where}: tensor {name!r} ends at byte {blocks.end}, the file at {file_size}: truncated"
+            )
         if blocks.start < position:
             raise CheckpointError(f"{where}: tensors {before!r} and {name!r} overlap")
         position, before = blocks.end, name

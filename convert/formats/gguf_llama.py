@@ -68,7 +68,9 @@ class GgufTensors:
         return values.reshape(*rows.shape, *view[outer:])[(*(slice(None) for _ in rows.shape), *index[outer:])]
 
     def _vector(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        return self._file.rows(self._raw[name], np.arange(1))[0][self._row_order(name, shape[0])]
+        (stored,) = self._file.rows(self._raw[name], np.arange(1))
+        ordered: np.ndarray = stored[self._row_order(name, shape[0])]
+        return ordered
 
     def _row_order(self, name: str, rows: int) -> np.ndarray:
         """`order[i]` is the stored row of row i. llama.cpp stores a head's rows as pairs (i, i + dim/2)."""

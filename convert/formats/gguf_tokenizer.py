@@ -46,7 +46,9 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
         raise
     except Exception as error:  # the library raises bare Exception, e.g. for a merge outside the vocabulary
         raise CheckpointError(f"{where}: tokenizer cannot be built: {error}") from error
-    tokenizer.add_special_tokens([_whole(t, True) for t, k in zip(tokens, kinds, strict=True) if k in (UNKNOWN, CONTROL)])
+    tokenizer.add_special_tokens(
+        [_whole(t, True) for t, k in zip(tokens, kinds, strict=True) if k in (UNKNOWN, CONTROL)]
+    )
     tokenizer.add_tokens([_whole(t, False) for t, k in zip(tokens, kinds, strict=True) if k == USER_DEFINED])
     special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
     marks = _marks(fields, special)

@@ -177,7 +177,9 @@ def _read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict
     length = struct.unpack("<Q", prefix)[0]
     if length > MAX_HEADER or 8 + length > file_size:
         limit = min(MAX_HEADER, file_size - 8)
-        raise CheckpointError(f"{where}: header of {length} bytes, at most {limit} possible; truncated or not safetensors")
+        raise CheckpointError(
+            f"{where}: header of {length} bytes, at most {limit} possible; truncated or not safetensors"
+        )
     try:
         header = json.loads(body[:length].decode("utf-8"), object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
@@ -222,7 +224,9 @@ def _check_coverage(entries: dict[str, Entry], data: int, file_size: int, where:
     position = data
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
         if entry.end > file_size:
-            raise CheckpointError(f"{where}: tensor {name!r} ends at byte {entry.end}, the file at {file_size}: truncated")
+            raise CheckpointError(
+                f"{where}: tensor {name!r} ends at byte {entry.end}, the file at {file_size}: truncated"
+            )
         if entry.start != position:
             raise CheckpointError(f"{where}: tensor {name!r} starts at byte {entry.start}, expected {position}")
         position = entry.end

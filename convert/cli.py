@@ -1,0 +1,92 @@
+"""`text-generation-server`: TGI's second command, with its sub-commands and arguments.
+
+    download-weights MODEL_ID          fetch (and convert, where needed) ahead of time
+    convert MODEL_ID OUTPUT_DIR        write a checkpoint in the engine's own layout
+    serve MODEL_ID …                   run one engine process; its options are `jaxengine/server.py`'s
+    quantize MODEL_ID OUTPUT_DIR       not available yet
+
+Every failure a user can cause is one line on stderr and a non-zero exit code.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from convert.checkpoint import DTYPES, write_checkpoint
+from convert.errors import USAGE, CheckpointError
+from convert.source import OpenModel, open_model
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["serve"]:
+        from jaxengine.server import main as serve  # imports JAX, which the other commands never need
+
+        return int(serve(arguments[1:]))
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except CheckpointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "quantize":
+        raise CheckpointError("quantize is not available yet", exit_code=USAGE)
+    if options.command == "download-weights" and options.extension != ".safetensors":
+        raise CheckpointError(f"--extension must be .safetensors, got {options.extension!r}", exit_code=USAGE)
+    if options.trust_remote_code:
+        raise CheckpointError("--trust-remote-code is not supported: model code is never run", exit_code=USAGE)
+    model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    if options.command == "convert":
+        _convert(model, options.output_dir, options.dtype)
+    print(f"{model.model_id} is ready in {options.output_dir if options.command == 'convert' else model.directory}")
+    return 0
+
+
+def _convert(model: OpenModel, target: Path, dtype: str | None) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(f"output {target} exists and is not an empty directory", exit_code=USAGE)
+    origin = {"model_id": model.model_id, "revision": model.revision}
+    write_checkpoint(model.source, model.directory, target, dtype=dtype, origin=origin)
+
+
+def _cache_dir(options: argparse.Namespace) -> Path | None:
+    """TGI's older spelling of the hub's cache variable; the hub library reads HF_HUB_CACHE itself."""
+    value = options.huggingface_hub_cache or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(value) if value else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("text-generation-server", description="Fetch, convert and serve checkpoints.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="run one engine process", add_help=False)
+    for name, help in (
+        ("download-weights", "fetch a model ahead of time"),
+        ("convert", "write a checkpoint in the engine's own layout"),
+        ("quantize", "not available yet"),
+    ):
+        command = commands.add_parser(name, help=help)
+        command.add_argument("model_id", help='hub id, local directory, .gguf file, or "default"')
+        if name != "download-weights":
+            command.add_argument("output_dir", type=Path)
+        command.add_argument("--revision", help="branch, tag or commit on the hub")
+        command.add_argument("--huggingface-hub-cache", help="directory of the hub's cache")
+        command.add_argument("--trust-remote-code", action="store_true", help="refused: model code is never run")
+        command.add_argument("--logger-level", default="INFO", help="accepted for TGI's sake, without effect")
+        command.add_argument("--json-output", action="store_true", help="accepted for TGI's sake, without effect")
+        if name == "convert":
+            command.add_argument("--dtype", choices=sorted(DTYPES), help="default: the checkpoint's own")
+        if name == "download-weights":
+            command.add_argument("--extension", default=".safetensors", help="only .safetensors")
+            command.add_argument("--auto-convert", action="store_true", help="always on")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
