@@ -5,7 +5,8 @@ the two: an abort, an expired deadline, a step that fails.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence as Ids
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
 from jaxengine.pages import PagePool, page_key, root_key
@@ -31,9 +32,7 @@ class Step:
 class FakeEngine:
     """One scheduler, one fake device, and the truth about every request it was given."""
 
-    def __init__(
-        self, *, pages: int, page_size: int, slots: int, token_budget: int, prefix_cache: bool = True
-    ) -> None:
+    def __init__(self, *, pages: int, page_size: int, slots: int, token_budget: int, prefix_cache: bool = True) -> None:
         self.pool = PagePool(pages, page_size)
         self.scheduler = Scheduler(self.pool, slots, token_budget, model="m", prefix_cache=prefix_cache)
         self.device = FakeDevice(pages, page_size)

@@ -26,9 +26,9 @@ def check_state(engine: FakeEngine) -> None:
     _check_pages(engine)
     _check_index(engine)
     _check_queues(engine)
+    _check_in_flight(engine)
     for sequence in engine.sequences:
         _check_sequence(engine, sequence)
-    _check_in_flight(engine)
 
 
 def check_idle(engine: FakeEngine) -> None:
@@ -76,7 +76,7 @@ def _check_queues(engine: FakeEngine) -> None:
     assert queued == alive, f"I10: {queued} are waiting or running, {alive} should be"
     leaving = {s.request.id for s in scheduler.leaving}
     assert len(leaving) == len(scheduler.leaving) and not leaving & set(alive), f"I10: {leaving} are leaving"
-    slots = [s.slot for s in (*scheduler.running, *scheduler.leaving)]
+    slots = [-1 if s.slot is None else s.slot for s in (*scheduler.running, *scheduler.leaving)]
     assert sorted([*slots, *scheduler.free_slots]) == list(range(scheduler.slots)), f"I11: {slots} slots are taken"
 
 
@@ -93,10 +93,10 @@ def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
 
 
 def _check_table(engine: FakeEngine, sequence: Sequence) -> None:
-    pages, pages_for = sequence.pages, lambda tokens: -(-tokens // engine.pool.page_size)
+    pages, size = sequence.pages, engine.pool.page_size
     assert sequence.computed <= sequence.length, "I12: more computed than there are tokens"
     assert len(set(pages)) == len(pages), f"I3: a page twice in {pages}"
-    low, high = pages_for(sequence.computed), pages_for(sequence.length)
+    low, high = -(-sequence.computed // size), -(-sequence.length // size)
     assert low <= len(pages) <= high, f"I3: {len(pages)} pages for {sequence.computed} of {sequence.length} tokens"
 
 
@@ -132,8 +132,10 @@ class PlanCheck:
             self._check_row(row)
         self._check_writers(plan)
         self._check_preempted()
+        starts = {id(row.sequence): row.start for row in plan.rows}
         for sequence in plan.admitted:
-            self._check_hit(sequence, next(row.start for row in plan.rows if row.sequence is sequence))
+            assert id(sequence) in starts, f"I7: request {sequence.request.id} is admitted with nothing to compute"
+            self._check_hit(sequence, starts[id(sequence)])
         if not self.only:
             self._check_order(plan)
 

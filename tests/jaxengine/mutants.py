@@ -1,0 +1,233 @@
+"""Bugs to plant in the pages or the scheduler: each replaces one method by a copy with one mistake."""
+
+import operator
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+from functools import partial
+
+import pytest
+
+from jaxengine import scheduler as module
+from jaxengine.pages import PagePool, page_key, root_key
+from jaxengine.scheduler import Plan, Row, Scheduler
+from jaxengine.sequence import FinishReason, Sequence
+
+Patch = pytest.MonkeyPatch
+
+
+def one_reference_is_not_dropped(patch: Patch) -> None:
+    release = PagePool.release
+    patch.setattr(PagePool, "release", lambda pool, pages: release(pool, pages[1:]))
+
+
+def a_page_is_freed_twice(patch: Patch) -> None:
+    release = PagePool.release
+
+    def twice(pool: PagePool, pages: Ids[int]) -> None:
+        release(pool, pages)
+        release(pool, pages[-1:])
+
+    patch.setattr(PagePool, "release", twice)
+
+
+def a_hit_page_stays_in_the_free_queue(patch: Patch) -> None:
+    def hold(pool: PagePool, pages: Ids[int]) -> None:
+        for page in pages:
+            pool.references[page] += 1
+
+    patch.setattr(PagePool, "hold", hold)
+
+
+def a_reused_page_keeps_its_index_entry(patch: Patch) -> None:
+    def take(pool: PagePool) -> int:
+        page = pool.blank.pop() if pool.blank else pool.reusable.popitem(last=False)[0]
+        pool.content.pop(page, None)
+        pool.references[page] = 1
+        return page
+
+    patch.setattr(PagePool, "_take", take)
+
+
+def the_index_outlives_a_failed_step(patch: Patch) -> None:
+    reset = PagePool.reset
+
+    def keep(pool: PagePool) -> None:
+        index, content = getattr(pool, "index", {}), getattr(pool, "content", {})
+        reset(pool)
+        pool.index, pool.content = index, content
+        pool.reusable.update(dict.fromkeys(content))
+        pool.blank = [page for page in pool.blank if page not in content]
+
+    patch.setattr(PagePool, "reset", keep)
+
+
+def the_tail_page_comes_one_token_late(patch: Patch) -> None:
+    patch.setattr(PagePool, "pages_for", lambda pool, tokens: max(1, -(-(tokens - 1) // pool.page_size)))
+
+
+def the_salt_is_not_in_the_key(patch: Patch) -> None:
+    patch.setattr(module, "root_key", lambda model, salt: root_key(model, b""))
+
+
+def the_key_forgets_what_came_before(patch: Patch) -> None:
+    patch.setattr(module, "page_key", lambda parent, ids: page_key(b"", ids))
+
+
+def a_hit_leaves_no_token_to_compute(patch: Patch) -> None:
+    def cached(scheduler: Scheduler, sequence: Sequence) -> list[int]:
+        scheduler._extend_keys(sequence)
+        return scheduler.pool.find(sequence.keys, sequence.tokens)
+
+    patch.setattr(Scheduler, "_cached_pages", cached)
+
+
+def the_last_cached_page_is_missed(patch: Patch) -> None:
+    cached = Scheduler._cached_pages
+    patch.setattr(Scheduler, "_cached_pages", lambda scheduler, sequence: cached(scheduler, sequence)[:-1])
+
+
+def pages_are_offered_before_they_are_written(patch: Patch) -> None:
+    commit = Scheduler._commit
+    patch.setattr(
+        Scheduler, "_commit", lambda scheduler, sequence, _: commit(scheduler, sequence, len(sequence.pages) * 99)
+    )
+
+
+def a_page_of_unknown_tokens_is_offered(patch: Patch) -> None:
+    commit = Scheduler._commit
+
+    def eager(scheduler: Scheduler, sequence: Sequence, written: int) -> None:
+        commit(scheduler, sequence, written)
+        rest = sequence.tokens[len(sequence.keys) * scheduler.pool.page_size :]
+        if sequence.pending and len(sequence.pages) > len(sequence.keys):
+            scheduler.pool.commit(sequence.pages[len(sequence.keys)], page_key(b"", rest), rest)
+
+    patch.setattr(Scheduler, "_commit", eager)
+
+
+def the_pages_of_a_broken_row_are_offered(patch: Patch) -> None:
+    patch.setattr(Sequence, "broken", property(lambda _: False, lambda _, value: None), raising=False)
+
+
+def pages_are_freed_while_a_step_writes_them(patch: Patch) -> None:
+    def finish(scheduler: Scheduler, sequence: Sequence, reason: FinishReason) -> None:
+        if sequence.finish is FinishReason.NOT_FINISHED:
+            sequence.finish = reason
+            (scheduler.waiting if sequence.slot is None else scheduler.running).remove(sequence)
+            free(scheduler, sequence)
+
+    patch.setattr(Scheduler, "finish", finish)
+
+
+def a_sequence_is_preempted_while_in_flight(patch: Patch) -> None:
+    def grow(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> bool:
+        while scheduler.pool.pages_for(sequence.length) > len(sequence.pages):
+            if scheduler.pool.available:
+                sequence.pages += scheduler.pool.allocate(1)
+                continue
+            victim = scheduler.running[-1]
+            victim.in_flight = 0
+            scheduler._preempt(victim)
+            if victim is sequence:
+                break
+        return True
+
+    patch.setattr(Scheduler, "_grow", grow)
+
+
+def the_oldest_is_preempted(patch: Patch) -> None:
+    preempt = Scheduler._preempt
+    patch.setattr(Scheduler, "_preempt", lambda scheduler, _: preempt(scheduler, scheduler.running[0]))
+
+
+def the_preempted_go_to_the_end_of_the_queue(patch: Patch) -> None:
+    patch.setattr(Scheduler, "add", lambda scheduler, sequence: scheduler.waiting.append(sequence))
+
+
+def a_preempted_sequence_keeps_its_place_in_the_prefill(patch: Patch) -> None:
+    vacate = Scheduler._vacate
+
+    def keep(scheduler: Scheduler, sequence: Sequence) -> None:
+        computed = sequence.computed
+        vacate(scheduler, sequence)
+        sequence.computed = computed
+
+    patch.setattr(Scheduler, "_vacate", keep)
+
+
+def more_run_than_there_are_slots(patch: Patch) -> None:
+    init = Scheduler.__init__
+
+    def roomy(scheduler: Scheduler, *args: object, **kwargs: object) -> None:
+        init(scheduler, *args, **kwargs)  # type: ignore[arg-type]
+        scheduler.free_slots.append(scheduler.slots)
+
+    patch.setattr(Scheduler, "__init__", roomy)
+
+
+def a_chunk_ignores_the_budget(patch: Patch) -> None:
+    def chunk(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> None:
+        plan.rows.append(Row(sequence, sequence.computed, sequence.length - sequence.computed, True))
+
+    patch.setattr(Scheduler, "_chunk", chunk)
+
+
+def prefills_take_the_budget_before_decodes(patch: Patch) -> None:
+    def plan_running(scheduler: Scheduler, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+        for sequence in [s for s in scheduler.running if only(s) and not s.exhausted]:
+            if sequence.slot is not None and not scheduler._grow(sequence, plan):
+                plan.rows = []
+                return
+        active = [s for s in scheduler.running if only(s) and not s.exhausted]
+        for sequence in sorted(active, key=lambda s: s.computed - s.length):
+            scheduler._chunk(sequence, plan)
+
+    patch.setattr(Scheduler, "_plan_running", plan_running)
+
+
+def the_queue_is_overtaken_by_what_fits(patch: Patch) -> None:
+    admit = Scheduler._admit
+
+    def each(scheduler: Scheduler, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+        for sequence in filter(only, list(scheduler.waiting)):
+            admit(scheduler, plan, partial(operator.is_, sequence))
+
+    patch.setattr(Scheduler, "_admit", each)
+
+
+def admission_takes_a_page_too_many(patch: Patch) -> None:
+    patch.setattr(Scheduler, "_watermark", lambda scheduler: -1)
+
+
+def free(scheduler: Scheduler, sequence: Sequence) -> None:
+    """Vacate without the guard, as the buggy code would."""
+    if sequence.slot is not None:
+        sequence.in_flight = 0
+        scheduler._vacate(sequence)
+
+
+CAUGHT_BY: dict[Callable[[Patch], None], str] = {
+    one_reference_is_not_dropped: "I2",
+    a_page_is_freed_twice: "I2",
+    a_hit_page_stays_in_the_free_queue: "I1",
+    a_reused_page_keeps_its_index_entry: "I6",
+    the_index_outlives_a_failed_step: "I5",
+    the_tail_page_comes_one_token_late: "I11",
+    the_salt_is_not_in_the_key: "I5",
+    the_key_forgets_what_came_before: "I5",
+    a_hit_leaves_no_token_to_compute: "I7",
+    the_last_cached_page_is_missed: "I7",
+    pages_are_offered_before_they_are_written: "I5",
+    a_page_of_unknown_tokens_is_offered: "I5",
+    the_pages_of_a_broken_row_are_offered: "I5",
+    pages_are_freed_while_a_step_writes_them: "I9",
+    a_sequence_is_preempted_while_in_flight: "I9",
+    the_oldest_is_preempted: "I16",
+    the_preempted_go_to_the_end_of_the_queue: "I17",
+    a_preempted_sequence_keeps_its_place_in_the_prefill: "I3",
+    more_run_than_there_are_slots: "I11",
+    a_chunk_ignores_the_budget: "I11",
+    prefills_take_the_budget_before_decodes: "I17",
+    the_queue_is_overtaken_by_what_fits: "I17",
+    admission_takes_a_page_too_many: "pages asked for",
+}

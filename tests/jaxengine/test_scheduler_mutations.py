@@ -1,0 +1,35 @@
+"""The random walk is worth something: it names the invariant that each planted bug breaks."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.jaxengine.invariants import check_idle
+from tests.jaxengine.mutants import CAUGHT_BY
+from tests.jaxengine.random_walk import Walk
+
+WALKS, EVENTS = 100, 400  # what the property tests spend
+
+
+def complaint(seed: int) -> str:
+    """What stops one walk: an invariant, or the planted bug's own crash; empty if nothing does."""
+    try:
+        walk = Walk(seed).run(EVENTS)
+        walk.engine.serve_until_idle()
+        check_idle(walk.engine)
+    except (AssertionError, LookupError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("bug", "invariant"), CAUGHT_BY.items(), ids=[bug.__name__ for bug in CAUGHT_BY])
+def test_the_walk_catches(
+    bug: Callable[[pytest.MonkeyPatch], None], invariant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    complaints = (complaint(seed) for seed in range(WALKS))
+    assert any(invariant in text.split(":")[0] for text in complaints)
+
+
+def test_without_a_bug_the_walk_has_no_complaint() -> None:
+    assert [complaint(seed) for seed in range(3)] == ["", "", ""]
