@@ -12,12 +12,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from jaxengine.compile_cache import COMPILES
 from jaxengine.compiler import Compiler, Shapes
-from jaxengine.interface import COMPILING, Facts, Stats, StepResult
+from jaxengine.interface import COMPILING, Description, Stats, StepResult
 from jaxengine.loading import load_parameters
 from jaxengine.memory import pool_pages
 from jaxengine.model.spec import ParameterSource
@@ -46,19 +45,6 @@ class OpenModel(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
-@dataclass
-class Turn:
-    """What one turn of the loop has done so far."""
-
-    events: list[Event] = field(default_factory=list)
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    seconds: float = 0.0  # since the step before, or since the launch if there was none
-
-    def result(self) -> StepResult | None:
-        return StepResult(**vars(self)) if self.events or self.seconds else None
-
-
 class EngineFailure(RuntimeError):
     """The engine cannot go on: the process should end and be started anew."""
 
@@ -66,13 +52,11 @@ class EngineFailure(RuntimeError):
 class Engine:
     """Requests in, tokens out, step by step."""
 
-    def __init__(
-        self, description: Facts, runner: Runner, scheduler: Scheduler, eos_token_ids: tuple[int, ...]
-    ) -> None:
+    def __init__(self, description: Description, runner: Runner, scheduler: Scheduler) -> None:
         self.description = description
         self.runner = runner
         self.scheduler = scheduler
-        self.eos_token_ids = frozenset(eos_token_ids)
+        self.eos_token_ids = frozenset(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
         self.suspects: list[set[int]] = []  # groups of request ids to be run apart, the last first
@@ -114,11 +98,14 @@ class Engine:
             model=f"{model.model_id}@{model.revision}",
             prefix_cache=options.prefix_cache,
         )
-        description = Facts(
+        description = Description(
+            model_id=model.model_id,
+            revision=model.revision,
             dtype=dtype,
             device_kind=device.device_kind,
             device_count=mesh.size,
             vocab_size=spec.vocab_size,
+            eos_token_ids=tuple(model.eos_token_ids),
             max_total_tokens=limits.max_total_tokens,
             max_batch_prefill_tokens=limits.token_budget,
             max_batch_total_tokens=(pages - 1) * options.page_size,
@@ -126,7 +113,7 @@ class Engine:
             page_size=options.page_size,
             max_top_logprobs=shapes.top,
         )
-        return cls(description, runner, scheduler, model.eos_token_ids)
+        return cls(description, runner, scheduler)
 
     # --- called from any thread ---------------------------------------------------------------------------------
 
@@ -162,6 +149,7 @@ class Engine:
             generated_tokens=self.generated_tokens,
             step_failures=self.step_failures,
             compiles_after_warmup=COMPILES.count - self.compiles_at_start,
+            steps=self.steps,
         )
 
     def _check(self, request: Request) -> None:
@@ -193,22 +181,22 @@ class Engine:
         Raises:
             EngineFailure: failures that no single request explains.
         """
-        turn = Turn()
-        self._read_inbox(turn)
+        result = StepResult()
+        self._read_inbox(result)
         try:
-            self._turn(turn)
+            self._turn(result)
         except Exception as error:
-            self._recover(error, turn)
-        return turn.result()
+            self._recover(error, result)
+        return result if result.events or result.seconds else None
 
-    def _read_inbox(self, turn: Turn) -> None:
+    def _read_inbox(self, result: StepResult) -> None:
         while self.inbox:
             if event := self.inbox.popleft()():
-                turn.events.append(event)
+                result.events.append(event)
         now = time.monotonic()
         for sequence in [s for s in self.live.values() if s.expired(now)]:
             if event := self._finish_early(sequence.request.id, FinishReason.DEADLINE):
-                turn.events.append(event)
+                result.events.append(event)
 
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
@@ -222,7 +210,7 @@ class Engine:
         self.scheduler.finish(sequence, reason)
         return Event(request_id, finish=reason, error=error)
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, result: StepResult) -> None:
         """Launch the next step, then complete the one before. While suspects run, one step at a time."""
         previous, self.flight = self.flight, None
         plan = self._plan(previous)
@@ -232,10 +220,10 @@ class Engine:
             if previous is None:
                 self.launched = started
         if previous is not None:
-            self._complete(previous, turn)
+            self._complete(previous, result)
         if self.suspects and self.flight is not None:
             flight, self.flight = self.flight, None
-            self._complete(flight, turn)
+            self._complete(flight, result)
 
     def _plan(self, previous: InFlight | None) -> Plan:
         if not self.suspects:
@@ -243,17 +231,17 @@ class Engine:
         group = self.suspects[-1]
         return Plan() if previous else self.scheduler.plan(lambda sequence: sequence.request.id in group)
 
-    def _complete(self, flight: InFlight, turn: Turn) -> None:
+    def _complete(self, flight: InFlight, result: StepResult) -> None:
         results = self._fetch(flight)
         now = time.monotonic()
-        turn.seconds += now - self.launched
+        result.seconds += now - self.launched
         self.launched = now
         self.steps += 1
         self.lone_failures = 0
         for i, row in enumerate(flight.plan.rows):
-            self._account(row, turn)
+            self._account(row, result)
             if i in results.drawn and row.sequence.request.id in self.live:
-                turn.events.append(self._accept(row, results.drawn[i], now))
+                result.events.append(self._accept(row, results.drawn[i], now))
         self.scheduler.complete(flight.plan)
         self._clear_suspects(flight)
 
@@ -267,12 +255,12 @@ class Engine:
             self._note_prompt(row, tokens)
         return results
 
-    def _account(self, row: Row, turn: Turn) -> None:
+    def _account(self, row: Row, result: StepResult) -> None:
         if row.start < row.sequence.prompt_length:
-            turn.prefill_tokens += row.count
+            result.prefill_tokens += row.count
             self.prompt_tokens += row.count
         else:
-            turn.decode_tokens += row.count
+            result.decode_tokens += row.count
 
     def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
         """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
@@ -315,7 +303,7 @@ class Engine:
 
     # --- failure ------------------------------------------------------------------------------------------------
 
-    def _recover(self, error: Exception, turn: Turn) -> None:
+    def _recover(self, error: Exception, result: StepResult) -> None:
         """Fresh caches, everyone requeued; the failed step's requests become suspects, or the one of them is guilty."""
         self.step_failures += 1
         failed = self.suspects.pop() if self.suspects else self._running_ids()
@@ -336,7 +324,7 @@ class Engine:
         if self.lone_failures >= MAX_LONE_FAILURES or not failed:
             raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
         if event := self._finish_early(failed.pop(), FinishReason.ERROR, "the request failed inside the engine"):
-            turn.events.append(event)
+            result.events.append(event)
 
     def _running_ids(self) -> set[int]:
         return {sequence.request.id for sequence in self.scheduler.running}
