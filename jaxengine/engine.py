@@ -70,9 +70,9 @@ class Engine:
 
     @classmethod
     def load(
-        cls, model: OpenModel, options: EngineOptions, progress: Callable[[str], None] = lambda _: None
+        cls, model: OpenModel, options: EngineOptions, progress: Callable[[str, int, int], None] = lambda *_: None
     ) -> "Engine":
-        """Load weights and compile everything; `progress` is told of both in lines such as "compiling 3/9".
+        """Load weights and compile everything; `progress("loading" or "compiling", done, total)` is told of both.
 
         Raises:
             ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
@@ -86,11 +86,11 @@ class Engine:
         pages = pool_pages(options, limits, spec, dtype, mesh, temporary_bytes=0)
         shapes = Shapes(spec, limits, dtype, pages, options.page_size, min(options.max_top_logprobs, spec.vocab_size))
         parameters = load_parameters(
-            model.source, mesh, dtype, device.platform, lambda done, total: progress(f"loading {done}/{total}")
+            model.source, mesh, dtype, device.platform, lambda done, total: progress("loading", done, total)
         )
         attention = "reference" if options.attention == "auto" else options.attention
         compiler = Compiler(shapes, mesh, parameters, device.platform, attention)
-        runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(f"{COMPILING} {done}/{total}"))
+        runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
         scheduler = Scheduler(
             PagePool(pages, options.page_size),
             limits.max_batch_size,
@@ -123,7 +123,7 @@ class Engine:
         Raises:
             ValueError: it can never be served; the message names the field and the limit.
         """
-        self._check(request)
+        self.check(request)
         self.inbox.append(lambda: self._arrive(request))
 
     def cancel(self, request_id: int) -> None:
@@ -152,7 +152,8 @@ class Engine:
             steps=self.steps,
         )
 
-    def _check(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """Raises ValueError if `request` can never be served."""
         limits, params = self.description, request.params
         if not request.prompt:
             raise ValueError("prompt has no tokens")
