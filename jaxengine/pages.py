@@ -44,7 +44,8 @@ class PagePool:
         """Forget everything: the cache's content is gone."""
         self.references = [0] * self.total
         self.blank: list[int] = list(range(self.total - 1, SINK, -1))  # free pages with nothing to find again
-        self.reusable: OrderedDict[int, None] = OrderedDict()  # free pages that hold a prefix, least recently used first
+        # Free pages that hold a prefix, least recently used first.
+        self.reusable: OrderedDict[int, None] = OrderedDict()
         self.index: dict[bytes, int] = {}
         self.content: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # page -> (key, ids)
 

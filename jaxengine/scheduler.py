@@ -80,9 +80,15 @@ class Scheduler:
     # --- planning -----------------------------------------------------------------------------------------------
 
     def plan(self, only: Callable[[Sequence], bool] = lambda _: True) -> Plan:
-        """The next step's rows, of the sequences `only` lets through. Marks them as dispatched."""
+        """The next step's rows, of the sequences `only` lets through. Marks them as dispatched.
+
+        The running ones that `only` holds back are preempted, or the others might wait for their pages and slots for
+        ever; so it holds nobody back while a step is in flight.
+        """
+        for sequence in [s for s in self.running if not only(s)]:
+            self._preempt(sequence)
         plan = Plan()
-        self._plan_running(plan, only)
+        self._plan_running(plan)
         if not plan.drain:
             self._admit(plan, only)
         for row in plan.rows:
@@ -91,9 +97,9 @@ class Scheduler:
             row.sequence.in_flight += 1
         return plan
 
-    def _plan_running(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+    def _plan_running(self, plan: Plan) -> None:
         """A row for each running sequence with something to compute: decodes first, then unfinished prefills."""
-        active = [s for s in self.running if only(s) and not s.exhausted]
+        active = [s for s in self.running if not s.exhausted]
         for sequence in active:
             if sequence.slot is not None and not self._grow(sequence, plan):
                 return

@@ -173,12 +173,12 @@ def a_chunk_ignores_the_budget(patch: Patch) -> None:
 
 
 def prefills_take_the_budget_before_decodes(patch: Patch) -> None:
-    def plan_running(scheduler: Scheduler, plan: Plan, only: Callable[[Sequence], bool]) -> None:
-        for sequence in [s for s in scheduler.running if only(s) and not s.exhausted]:
+    def plan_running(scheduler: Scheduler, plan: Plan) -> None:
+        for sequence in [s for s in scheduler.running if not s.exhausted]:
             if sequence.slot is not None and not scheduler._grow(sequence, plan):
                 plan.rows = []
                 return
-        active = [s for s in scheduler.running if only(s) and not s.exhausted]
+        active = [s for s in scheduler.running if not s.exhausted]
         for sequence in sorted(active, key=lambda s: s.computed - s.length):
             scheduler._chunk(sequence, plan)
 

@@ -225,3 +225,17 @@ def test_a_request_ends_at_eos_although_the_next_step_is_under_way() -> None:
     assert sequence.finish is FinishReason.EOS and sequence.tokens[-1] == EOS
     assert served.seen["zombie rows"] == 1
     check_idle(served)
+
+
+def test_a_chosen_request_never_waits_for_the_pages_of_one_that_is_held_back() -> None:
+    served = engine(pages=4)
+    first, second = served.add([1] * 3, 9, ignore_eos=True), served.add([2] * 3, 6, ignore_eos=True)
+    for _ in range(4):
+        serve(served)
+    served.fail()
+    for chosen in (first, second, first):
+        assert [row[0] for row in rows(served.dispatch(lambda s, chosen=chosen: s is chosen))] == [chosen.request.id]
+        served.collect_all()
+        check_state(served)
+    served.serve_until_idle()
+    check_idle(served)
