@@ -1,6 +1,6 @@
 """The page pool: who holds which page of the KV cache, and which pages still hold a prefix worth finding again.
 
-A page is `page_size` consecutive positions in every layer's cache. Page 0 is the sink that padding writes to and is never
+A page is `page_size` consecutive positions in every layer's cache. Page 0 is the sink that padding writes to, never
 handed out. A full page of known tokens can be offered under a key, a sha256 chain over (everything before it, its token
 ids), rooted in the model and the request's salt; the ids are stored too and compared on a hit, so even a collision
 could not serve another request's keys and values. A page whose last holder leaves keeps its content and becomes

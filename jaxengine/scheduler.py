@@ -1,4 +1,4 @@
-"""Who computes what in the next step: one token budget, running decodes first, then prefill chunks, first come first served.
+"""Who computes what in the next step: one token budget, decodes first, then prefill chunks, first come first served.
 
 The scheduler plans one step ahead of the device: while step n computes, it plans n+1 assuming that no running request
 stops. So two rules keep pages safe. A page is released only when no dispatched step holds a row of its sequence
@@ -18,7 +18,7 @@ from jaxengine.sequence import FinishReason, Sequence
 
 @dataclass(frozen=True)
 class Row:
-    """Positions `start … start+count-1` of a sequence in one step; `samples` if the last one's logits are drawn from."""
+    """Positions `start … start+count-1` of a sequence in a step; `samples` if the last one's logits are drawn from."""
 
     sequence: Sequence
     start: int
@@ -28,7 +28,7 @@ class Row:
 
 @dataclass
 class Plan:
-    """One step. `admitted` are the sequences that took a slot in it, `drain` asks to complete what is in flight first."""
+    """One step. `admitted` are the sequences that took a slot in it; `drain` asks to complete what is in flight."""
 
     rows: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)

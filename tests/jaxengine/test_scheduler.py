@@ -1,5 +1,8 @@
 """What the scheduler decides, one rule of its policy at a time."""
 
+import operator
+from functools import partial
+
 import pytest
 
 from jaxengine.pages import PagePool
@@ -234,7 +237,7 @@ def test_a_chosen_request_never_waits_for_the_pages_of_one_that_is_held_back() -
         serve(served)
     served.fail()
     for chosen in (first, second, first):
-        assert [row[0] for row in rows(served.dispatch(lambda s, chosen=chosen: s is chosen))] == [chosen.request.id]
+        assert [row[0] for row in rows(served.dispatch(partial(operator.is_, chosen)))] == [chosen.request.id]
         served.collect_all()
         check_state(served)
     served.serve_until_idle()
