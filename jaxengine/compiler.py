@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from jaxengine import sampling, steps
 from jaxengine.model.decoder import Decoder
-from jaxengine.model.linear import Linear
+from jaxengine.model.linear import Linear, input_major
 from jaxengine.model.spec import ModelSpec
 from jaxengine.ops import paged_attention
 from jaxengine.options import Limits
@@ -80,7 +80,10 @@ class Compiler:
         self.platform = platform
         decoder = Decoder(shapes.spec, parameters, platform, paged_attention(attention, mesh))
         self.backbone, self.leaves = steps.Backbone.split(decoder, shapes.page_size)
-        self.head = Linear(parameters["head"], None, inputs=1, platform=platform)
+        head_input_major = input_major(platform) and not shapes.spec.tied_head  # a tied head is read as the embedding
+        self.head = Linear(
+            parameters["head"], None, inputs=1, input_major=head_input_major, flat=input_major(platform)
+        )
         self.everywhere = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------

@@ -13,29 +13,17 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from jaxengine.model.linear import device_layout, input_major
-from jaxengine.model.spec import ModelSpec, Parameter, ParameterSource, parameter_table
+from jaxengine.model.linear import device_layout
+from jaxengine.model.spec import ModelSpec, ParameterSource, parameter_table
 from jaxengine.sharding import partition
 
 READERS = 4  # threads; slices are read from mapped files, so disk and cast overlap
 
 
-def device_table(spec: ModelSpec, platform: str) -> dict[str, tuple[str, Parameter]]:
-    """Every array on the device: its name → (the source's name for it, its description).
-
-    A tied head is the embedding itself, except where products want `[in, out]`: there it is a second copy, since the
-    embedding is read by row.
-    """
-    table = {name: (name, parameter) for name, parameter in parameter_table(spec).items()}
-    if spec.tied_head and input_major(platform):
-        table["head"] = ("embedding", Parameter((spec.vocab_size, spec.hidden_size), ("vocab", "embed"), 1))
-    return table
-
-
 def abstract_parameters(spec: ModelSpec, mesh: Mesh, dtype: str, platform: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape, dtype and sharding of every array on the device, without data."""
+    """Shape, dtype and sharding of every array on the device, without data. A tied "head" is the embedding."""
     arrays = {}
-    for name, (_, parameter) in device_table(spec, platform).items():
+    for name, parameter in parameter_table(spec).items():
         order = device_layout(parameter, platform)
         shape = tuple(parameter.shape[axis] for axis in order)
         sharding = partition(mesh, shape, [parameter.axes[axis] for axis in order])
@@ -48,19 +36,18 @@ def load_parameters(
     source: ParameterSource, mesh: Mesh, dtype: str, platform: str, progress: Callable[[int, int], None]
 ) -> dict[str, Array]:
     """Every array of `abstract_parameters`, filled from `source`. `progress(done, total)` counts arrays."""
-    table = device_table(source.spec, platform)
+    table = parameter_table(source.spec)
     abstract = abstract_parameters(source.spec, mesh, dtype, platform)
 
     def load(name: str) -> Array:
-        stored, parameter = table[name]
-        order = device_layout(parameter, platform)
+        order = device_layout(table[name], platform)
         target = abstract[name]
 
         def read(index: tuple[slice, ...]) -> np.ndarray:
             wanted = [slice(None)] * len(order)
             for axis, part in zip(order, index, strict=True):
                 wanted[axis] = part
-            piece = source.read(stored, tuple(wanted)).transpose(order)
+            piece = source.read(name, tuple(wanted)).transpose(order)
             return np.ascontiguousarray(piece.astype(target.dtype, copy=False))
 
         return jax.make_array_from_callback(target.shape, target.sharding, read)

@@ -12,7 +12,7 @@ import jax
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.linear import Linear
+from jaxengine.model.linear import Linear, input_major
 from jaxengine.model.norm import RMSNorm
 from jaxengine.model.rope import angles, rotate
 from jaxengine.model.spec import Activation, ModelSpec
@@ -33,7 +33,8 @@ class Layer(nnx.Module):
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str, attend: PagedAttention) -> None:
         def linear(name: str, bias: str, inputs: int = 1) -> Linear:
-            return Linear(get(name), get(bias), inputs=inputs, platform=platform)
+            cpu = input_major(platform)
+            return Linear(get(name), get(bias), inputs=inputs, input_major=cpu, flat=cpu)
 
         self.attention_norm = RMSNorm(get("attention_norm"), spec.norm_eps)
         self.qkv = linear("qkv", "qkv_bias")
