@@ -106,6 +106,7 @@ class EngineClient:
         token: of this boot.
         hang_limit: seconds of silence after which a connected engine is taken for stuck.
         prepare: awaited with the description of an engine that came up, before it counts as ready.
+        on_ready: called whenever requests can be sent, from then on.
         on_step: called with every message of the step loop.
         on_hang: called when the engine fell silent.
         on_progress: called when the engine's state or progress line changed.
@@ -118,6 +119,7 @@ class EngineClient:
         *,
         hang_limit: float = 30.0,
         prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
+        on_ready: Callable[[pb.Description], None] = lambda _: None,
         on_step: Callable[[pb.StepEvents], None] = lambda _: None,
         on_hang: Callable[[], None] = lambda: None,
         on_progress: Callable[[pb.Description], None] = lambda _: None,
@@ -126,7 +128,7 @@ class EngineClient:
         self._credentials = transport.credentials(token)
         self._hang_limit = hang_limit
         self._prepare = prepare
-        self._on_step, self._on_hang, self._on_progress = on_step, on_hang, on_progress
+        self._on_ready, self._on_step, self._on_hang, self._on_progress = on_ready, on_step, on_hang, on_progress
         self._description: pb.Description | None = None
         self._stats = pb.Stats()
         self._ids = itertools.count(1)
@@ -237,6 +239,8 @@ class EngineClient:
     def _connect(self, commands: asyncio.Queue[pb.Command]) -> None:
         self._commands = commands
         self._start_seconds = time.monotonic() - self._began
+        assert self._description is not None, "a session before the engine was described"
+        self._on_ready(self._description)
 
     def _disconnect(self, reason: str) -> None:
         if self._commands is not None:

@@ -91,8 +91,9 @@ class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
         offered = [value for key, value in metadata if key == TOKEN_METADATA]
         if len(offered) == 1 and hmac.compare_digest(str(offered[0]).encode(), self._token):
             return await continuation(handler_call_details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
+        # A streaming handler answers before any message arrives, whatever kind of call it was.
+        return grpc.stream_stream_rpc_method_handler(_refuse)
 
 
-async def _refuse(_request: bytes, context: grpc.aio.ServicerContext) -> None:
+async def _refuse(_requests: object, context: grpc.aio.ServicerContext) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this boot's token is missing or wrong")

@@ -1,0 +1,72 @@
+"""The HTTP application: which routes, behind which guards. Pure ASGI middleware only; the usual base class buffers streams.
+
+It starts and stops nothing: engine and server belong to the launcher.
+"""
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from gateway import health
+from gateway.auth import require_key
+from gateway.docs import PAGE
+from gateway.guard import BodyGuard
+from gateway.logs import AccessLog
+from gateway.metrics import CONTENT_TYPE
+from gateway.openai import routes as openai
+from gateway.plain import plain_error
+from gateway.state import Gateway, gateway_of
+from gateway.tgi import routes as tgi
+
+pages = APIRouter(include_in_schema=False)
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    app = FastAPI(
+        title="Text generation",
+        description="TGI's routes and OpenAI's /v1 in front of a JAX engine.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.gateway = gateway
+    guarded = [Depends(require_key)]
+    for router in (tgi.router, openai.router):
+        app.include_router(router, dependencies=guarded)
+    for router in (tgi.public, openai.public, health.router, pages):
+        app.include_router(router)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=gateway.options.cors_allow_origin or ("*",),
+        allow_methods=("GET", "POST"),
+        allow_headers=("content-type", "authorization"),
+    )
+    app.add_middleware(AccessLog)
+    return app
+
+
+@pages.get("/metrics")
+async def metrics(gateway: Gateway = Depends(gateway_of)) -> Response:
+    return Response(gateway.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+
+@pages.get("/openapi.json")
+@pages.get("/api-doc/openapi.json")
+async def openapi_schema(request: Request) -> Response:
+    return JSONResponse(request.app.openapi())
+
+
+@pages.get("/docs")
+async def docs() -> Response:
+    return HTMLResponse(PAGE)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """A path or method that does not exist."""
+    assert isinstance(error, HTTPException)
+    response = plain_error(request.scope["path"], error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response

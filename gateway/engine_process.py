@@ -1,0 +1,56 @@
+"""How the engine process is started: its command line, its socket, and the little of our environment it may see.
+
+The environment is an allow-list. The API key never reaches the engine; a hub token does, because the engine process
+fetches the model, and is dropped there once it has.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.options import Options
+from jaxengine.rpc import transport
+
+NAMES = {
+    *("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"),
+    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_OFFLINE"),
+    *("HF_HOME", "HF_ENDPOINT", "HF_TOKEN_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL"),
+}
+# HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, the others the device.
+PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
+GIVEN_BY_LIMIT = ("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size")
+
+
+def socket_path(prefix: Path, port: int) -> Path:
+    """In a directory of our own. The port is ours alone while we hold it, so the name is too."""
+    return Path(f"{prefix}-{port}") / "engine.sock"
+
+
+def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
+    allowed = {name: value for name, value in ours.items() if name in NAMES or name.startswith(PREFIXES)}
+    return {**allowed, transport.TOKEN_VARIABLE: token}
+
+
+def command(options: Options, socket: Path, parent: int) -> list[str]:
+    given = {
+        "uds_path": socket,
+        "parent_pid": parent,
+        "model_id": options.model_id,
+        "revision": options.revision,
+        "cache_dir": options.huggingface_hub_cache,
+        "dtype": options.dtype,
+        "tensor_parallel": _devices(options),
+        "memory_fraction": options.cuda_memory_fraction,
+        **{name: getattr(options, name) for name in GIVEN_BY_LIMIT},
+    }
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+    return [sys.executable, "-m", "convert.cli", "serve", *flags]
+
+
+def _devices(options: Options) -> int:
+    """How many devices hold one model; 0 means all there are."""
+    if options.num_shard is not None:
+        return options.num_shard
+    return 0 if options.sharded else 1

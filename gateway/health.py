@@ -1,0 +1,30 @@
+"""What probes ask. Live: this process answers and the engine can still be brought back. Ready: a request sent now runs.
+
+No probe calls the engine: readiness is what its step loop last showed, so an overloaded server still answers at once.
+"""
+
+from fastapi import APIRouter, Depends
+from starlette.responses import JSONResponse, Response
+
+from gateway.state import Gateway, gateway_of
+
+router = APIRouter(tags=["health"])
+UNHEALTHY = {"error": "unhealthy", "error_type": "healthcheck"}
+
+
+@router.get("/health/live")
+async def live(gateway: Gateway = Depends(gateway_of)) -> Response:
+    return Response() if gateway.alive else JSONResponse(UNHEALTHY, 503)
+
+
+@router.get("/")
+@router.get("/health")
+@router.get("/ping")
+@router.get("/health/ready")
+async def ready(gateway: Gateway = Depends(gateway_of)) -> Response:
+    if gateway.ready:
+        return Response()
+    headers = {"retry-after": str(gateway.engine.retry_after)}
+    if gateway.draining:
+        headers["connection"] = "close"
+    return JSONResponse(UNHEALTHY, 503, headers)
