@@ -40,21 +40,27 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
     build = {"gpt2": _byte_level, "llama": _sentencepiece}.get(fields.get("model", ""))
     if build is None:
         raise CheckpointError(f"{where}: tokenizer.ggml.model must be gpt2 or llama, got {fields.get('model')!r}")
+    special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
+    marks = _marks(fields, special)
     try:
         tokenizer = build(fields, tokens, where)
+        _add_whole_tokens(tokenizer, tokens, kinds, set(special.values()))
+        tokenizer.post_processor = _template(marks, special, fields)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises bare Exception, e.g. for a merge outside the vocabulary
         raise CheckpointError(f"{where}: tokenizer cannot be built: {error}") from error
-    tokenizer.add_special_tokens(
-        [_whole(t, True) for t, k in zip(tokens, kinds, strict=True) if k in (UNKNOWN, CONTROL)]
-    )
-    tokenizer.add_tokens([_whole(t, False) for t, k in zip(tokens, kinds, strict=True) if k == USER_DEFINED])
-    special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
-    marks = _marks(fields, special)
-    tokenizer.post_processor = _template(marks, fields)
     tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
     _write_configs(fields, special, marks, directory)
+
+
+def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int], named: set[str | None]) -> None:
+    """Tokens found whole in a text: control tokens and named ones, hidden when decoded; user-defined ones, shown."""
+    for token, kind in zip(tokens, kinds, strict=True):
+        if kind in (UNKNOWN, CONTROL) or token in named:
+            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        elif kind == USER_DEFINED:
+            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
 
 
 def _byte_level(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
@@ -107,10 +113,6 @@ def _implied_merges(vocabulary: dict[str, int], scores: Any, where: str) -> list
     return [(left, right) for *_, left, right in ranked]
 
 
-def _whole(token: str, special: bool) -> AddedToken:
-    return AddedToken(token, special=special, normalized=False)
-
-
 def _strings(fields: dict[str, Any], key: str, where: str) -> list[str]:
     values = fields.get(key)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -142,14 +144,13 @@ def _marks(fields: dict[str, Any], special: dict[str, str | None]) -> dict[str, 
     return {"add_bos_token": bos, "add_eos_token": eos}
 
 
-def _template(marks: dict[str, bool], fields: dict[str, Any]) -> processors.TemplateProcessing:
-    bos, eos = marks["add_bos_token"], marks["add_eos_token"]
-    used = [(name, fields[f"{name}_token_id"]) for name, on in (("bos", bos), ("eos", eos)) if on]
-
-    def around(sequence: str) -> list[str]:
-        return [*(["bos"] if bos else []), sequence, *(["eos"] if eos else [])]
-
-    return processors.TemplateProcessing(around("$A"), [*around("$A"), *around("$B:1")], used)
+def _template(
+    marks: dict[str, bool], special: dict[str, str | None], fields: dict[str, Any]
+) -> processors.TemplateProcessing:
+    bos = [special["bos"]] if marks["add_bos_token"] else []
+    eos = [special["eos"]] if marks["add_eos_token"] else []
+    used = [(special[name], fields[f"{name}_token_id"]) for name in ("bos", "eos") if marks[f"add_{name}_token"]]
+    return processors.TemplateProcessing([*bos, "$A", *eos], [*bos, "$A", *eos, *bos, "$B:1", *eos], used)
 
 
 def _write_configs(

@@ -27,7 +27,7 @@ def write_tiny_gguf(
     config = Config.load(checkpoint / "config.json")
     writer = gguf.GGUFWriter(path, "llama")
     heads, kv_heads = config.integer("num_attention_heads"), config.integer("num_key_value_heads", 4)
-    _write_metadata(writer, config, {**_tokenizer_metadata(), **(metadata or {})})
+    _write_metadata(writer, config, {**tokenizer_metadata(), **(metadata or {})})
     for name, values in load_file(checkpoint / "model.safetensors").items():
         owner = name.rsplit(".", 2)[-2]
         count = {"q_proj": heads, "k_proj": kv_heads}.get(owner)
@@ -85,7 +85,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Config, more: dict[str, Any
         add.get(type(value), writer.add_array)(key, value)
 
 
-def _tokenizer_metadata() -> dict[str, Any]:
+def tokenizer_metadata() -> dict[str, Any]:
     """The tiny byte-level tokenizer in GGUF's spelling."""
     backend = tokenizer().backend_tokenizer
     tokens = [backend.id_to_token(id) for id in range(backend.get_vocab_size())]

@@ -1,0 +1,138 @@
+"""A GGUF of a Llama model gives the parameters of the checkpoint it was made from."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from convert.composition import ComposedSource
+from convert.config import Config
+from convert.errors import CheckpointError
+from convert.families import compose
+from convert.formats.gguf import GgufFile
+from convert.formats.gguf_llama import GgufTensors, llama_config
+from convert.formats.safetensors import open_safetensors
+from jaxengine.model.spec import ModelSpec, parameter_table
+from tests.convert.tiny_gguf import write_tiny_gguf
+
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
+
+
+def open_file(path: Path) -> ComposedSource:
+    file = GgufFile(path)
+    config = llama_config(file)
+    return compose(
+        config, GgufTensors(file, config.integer("num_attention_heads"), config.integer("num_key_value_heads"))
+    )
+
+
+def open_original(directory: Path) -> ComposedSource:
+    return compose(Config.load(directory / "config.json"), open_safetensors(directory))
+
+
+@pytest.mark.parametrize("name", ["llama", "llama2_gqa", "llama_bias_hd", "code_llama", "mistral_full"])
+def test_parameters_equal_the_original_checkpoints(name: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """The row order of q and k is undone, for weights and biases."""
+    converted, original = open_file(write_tiny_gguf(tiny(name), tmp_path / "x.gguf")), open_original(tiny(name))
+    for parameter in parameter_table(original.spec):
+        np.testing.assert_array_equal(converted.read(parameter, ()), original.read(parameter, ()), parameter)
+    assert converted.spec == with_f32_eps(original)
+
+
+def test_slices_equal_the_whole(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    source = open_file(write_tiny_gguf(tiny("llama2_gqa"), tmp_path / "x.gguf", kind=Q8_0))
+    for name, parameter in parameter_table(source.spec).items():
+        whole = source.read(name, ())
+        for axis, extent in enumerate(parameter.shape):
+            cut = (*[slice(None)] * axis, slice(extent // 2, extent))
+            np.testing.assert_array_equal(source.read(name, cut), whole[cut])
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+def test_quantised_parameters_are_close_to_the_original(kind: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    path = write_tiny_gguf(tiny("llama2_gqa"), tmp_path / "x.gguf", kind=gguf.GGMLQuantizationType[kind])
+    converted, original = open_file(path), open_original(tiny("llama2_gqa"))
+    for parameter in ("embedding", "layers.0.qkv", "layers.1.gate_up", "layers.1.down"):
+        expected = original.read(parameter, ())
+        error = np.abs(converted.read(parameter, ()) - expected).mean() / np.abs(expected).mean()
+        assert error < 0.1, parameter
+
+
+def test_llama3_scaling_is_recovered_from_its_factors(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", extra={"rope_freqs.weight": llama3_factors(32.0)})
+    rope = open_file(path).spec.rope
+    assert (rope.kind, rope.factor, rope.original_positions) == ("llama3", 32.0, 8192)
+    assert (rope.low_freq_factor, rope.high_freq_factor) == (1.0, 4.0)
+
+
+def test_other_rope_factors_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    factors = np.linspace(1, 8, 8, dtype=np.float32)
+    path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", extra={"rope_freqs.weight": factors})
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight is not the scaling of Llama 3\.1"):
+        open_file(path)
+
+
+def test_linear_and_yarn_scaling_are_read(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    yarn = {**linear, "llama.rope.scaling.type": "yarn", "llama.rope.scaling.original_context_length": 32}
+    for metadata, expected in ((linear, ("linear", 4.0, 0)), (yarn, ("yarn", 4.0, 32))):
+        rope = open_file(write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", metadata=metadata)).spec.rope
+        assert (rope.kind, rope.factor, rope.original_positions) == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"llama.expert_count": 8}, "expert_count is not supported yet, got '8'"),
+        ({"llama.attention.sliding_window": 16}, "sliding_window is not supported yet"),
+        ({"llama.rope.dimension_count": 8}, "rope.dimension_count must be the head's size 16"),
+        ({"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "rope_type must be one of"),
+        ({"llama.block_count": 0}, "block_count must be a positive integer"),
+        ({"llama.attention.head_count": "four"}, "attention.head_count must be a positive integer, got 'four'"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(
+    metadata: dict[str, Any], message: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", metadata=metadata)
+    with pytest.raises(CheckpointError, match=rf"x\.gguf.*{message}"):
+        open_file(path)
+
+
+def test_an_unknown_tensor_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    extra = {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)}
+    path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", extra=extra)
+    with pytest.raises(CheckpointError, match=r"no place for tensor 'blk\.0\.attn_q_norm\.weight'"):
+        open_file(path)
+
+
+def test_another_architecture_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "qwen2")
+    writer.add_tensor("token_embd.weight", np.zeros((2, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"general\.architecture must be llama, got 'qwen2'"):
+        llama_config(GgufFile(tmp_path / "x.gguf"))
+
+
+def llama3_factors(factor: float, theta: float = 10000.0, dim: int = 16) -> np.ndarray:
+    """llama.cpp's divisors, wavelength by wavelength."""
+    factors = []
+    for k in range(0, dim, 2):
+        wavelength = 2 * math.pi * theta ** (k / dim)
+        smooth = (8192 / wavelength - 1) / (4 - 1)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        factors.append(1.0 if wavelength < 8192 / 4 else factor if wavelength > 8192 else between)
+    return np.array(factors, np.float32)
+
+
+def with_f32_eps(source: ComposedSource) -> ModelSpec:
+    """GGUF keeps floats in 32 bits."""
+    return dataclasses.replace(source.spec, norm_eps=float(np.float32(source.spec.norm_eps)))

@@ -1,0 +1,168 @@
+"""A tokenizer rebuilt from GGUF metadata encodes and decodes as the one it was made from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+from convert.errors import CheckpointError
+from convert.formats.gguf_tokenizer import LLAMA3_SPLIT, SPACE, write_tokenizer
+from tests.convert.tiny_gguf import tokenizer_metadata
+from tests.tiny import tokenizer
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "  two  spaces\t\ttabs\n\nlines \n",
+    "don't I'LL we've",
+    "x = 12 + 345\n    return  67",
+    "Ünïcödé 日本語 🙂👍🏽 ½ ٣",
+    "<s>user</s> <unk> <pad>",
+    "",
+]
+
+
+def build(directory: Path, **changes: Any) -> Tokenizer:
+    """Written from the tiny tokenizer's metadata with keys replaced, or removed where the value is `...`."""
+    metadata = tokenizer_metadata() | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+    write_tokenizer({key: value for key, value in metadata.items() if value is not ...}, directory, "x.gguf")
+    return Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("pre", ["default", "gpt-2"])
+def test_byte_level_bpe_equals_its_original(pre: str, tmp_path: Path) -> None:
+    rebuilt, original = build(tmp_path, pre=pre), tokenizer().backend_tokenizer
+    for text in TEXTS:
+        assert rebuilt.encode(text).ids == original.encode(text).ids
+        ids = original.encode(text).ids
+        assert rebuilt.decode(ids, skip_special_tokens=False) == original.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    [
+        ("smollm", [pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)]),
+        (
+            "llama-bpe",
+            [pre_tokenizers.Split(Regex(LLAMA3_SPLIT), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)],
+        ),
+    ],
+)
+def test_each_split_is_its_models_own(pre: str, words: list[Any], tmp_path: Path) -> None:
+    """As in the tokenizer.json of SmolLM2 and Llama 3."""
+    expected = Tokenizer.from_str(tokenizer().backend_tokenizer.to_str())
+    expected.pre_tokenizer = pre_tokenizers.Sequence(words)
+    rebuilt = build(tmp_path, pre=pre)
+    for text in TEXTS:
+        assert rebuilt.encode(text).ids == expected.encode(text).ids
+    assert rebuilt.pre_tokenizer.pre_tokenize_str("a  12") == expected.pre_tokenizer.pre_tokenize_str("a  12")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["<s>", "a"]),
+        ({"add_bos_token": False}, ["a"]),
+        ({"add_bos_token": ...}, ["a"]),
+        ({"add_bos_token": ..., "pre": "llama-bpe"}, ["<s>", "a"]),
+        ({"add_eos_token": True}, ["<s>", "a", "</s>"]),
+    ],
+)
+def test_bos_and_eos_are_added_as_the_file_says(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    assert build(tmp_path, **changes).encode("a").tokens == expected
+
+
+def test_control_tokens_are_whole_and_special(tmp_path: Path) -> None:
+    rebuilt = build(tmp_path)
+    ids = rebuilt.encode("a</s>b", add_special_tokens=False).ids
+    assert rebuilt.token_to_id("</s>") in ids
+    assert rebuilt.decode(ids) == "ab"
+
+
+def test_user_defined_tokens_are_whole_and_visible(tmp_path: Path) -> None:
+    metadata = tokenizer_metadata()
+    kinds = metadata["tokenizer.ggml.token_type"]
+    word = metadata["tokenizer.ggml.tokens"].index("er")
+    rebuilt = build(tmp_path, token_type=[4 if id == word else kind for id, kind in enumerate(kinds)])
+    ids = rebuilt.encode("xery", add_special_tokens=False).ids
+    assert word in ids
+    assert rebuilt.decode(ids) == "xery"
+
+
+def test_transformers_loads_what_was_written(tmp_path: Path) -> None:
+    build(tmp_path, padding_token_id=0, unknown_token_id=3)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (loaded.bos_token, loaded.eos_token, loaded.pad_token, loaded.unk_token) == ("<s>", "</s>", "<pad>", "<unk>")
+    assert loaded.chat_template == tokenizer().chat_template
+    for text in TEXTS:
+        assert loaded(text)["input_ids"] == tokenizer()(text)["input_ids"]
+
+
+def test_generation_config_names_every_end(tmp_path: Path) -> None:
+    build(tmp_path, eot_token_id=7, eom_token_id=9)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [2, 7, 9]
+
+
+SENTENCEPIECE = [SPACE + "th", "he", SPACE + "t", "th", "e" + SPACE, SPACE + "the"]
+
+
+def sentencepiece_metadata() -> dict[str, Any]:
+    """<unk> <s> </s>, 256 bytes, some letters and merges with falling scores, one pair of equal ones."""
+    letters = [SPACE, *"abcdefghijklmnopqrstuvwxyz"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *SENTENCEPIECE, *letters]
+    scores = [0.0] * 259 + [-1.0, -2.0, -3.0, -3.0, -4.0, -5.0] + [-1e6] * len(letters)
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (len(SENTENCEPIECE) + len(letters)),
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+
+
+def test_sentencepiece_equals_transformers(tmp_path: Path) -> None:
+    metadata = sentencepiece_metadata()
+    write_tokenizer(metadata, tmp_path, "x.gguf")
+    rebuilt = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    merges = transformers.tokenization_utils_base.generate_merges(vocabulary, dict(zip(tokens, scores, strict=True)))
+    reference = transformers.LlamaTokenizer(vocab=vocabulary, merges=merges)
+    assert rebuilt.encode("").tokens == ["<s>"]
+    for text in ["the then he", " the  the", "ether", "日本 the🙂", "x</s>the", "", " "]:
+        ids = reference(text, add_special_tokens=False)["input_ids"]
+        assert rebuilt.encode(text, add_special_tokens=False).ids == ids, text
+        assert rebuilt.decode(ids, skip_special_tokens=False) == reference.decode(ids), text
+
+
+def test_sentencepiece_adds_no_space_when_told_so(tmp_path: Path) -> None:
+    write_tokenizer(sentencepiece_metadata() | {"tokenizer.ggml.add_space_prefix": False}, tmp_path, "x.gguf")
+    assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("th").tokens == ["<s>", "th"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "t5"}, "model must be gpt2 or llama, got 't5'"),
+        ({"model": ...}, "model must be gpt2 or llama, got None"),
+        ({"pre": "qwen2"}, "pre must be one of default, gpt-2, .*, got 'qwen2'"),
+        ({"tokens": ...}, "tokens must be a list of strings"),
+        ({"tokens": [1, 2]}, "tokens must be a list of strings"),
+        ({"tokens": []}, "0 tokens"),
+        ({"merges": ...}, "merges must be a list of strings"),
+        ({"merges": ["ab"]}, "merge 'ab' must be two tokens"),
+        ({"merges": ["never seen"]}, "tokenizer cannot be built"),
+        ({"token_type": [1]}, "320 tokens and 1 token types"),
+        ({"eos_token_id": 320}, "eos_token_id must be below 320, got 320"),
+        ({"model": "llama", "scores": [0.0]}, "one score for each"),
+    ],
+)
+def test_metadata_that_cannot_be_rebuilt_exactly_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=rf"x\.gguf: .*{message}"):
+        build(tmp_path, **changes)
