@@ -24,7 +24,7 @@ class CompileCounter:
         self._lock = Lock()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
-    def _listen(self, event: str, duration: float, **_: object) -> None:
+    def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILE_EVENT:
             with self._lock:
                 self.count += 1

@@ -227,6 +227,9 @@ class Engine:
             self._complete(flight, result)
 
     def _plan(self, previous: InFlight | None) -> Plan:
+        """The next step; only of the last group of suspects while there are any left."""
+        while self.suspects and not self.suspects[-1] & self.live.keys():
+            self.suspects.pop()
         if not self.suspects:
             return self.scheduler.plan()
         group = self.suspects[-1]
@@ -241,8 +244,11 @@ class Engine:
         self.lone_failures = 0
         for i, row in enumerate(flight.plan.rows):
             self._account(row, result)
-            if i in results.drawn and row.sequence.request.id in self.live:
-                result.events.append(self._accept(row, results.drawn[i], now))
+            drawn = results.drawn.get(i)
+            if drawn and not drawn.finite:
+                self.scheduler.finish(row.sequence, FinishReason.ERROR)
+            if drawn and row.sequence.request.id in self.live:
+                result.events.append(self._accept(row, drawn, now))
         self.scheduler.complete(flight.plan)
         self._clear_suspects(flight)
 
@@ -274,9 +280,8 @@ class Engine:
         """A sequence's new token: record it, and see whether it is the last."""
         sequence, request = row.sequence, row.sequence.request
         if not drawn.finite:
-            event = self._finish_early(request.id, FinishReason.ERROR, "the model's logits are not finite")
-            assert event is not None
-            return event
+            del self.live[request.id]
+            return Event(request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
         sequence.pending -= 1
         sequence.tokens.append(drawn.token.id)
         self.generated_tokens += 1
@@ -331,11 +336,6 @@ class Engine:
         return {sequence.request.id for sequence in self.scheduler.running}
 
     def _clear_suspects(self, flight: InFlight) -> None:
-        """A suspect is cleared by a step that drew a token for it; an empty group makes way for the next."""
-        if not self.suspects:
-            return
-        for row in flight.plan.rows:
-            if row.samples:
-                self.suspects[-1].discard(row.sequence.request.id)
-        while self.suspects and not self.suspects[-1] & self.live.keys():
-            self.suspects.pop()
+        """A suspect is cleared by a step that drew a token for it."""
+        if self.suspects:
+            self.suspects[-1] -= {row.sequence.request.id for row in flight.plan.rows if row.samples}

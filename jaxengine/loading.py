@@ -43,9 +43,9 @@ def load_parameters(
         order = device_layout(table[name], platform)
         target = abstract[name]
 
-        def read(index: tuple[slice, ...]) -> np.ndarray:
+        def read(index: tuple[slice, ...] | None) -> np.ndarray:
             wanted = [slice(None)] * len(order)
-            for axis, part in zip(order, index, strict=True):
+            for axis, part in zip(order, index or (slice(None),) * len(order), strict=True):
                 wanted[axis] = part
             piece = source.read(name, tuple(wanted)).transpose(order)
             return np.ascontiguousarray(piece.astype(target.dtype, copy=False))

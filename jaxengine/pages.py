@@ -107,11 +107,17 @@ class PagePool:
             self.index[key] = page
             self.content[page] = (key, tuple(ids))
 
+    def forget(self, pages: Ids[int]) -> None:
+        """Stop offering `pages`, which are held: what they contain is not to be trusted."""
+        for page in pages:
+            if content := self.content.pop(page, None):
+                del self.index[content[0]]
+
     def _take(self) -> int:
         if self.blank:
             page = self.blank.pop()
         else:
             page, _ = self.reusable.popitem(last=False)
-            del self.index[self.content.pop(page)[0]]
+            self.forget([page])
         self.references[page] = 1
         return page

@@ -61,7 +61,9 @@ class Runner:
 
     def reset(self) -> None:
         """Fresh, empty device state."""
-        self.layers = self.rooms = self.seats = None  # the old pool's memory, before the new one is asked for
+        self.layers: Any = None  # the old pool's memory goes before the new one is asked for
+        self.rooms: Any = None
+        self.seats: Any = None
         self.layers, self.rooms, self.seats = self.executables["allocate"]()
         self.placed = [0] * self.shapes.slots
 
@@ -228,6 +230,6 @@ class _Fetched:
 
 
 def _padded(values: Items[float], size: int, fill: int, dtype: type = np.int32) -> np.ndarray:
-    padded = np.full(size, fill, dtype)
+    padded: np.ndarray = np.full(size, fill, dtype)
     padded[: len(values)] = values
     return padded

@@ -197,7 +197,9 @@ class Scheduler:
         The first reason counts. Say ERROR of every row that is not finite, even of a sequence that has ended: a
         cancelled one's last step may yet fill a page, which nobody should find.
         """
-        sequence.broken |= reason is FinishReason.ERROR
+        if reason is FinishReason.ERROR:
+            sequence.broken = True
+            self.pool.forget(sequence.pages)
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason

@@ -53,7 +53,7 @@ class Backbone:
         decoder = nnx.merge(self.graph, self.structure.unflatten(leaves))
         count, tokens, packed_rows, updates = layout.sections(packed)
         rows = unpack_rows(packed_rows)
-        table = rooms.table.at[updates.slot, updates.index].set(updates.page, mode="drop")
+        table = rooms.table.at[updates.slot, updates.place].set(updates.page, mode="drop")
         sink = jnp.int32(table.shape[0] - 1)
         slot = jnp.append(rows.slot, sink)[tokens.row]  # [T]
         prompt_length = jnp.append(rows.prompt_length, 0)[tokens.row]

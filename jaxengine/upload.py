@@ -54,10 +54,10 @@ class RowFields(NamedTuple):
 
 
 class TableUpdates(NamedTuple):
-    """i32 [U] each: table[slot, index] = page. Padding has an index beyond the table."""
+    """i32 [U] each: table[slot, place] = page. Padding has a place beyond the table."""
 
     slot: Array
-    index: Array
+    place: Array
     page: Array
 
 
@@ -105,7 +105,7 @@ class Upload:
         self.tokens.row[:] = layout.rows
         self.rows.slot[:] = sink_slot
         self.rows.temperature[:] = 1
-        self.updates.index[:] = table_width
+        self.updates.place[:] = table_width
         self.used = 0
 
     def add_row(self, row: int, sequence: Sequence, start: int, count: int, samples: bool) -> None:

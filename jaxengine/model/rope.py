@@ -15,7 +15,7 @@ from jaxengine.model.spec import Rope
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
     """f32 [dim/2], radians per position. For `dynamic`, those within the trained length."""
-    plain = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    plain: np.ndarray = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if rope.kind == "linear":
         plain = plain / rope.factor
     elif rope.kind == "llama3":

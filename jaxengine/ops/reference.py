@@ -2,7 +2,9 @@
 
 Keys are read in blocks through the page table with a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
 f32. Blocks lie at fixed positions of each sequence and a masked block changes nothing, bit for bit, so a row's result
-does not depend on its neighbours. On a GPU the gathers make this the slow path; the kernels replace it.
+does not depend on its neighbours. Nor does their NaN reach it: values that no query of a row sees, a former owner's,
+count as zero, since a weight of zero times NaN would not. On a GPU the gathers make this the slow path; the kernels
+replace it.
 
 Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, S keys of a block.
 """
@@ -47,6 +49,11 @@ def _finish(running: Running) -> Array:
     return output / jnp.where(total == 0, 1, total)[..., None]
 
 
+def _like(mask: Array, array: Array) -> Array:
+    """`mask` [T], shaped to select among the rows of `array` [T, …]."""
+    return mask.reshape(-1, *(1,) * (array.ndim - 1))
+
+
 def _blocks(longest: Array, block: int) -> Array:
     return (longest + block - 1) // block
 
@@ -62,6 +69,7 @@ def _decode(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Arra
         v = values[pages].reshape(k.shape)
         scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
         visible = i * KEY_BLOCK + jnp.arange(KEY_BLOCK) <= batch.position[:, None]  # [R, S]
+        v = jnp.where(visible[:, :, None, None], v, 0)
         return _absorb(running, scores, visible[:, None, None, :], "rkgs,rskd->rkgd", v)
 
     real = jnp.arange(q.shape[0]) < batch.tokens
@@ -85,17 +93,20 @@ def _ragged(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Arra
 
         def one_row(r: Array, running: Running) -> Running:
             mine = (row == r) & real  # [block]
+            longest = jnp.max(jnp.where(mine, position + 1, 0))
 
             def key_block(j: Array, running: Running) -> Running:
                 pages = jax.lax.dynamic_slice(batch.tables, (r, j * width), (1, width))[0]
                 k = keys[pages].reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
                 v = values[pages].reshape(k.shape)
                 scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
-                visible = mine[:, None] & (j * KEY_BLOCK + jnp.arange(KEY_BLOCK) <= position[:, None])  # [block, S]
+                key = j * KEY_BLOCK + jnp.arange(KEY_BLOCK)  # [S]
+                visible = mine[:, None] & (key <= position[:, None])  # [block, S]
+                v = jnp.where((key < longest)[:, None, None], v, 0)
                 return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)
 
-            longest = jnp.max(jnp.where(mine, position + 1, 0))
-            return jax.lax.fori_loop(0, _blocks(longest, KEY_BLOCK), key_block, running)
+            after = jax.lax.fori_loop(0, _blocks(longest, KEY_BLOCK), key_block, running)
+            return jax.tree.map(lambda new, old: jnp.where(_like(mine, new), new, old), after, running)
 
         last_row = jnp.max(jnp.where(real, row, row[0]))
         running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries))
