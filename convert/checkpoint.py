@@ -135,7 +135,8 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
     """Bytes of `values` as `dtype`, flat. A finite value that overflows float16 is refused, not made infinite."""
-    cast = np.ascontiguousarray(values).astype(DTYPES[dtype], copy=False)
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(values).astype(DTYPES[dtype], copy=False)
     if dtype == "float16" and values.dtype != cast.dtype and np.isinf(cast).any() and not np.isinf(values).any():
         raise CheckpointError(f"parameter {name!r} has values beyond float16's 65504; convert to bfloat16")
     return cast.reshape(-1).view(np.uint8)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert import checkpoint, default_model, hub
-from convert.cache import cache_root, locked
+from convert.cache import cache_root, disk_errors, locked
 from convert.config import Config
 from convert.errors import BAD_DATA, USAGE, CheckpointError
 from convert.families import compose
@@ -98,7 +98,7 @@ def _convert_gguf(path: Path, target: Path, origin: dict[str, str]) -> None:
     config = llama_config(file)
     heads = config.integer("num_attention_heads")
     source = compose(config, GgufTensors(file, heads, config.integer("num_key_value_heads", heads)))
-    with tempfile.TemporaryDirectory() as files:
+    with disk_errors(target), tempfile.TemporaryDirectory() as files:
         write_tokenizer(file.metadata, Path(files), path.name)
         checkpoint.write_checkpoint(source, Path(files), target, dtype="float32", origin=origin)
 

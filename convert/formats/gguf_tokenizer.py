@@ -50,7 +50,7 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
         raise
     except Exception as error:  # the library raises bare Exception, e.g. for a merge outside the vocabulary
         raise CheckpointError(f"{where}: tokenizer cannot be built: {error}") from error
-    tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
+    (directory / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
     _write_configs(fields, special, marks, directory)
 
 

@@ -1,0 +1,152 @@
+"""Our own checkpoint: it reads back what was written, and nothing unfinished or altered is taken for good."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from convert import checkpoint
+from convert.checkpoint import MANIFEST, open_checkpoint, write_checkpoint
+from convert.composition import ComposedSource
+from convert.errors import IO, CheckpointError
+from convert.formats.safetensors import SafetensorsFile
+from convert.source import open_model
+from jaxengine.model.spec import parameter_table
+
+FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+
+
+@pytest.fixture
+def written(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+    model = open_model(str(tiny("llama_bias_hd")))
+    write_checkpoint(model.source, model.directory, tmp_path / "out", origin={"model_id": "a/b", "revision": "abc"})
+    return tmp_path / "out"
+
+
+def test_a_round_trip_keeps_every_parameter(written: Path, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    original, back = open_model(str(tiny("llama_bias_hd"))), open_model(str(written), cache_dir=tmp_path)
+    assert back.source.spec == original.source.spec
+    assert back.source.dtype == "float32"
+    assert back.eos_token_ids == original.eos_token_ids == (2,)
+    assert back.revision == "abc"
+    for name in parameter_table(original.source.spec):
+        np.testing.assert_array_equal(back.source.read(name, ()), original.source.read(name, ()))
+
+
+def test_the_manifest_names_every_file(written: Path) -> None:
+    manifest = json.loads((written / MANIFEST).read_text())
+    assert set(manifest["files"]) == {path.name for path in written.iterdir()} - {MANIFEST}
+    assert set(manifest["files"]) >= FILES
+    assert all(entry["size"] == (written / name).stat().st_size for name, entry in manifest["files"].items())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_another_dtype_is_rounded_as_numpy_does(dtype: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    model = open_model(str(tiny("llama")))
+    write_checkpoint(model.source, model.directory, tmp_path / "out", dtype=dtype)
+    back = open_checkpoint(tmp_path / "out", tmp_path / "verified")
+    assert back.dtype == dtype
+    expected = model.source.read("layers.1.qkv", ()).astype(getattr(ml_dtypes, dtype, dtype))
+    np.testing.assert_array_equal(back.read("layers.1.qkv", ()), expected)
+
+
+def test_a_large_parameter_is_written_in_chunks(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHUNK", 1000)
+    sizes: list[int] = []
+    read = ComposedSource.read
+
+    def measured(self: ComposedSource, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        values = read(self, name, index)
+        sizes.append(values.nbytes // values.shape[0] if values.shape[0] == 1 else values.nbytes)
+        return values
+
+    model = open_model(str(tiny("llama")))
+    monkeypatch.setattr(ComposedSource, "read", measured)
+    write_checkpoint(model.source, model.directory, tmp_path / "out")
+    rows = [np.prod(p.shape[1:]) * 4 for p in parameter_table(model.source.spec).values()]
+    assert max(sizes) <= max(1000, *rows)
+    monkeypatch.undo()
+    back = open_checkpoint(tmp_path / "out", tmp_path / "verified")
+    np.testing.assert_array_equal(back.read("embedding", ()), model.source.read("embedding", ()))
+
+
+def test_values_beyond_float16_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    class Huge:
+        def __init__(self, source: ComposedSource) -> None:
+            self.spec, self.dtype = source.spec, "float32"
+
+        def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+            shape = parameter_table(self.spec)[name].shape
+            return np.full(shape, 1e5, np.float32)[index]
+
+    model = open_model(str(tiny("llama")))
+    assert isinstance(model.source, ComposedSource)
+    with pytest.raises(CheckpointError, match=r"'embedding' has values beyond float16's 65504"):
+        write_checkpoint(Huge(model.source), model.directory, tmp_path / "out", dtype="float16")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_flipped_bit_is_found_at_the_next_start(name: str, written: Path, tmp_path: Path) -> None:
+    open_checkpoint(written, tmp_path / "verified")
+    data = bytearray((written / name).read_bytes())
+    data[-1] ^= 1
+    (written / name).write_bytes(data)
+    with pytest.raises(CheckpointError, match=rf"{name}: contents differ from the sha256 in manifest\.json"):
+        open_checkpoint(written, tmp_path / "verified")
+
+
+def test_a_truncated_file_is_found_by_its_size(written: Path, tmp_path: Path) -> None:
+    os.truncate(written / "model.safetensors", 1000)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: has 1000 bytes, manifest\.json says"):
+        open_checkpoint(written, tmp_path / "verified")
+
+
+def test_a_missing_file_is_named(written: Path, tmp_path: Path) -> None:
+    (written / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: named in manifest\.json but cannot be read"):
+        open_checkpoint(written, tmp_path / "verified")
+
+
+def test_contents_are_hashed_once(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_checkpoint(written, tmp_path / "verified")
+    monkeypatch.setattr(checkpoint, "_sha256", lambda path: pytest.fail(f"{path} hashed again"))
+    open_checkpoint(written, tmp_path / "verified")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ("{}", "version must be 1, got None"),
+        ('{"version": 0, "files": {}}', "version must be 1, got 0"),
+        ('{"version": 1, "files": {"../x": {}}}', "malformed"),
+        ('{"version": 1, "files": {"spec.json": 3}}', "malformed"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_a_malformed_manifest_is_refused(manifest: str, message: str, written: Path, tmp_path: Path) -> None:
+    (written / MANIFEST).write_text(manifest)
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(written, tmp_path / "verified")
+
+
+def test_too_small_a_disk_is_refused_before_the_work(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = open_model(str(tiny("llama")))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 100_000}))
+    with pytest.raises(CheckpointError, match=r"needs 0 MB of free disk, has 0 MB") as raised:
+        write_checkpoint(model.source, model.directory, tmp_path / "out")
+    assert raised.value.exit_code == IO
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_an_ordinary_safetensors(written: Path) -> None:
+    file = SafetensorsFile(written / "model.safetensors")
+    assert "layers.0.qkv" in file and file.shape("layers.0.qkv") == (2, 4, 24, 64)

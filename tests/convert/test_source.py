@@ -1,0 +1,204 @@
+"""What a user names becomes a model ready to load, whatever happened to an earlier attempt."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.errors import CheckpointError
+from convert.source import open_model
+from jaxengine.model.spec import parameter_table
+from tests.convert.tiny_gguf import write_tiny_gguf
+
+OPEN = """
+import sys, pathlib
+from convert.source import open_model
+open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
+"""
+DIE_WHILE_READING = """
+import os, signal, sys, pathlib
+from convert import composition, source
+read, left = composition.ComposedSource.read, [int(sys.argv[3])]
+def dying(self, name, index):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read(self, name, index)
+composition.ComposedSource.read = dying
+source.open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
+"""
+DIE_BEFORE_THE_MANIFEST = """
+import os, signal, sys, pathlib
+from convert import checkpoint, source
+checkpoint._write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+source.open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
+"""
+FULL_DISK = """
+import resource, sys, pathlib
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+from convert.cli import main
+sys.exit(main(["download-weights", sys.argv[1], "--huggingface-hub-cache", sys.argv[2]]))
+"""
+
+
+@pytest.fixture
+def gguf_file(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+    return write_tiny_gguf(tiny("llama2_gqa"), tmp_path / "tiny.gguf")
+
+
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "text-generation-jax" / "converted").iterdir() if path.is_dir())
+
+
+def test_a_local_directory_is_served_in_place(tiny: Callable[[str], Path], cache: Path) -> None:
+    model = open_model(str(tiny("llama")), cache_dir=cache)
+    assert (model.directory, model.model_id, model.revision) == (tiny("llama"), str(tiny("llama")), "")
+    assert model.eos_token_ids == (2,)
+    assert not cache.exists()
+
+
+def test_a_gguf_file_is_converted_once(gguf_file: Path, tiny: Callable[[str], Path], cache: Path) -> None:
+    first = open_model(str(gguf_file), cache_dir=cache)
+    stamp = (first.directory / "manifest.json").stat().st_mtime_ns
+    again = open_model(str(gguf_file), cache_dir=cache)
+    assert again.directory == first.directory
+    assert (again.directory / "manifest.json").stat().st_mtime_ns == stamp
+    original = open_model(str(tiny("llama2_gqa"))).source
+    for name in parameter_table(original.spec):
+        np.testing.assert_array_equal(again.source.read(name, ()), original.read(name, ()))
+
+
+def test_a_directory_with_one_gguf_is_that_file(gguf_file: Path, cache: Path) -> None:
+    assert (
+        open_model(str(gguf_file.parent), cache_dir=cache).directory.parent == cache / "text-generation-jax/converted"
+    )
+
+
+def test_a_changed_gguf_is_converted_anew(gguf_file: Path, tiny: Callable[[str], Path], cache: Path) -> None:
+    first = open_model(str(gguf_file), cache_dir=cache)
+    write_tiny_gguf(tiny("code_llama"), gguf_file)
+    assert open_model(str(gguf_file), cache_dir=cache).directory != first.directory
+
+
+@pytest.mark.parametrize("reads", [0, 1, 7, 13])
+def test_a_conversion_killed_midway_is_not_taken_for_complete(reads: int, gguf_file: Path, cache: Path) -> None:
+    assert run(DIE_WHILE_READING, gguf_file, cache, reads).returncode == -signal.SIGKILL
+    assert not any(
+        (cache / "text-generation-jax/converted" / name / "manifest.json").exists() for name in entries(cache)
+    )
+    model = open_model(str(gguf_file), cache_dir=cache)
+    assert model.source.read("head", ()).shape == (320, 64)
+    assert entries(cache) == [model.directory.name]
+
+
+def test_a_conversion_killed_before_its_manifest_is_done_anew(gguf_file: Path, cache: Path) -> None:
+    assert run(DIE_BEFORE_THE_MANIFEST, gguf_file, cache).returncode == -signal.SIGKILL
+    model = open_model(str(gguf_file), cache_dir=cache)
+    assert entries(cache) == [model.directory.name]
+
+
+def test_two_processes_on_one_empty_cache_convert_once(gguf_file: Path, cache: Path) -> None:
+    command = [sys.executable, "-c", OPEN, str(gguf_file), str(cache)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    output = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], output
+    assert sum("converting" in text for text in output) == 1
+    assert len(entries(cache)) == 1
+
+
+@pytest.mark.parametrize("limit", [200, 50_000, 400_000])
+def test_a_disk_that_fills_up_leaves_nothing_behind(limit: int, gguf_file: Path, cache: Path) -> None:
+    done = run(FULL_DISK, gguf_file, cache, limit)
+    assert done.returncode == 74, done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("error: writing ")
+    assert "disk is full" in done.stderr
+    assert entries(cache) == []
+
+
+def test_a_cache_that_others_may_write_is_refused(gguf_file: Path, cache: Path) -> None:
+    root = cache / "text-generation-jax"
+    root.mkdir(parents=True)
+    root.chmod(0o777)
+    with pytest.raises(CheckpointError, match=r"writable by others \(mode 777\); chmod 700"):
+        open_model(str(gguf_file), cache_dir=cache)
+
+
+def test_the_cache_is_private(gguf_file: Path, cache: Path) -> None:
+    open_model(str(gguf_file), cache_dir=cache)
+    assert (cache / "text-generation-jax").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/no/such/dir", "'/no/such/dir': no such file or directory, and not a hub id"),
+        ("./nope", "no such file or directory, and not a hub id"),
+        ("a/b/c", "no such file or directory, and not a hub id"),
+        ("../../etc", "no such file or directory, and not a hub id|no config.json"),
+        ("a b", "no such file or directory, and not a hub id"),
+    ],
+)
+def test_a_name_that_is_nothing_is_refused_without_the_network(name: str, message: str, cache: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_model(name, cache_dir=cache)
+
+
+def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(CheckpointError, match=r"files must end in \.gguf"):
+        open_model(str(tmp_path / "weights.bin"))
+    with pytest.raises(CheckpointError, match=r"no config\.json and no \.gguf file"):
+        open_model(str(tmp_path))
+
+
+def test_several_gguf_files_need_a_choice(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=r"2 \.gguf files; name the one to serve"):
+        open_model(str(tmp_path))
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(copy_of: Callable[[str], Path]) -> None:
+    directory = copy_of("llama")
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 320, "content": "<extra>"})
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(CheckpointError, match=r"token '<extra>' has id 320, the model's vocabulary is 320"):
+        open_model(str(directory))
+
+
+def test_a_missing_or_damaged_tokenizer_is_refused(copy_of: Callable[[str], Path]) -> None:
+    path = copy_of("llama") / "tokenizer.json"
+    os.truncate(path, 100)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
+        open_model(str(path.parent))
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        open_model(str(path.parent))
+
+
+def test_end_of_text_is_the_union_of_what_the_files_say(copy_of: Callable[[str], Path]) -> None:
+    directory = copy_of("llama")
+    (directory / "generation_config.json").write_text('{"eos_token_id": [7, 9, 5]}')
+    (directory / "tokenizer_config.json").write_text('{"eos_token": {"content": "<unk>"}}')
+    assert open_model(str(directory)).eos_token_ids == (2, 3, 5, 7, 9)
+
+
+@pytest.mark.parametrize("value", [320, "2", [2, 320], [[2]], 2.0])
+def test_an_end_of_text_id_outside_the_vocabulary_is_refused(value: object, copy_of: Callable[[str], Path]) -> None:
+    directory = copy_of("llama")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: eos_token_id must be below .* 320"):
+        open_model(str(directory))
