@@ -12,37 +12,24 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
+from jaxengine.checks import check_request
 from jaxengine.compile_cache import COMPILES
 from jaxengine.compiler import Compiler, Shapes
-from jaxengine.interface import COMPILING, Description, Stats, StepResult
+from jaxengine.interface import COMPILING, Description, OpenModel, Stats, StepResult
 from jaxengine.loading import load_parameters
 from jaxengine.memory import pool_pages
-from jaxengine.model.spec import ParameterSource
 from jaxengine.options import EngineOptions, derive_limits, resolve_dtype
 from jaxengine.pages import PagePool
 from jaxengine.runner import Drawn, InFlight, Results, Runner
 from jaxengine.scheduler import Plan, Row, Scheduler
 from jaxengine.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.sharding import check_divisible, make_mesh
+from jaxengine.suspects import Suspects
 
 log = logging.getLogger(__name__)
 
 MAX_LONE_FAILURES = 3  # requests in a row that fail alone with no good step between: then it is not the requests
-
-
-class OpenModel(Protocol):
-    """What `convert.open_model` returns, as far as the engine looks at it."""
-
-    @property
-    def source(self) -> ParameterSource: ...
-    @property
-    def model_id(self) -> str: ...
-    @property
-    def revision(self) -> str: ...
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
 class EngineFailure(RuntimeError):
@@ -59,7 +46,7 @@ class Engine:
         self.eos_token_ids = frozenset(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
-        self.suspects: list[set[int]] = []  # groups of request ids to be run apart, the last first
+        self.suspects = Suspects()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
         self.inbox: deque[Callable[[], Event | None]] = deque()
@@ -154,25 +141,7 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
-        limits, params = self.description, request.params
-        if not request.prompt:
-            raise ValueError("prompt has no tokens")
-        total = len(request.prompt) + params.max_tokens
-        if total > limits.max_total_tokens:
-            raise ValueError(
-                f"prompt of {len(request.prompt)} tokens and max_tokens {params.max_tokens} make {total}, "
-                f"more than max_total_tokens {limits.max_total_tokens}"
-            )
-        for name, ids in (
-            ("prompt", request.prompt),
-            ("stop_token_ids", params.stop_token_ids),
-            ("logit_bias", params.logit_bias),
-        ):
-            wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
-            if wrong is not None:
-                raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
-        if params.logprobs > limits.max_top_logprobs:
-            raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
+        check_request(request, self.description)
 
     # --- the step thread ----------------------------------------------------------------------------------------
 
@@ -216,10 +185,11 @@ class Engine:
         previous, self.flight = self.flight, None
         plan = self._plan(previous)
         if plan.rows:
-            started = time.monotonic()
+            now = time.monotonic()
+            for sequence in plan.admitted:
+                sequence.admitted = sequence.admitted or now
             self.flight = self.runner.dispatch(plan)
-            if previous is None:
-                self.launched = started
+            self.launched = self.launched if previous else now
         if previous is not None:
             self._complete(previous, result)
         if self.suspects and self.flight is not None:
@@ -227,12 +197,10 @@ class Engine:
             self._complete(flight, result)
 
     def _plan(self, previous: InFlight | None) -> Plan:
-        """The next step; only of the last group of suspects while there are any left."""
-        while self.suspects and not self.suspects[-1] & self.live.keys():
-            self.suspects.pop()
-        if not self.suspects:
+        """The next step; only of the suspects while there are any."""
+        group = self.suspects.current(self.live)
+        if group is None:
             return self.scheduler.plan()
-        group = self.suspects[-1]
         return Plan() if previous else self.scheduler.plan(lambda sequence: sequence.request.id in group)
 
     def _complete(self, flight: InFlight, result: StepResult) -> None:
@@ -250,14 +218,10 @@ class Engine:
             if drawn and row.sequence.request.id in self.live:
                 result.events.append(self._accept(row, drawn, now))
         self.scheduler.complete(flight.plan)
-        self._clear_suspects(flight)
+        self.suspects.clear([row.sequence.request.id for row in flight.plan.rows if row.samples])
 
     def _fetch(self, flight: InFlight) -> Results:
-        try:
-            results = self.runner.fetch(flight)
-        except Exception:
-            self.flight = flight  # so that recovery suspects its rows
-            raise
+        results = self.runner.fetch(flight)
         for row, tokens in results.prompts:
             self._note_prompt(row, tokens)
         return results
@@ -312,30 +276,27 @@ class Engine:
     def _recover(self, error: Exception, result: StepResult) -> None:
         """Fresh caches, everyone requeued; the failed step's requests become suspects, or the one of them is guilty."""
         self.step_failures += 1
-        failed = self.suspects.pop() if self.suspects else self._running_ids()
-        failed &= self.live.keys()
-        log.error("step failed: %s", type(error).__name__, exc_info=error, extra={"requests": len(failed)})
+        failed = self._failed()
+        log.error("a step of %d requests failed", len(failed), exc_info=error)
         self.flight = None
         self.scheduler.reset()
         try:
             self.runner.reset()
         except Exception as second:
             raise EngineFailure("the cache cannot be rebuilt") from second
-        if len(failed) > 1:
-            ordered = sorted(failed, key=lambda request_id: self.live[request_id].order)
-            middle = len(ordered) // 2
-            self.suspects += [set(ordered[middle:]), set(ordered[:middle])]
+        if not failed:
+            raise EngineFailure("a step failed with no request in it") from error
+        guilty = self.suspects.blame(failed)
+        if guilty is None:
             return
         self.lone_failures += 1
-        if self.lone_failures >= MAX_LONE_FAILURES or not failed:
+        if self.lone_failures >= MAX_LONE_FAILURES:
             raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
-        if event := self._finish_early(failed.pop(), FinishReason.ERROR, "the request failed inside the engine"):
+        if event := self._finish_early(guilty, FinishReason.ERROR, "the request failed inside the engine"):
             result.events.append(event)
 
-    def _running_ids(self) -> set[int]:
-        return {sequence.request.id for sequence in self.scheduler.running}
-
-    def _clear_suspects(self, flight: InFlight) -> None:
-        """A suspect is cleared by a step that drew a token for it."""
-        if self.suspects:
-            self.suspects[-1] -= {row.sequence.request.id for row in flight.plan.rows if row.samples}
+    def _failed(self) -> list[int]:
+        """Ids of the live requests that the failed step may have held, in order of arrival."""
+        group = self.suspects.current(self.live)
+        running = [sequence.request.id for sequence in self.scheduler.running]
+        return [request for request in running if group is None or request in group]

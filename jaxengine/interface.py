@@ -7,6 +7,7 @@ gRPC service, its step thread) is written against this file only, so none of it 
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from jaxengine.model.spec import ParameterSource
 from jaxengine.sequence import Event, Request
 
 COMPILING = "compiling"  # progress lines that begin so mean WARMING, others STARTING
@@ -57,6 +58,19 @@ class StepResult:
     prefill_tokens: int = 0
     decode_tokens: int = 0
     seconds: float = 0.0
+
+
+class OpenModel(Protocol):
+    """What `convert.open_model` returns, as far as the engine looks at it."""
+
+    @property
+    def source(self) -> ParameterSource: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
 class DrivenEngine(Protocol):

@@ -1,4 +1,4 @@
-"""The functions the device runs, as pure functions of arrays. The runner compiles them; nothing here knows a bucket list.
+"""The functions the device runs, as pure functions of arrays. The runner compiles them; no bucket is known here.
 
 A step is `backbone` (tokens → hidden states, keys and values written in place) and `draw` (hidden states → token ids).
 They are compiled apart because one depends on the number of tokens and the other on the number of rows: m + n graphs

@@ -1,7 +1,7 @@
 """The one matrix product of the model, and the only place that knows how a weight lies in memory.
 
 A checkpoint's matrix is `[out…, in…]`. GPUs keep that order (8-bit matrices in `[in, out]` cost a transpose of the
-whole weight each step, bf16 is indifferent). XLA's CPU backend is faster with f32 as `[in…, out…]` (46 against 55 ms for
+whole weight each step, bf16 is indifferent). XLA's CPU backend is faster with f32 as `[in…, out…]` (46 against 55 ms in
 all products of a 135M model at batch 16) and needs every product as rank 2 by rank 2: a weight of higher rank goes to a
 naive loop, 113 against 19 ms at batch 1 (JAX 0.10.2, 2 cores). A GPU must not be given that reshape: it would merge a
 sharded axis with one that is not.

@@ -1,0 +1,29 @@
+"""What the engine refuses on arrival, whatever the gateway has checked before.
+
+An id outside the vocabulary would not fail on the device: it would silently read another row (gathers clamp).
+"""
+
+from jaxengine.interface import Description
+from jaxengine.sequence import Request
+
+
+def check_request(request: Request, limits: Description) -> None:
+    """Raises ValueError, naming field, value and limit, if an engine with `limits` can never serve `request`."""
+    params, length = request.params, len(request.prompt)
+    if not length:
+        raise ValueError("prompt has no tokens")
+    if length + params.max_tokens > limits.max_total_tokens:
+        raise ValueError(
+            f"prompt of {length} tokens and max_tokens {params.max_tokens} make {length + params.max_tokens}, "
+            f"more than max_total_tokens {limits.max_total_tokens}"
+        )
+    if params.logprobs > limits.max_top_logprobs:
+        raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
+    for name, ids in (
+        ("prompt", request.prompt),
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", params.logit_bias),
+    ):
+        wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
+        if wrong is not None:
+            raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
