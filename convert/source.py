@@ -14,7 +14,7 @@ from pathlib import Path
 from convert import checkpoint, default_model, hub
 from convert.cache import cache_root, disk_errors, locked
 from convert.config import Config
-from convert.errors import BAD_DATA, USAGE, CheckpointError
+from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_llama import GgufTensors, llama_config
@@ -23,7 +23,7 @@ from convert.formats.safetensors import open_safetensors
 from convert.tokenizer import check_tokenizer, end_of_text_ids
 from jaxengine.model.spec import ParameterSource
 
-DEFAULT_NAMES = (None, "", "default")
+DEFAULT_NAMES = ("", "default")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,15 @@ def open_model(model_id: str | None, revision: str | None = None, *, cache_dir: 
     Raises:
         CheckpointError: whatever is wrong, in one line, with the exit code for it.
     """
-    if model_id in DEFAULT_NAMES:
+    try:
+        return _open(model_id, revision, cache_dir)
+    except OSError as error:  # no permission, a name too long, a disk that fails
+        shown = str(model_id)[:100]
+        raise CheckpointError(f"model {shown!r} cannot be read: {error.strerror or error}", exit_code=IO) from error
+
+
+def _open(model_id: str | None, revision: str | None, cache_dir: Path | None) -> OpenModel:
+    if model_id is None or model_id in DEFAULT_NAMES:
         directory = default_model.checkpoint_directory(cache_root(cache_dir), _convert_gguf)
         return _open_directory(directory, default_model.NAME, "", cache_dir)
     path = Path(model_id).expanduser()

@@ -146,6 +146,7 @@ def test_the_cache_is_private(gguf_file: Path, cache: Path) -> None:
         ("./nope", "no such file or directory, and not a hub id"),
         ("a/b/c", "no such file or directory, and not a hub id"),
         ("../../etc", "no such file or directory, and not a hub id|no config.json"),
+        ("x" * 5000, "model 'x{100}' cannot be read: File name too long"),
         ("a b", "no such file or directory, and not a hub id"),
     ],
 )

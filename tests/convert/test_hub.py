@@ -1,0 +1,111 @@
+"""Hub ids, against a hub on localhost: fetched once, found offline, and every refusal one line with its exit code."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.convert.fake_hub import SHA, FakeHub, fake_hub
+from tests.convert.tiny_gguf import write_tiny_gguf
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def hub(copy_of: Callable[[str], Path]) -> Iterator[FakeHub]:
+    """One repository with a tiny model and things that must not be fetched, and one that is gated."""
+    repository = copy_of("llama")
+    (repository / "modeling_evil.py").write_text("raise SystemExit")
+    (repository / "pytorch_model.bin").write_bytes(b"pickle")
+    (repository / "consolidated.safetensors").write_bytes(b"the same weights again")
+    (repository / "original").mkdir()
+    (repository / "original" / "params.json").write_text("{}")
+    write_tiny_gguf(repository, repository / "tiny.gguf")
+    with fake_hub({"org/tiny": repository}, frozenset({"org/gated"})) as server:
+        yield server
+
+
+@pytest.fixture
+def download(hub: FakeHub, cache: Path) -> Command:
+    """`download(arguments, **environment)` runs `download-weights` against `hub`, with `cache` as the hub's cache."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "convert.cli", "download-weights", *arguments]
+        isolated = {"HF_ENDPOINT": hub.url, "HUGGINGFACE_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
+        everything = {**os.environ, **isolated, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=everything, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+def last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_model_is_fetched_into_the_hubs_own_cache(download: Command, cache: Path) -> None:
+    done = download("org/tiny")
+    snapshot = cache / "models--org--tiny" / "snapshots" / SHA
+    assert (done.returncode, done.stdout) == (0, f"org/tiny is ready in {snapshot}\n")
+    fetched = {path.name for path in snapshot.iterdir()}
+    assert fetched >= {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
+    assert not fetched & {"modeling_evil.py", "pytorch_model.bin", "consolidated.safetensors", "original", "tiny.gguf"}
+
+
+def test_a_fetched_model_needs_no_hub(download: Command, hub: FakeHub) -> None:
+    assert download("org/tiny").returncode == 0
+    hub.requests.clear()
+    assert download("org/tiny", HF_HUB_OFFLINE="1").returncode == 0
+    assert hub.requests == []
+    assert download("org/tiny", HF_ENDPOINT="http://127.0.0.1:9").returncode == 0
+
+
+def test_a_revision_can_be_a_commit(download: Command) -> None:
+    assert download("org/tiny", "--revision", SHA).returncode == 0
+
+
+def test_one_gguf_of_a_repository_is_fetched_and_converted(download: Command, cache: Path) -> None:
+    done = download("org/tiny/tiny.gguf")
+    assert done.returncode == 0, done.stderr
+    converted = list((cache / "text-generation-jax" / "converted").glob("tiny-*/manifest.json"))
+    assert len(converted) == 1
+    assert f'"revision": "{SHA}"' in converted[0].read_text()
+
+
+def test_a_download_that_breaks_off_is_resumed(download: Command, hub: FakeHub) -> None:
+    hub.cuts = 1
+    done = download("org/tiny")
+    assert done.returncode == 0, done.stderr
+    assert hub.cuts == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "code", "message"),
+    [
+        (["org/none"], {}, 2, "model 'org/none' is neither a local path nor on the hub (private models need HF_TOKEN)"),
+        (["org/tiny", "--revision", "v9"], {}, 2, "model 'org/tiny' has no revision 'v9'"),
+        (["org/tiny/no.gguf"], {}, 2, "'org/tiny/no.gguf' is not on the hub"),
+        (["org/gated"], {}, 77, "model 'org/gated' is gated: accept its licence on the hub and set HF_TOKEN"),
+        (
+            ["org/tiny"],
+            {"HF_HUB_OFFLINE": "1"},
+            69,
+            "model 'org/tiny' is not in the cache and offline mode is set",
+        ),
+        (
+            ["org/tiny"],
+            {"HF_ENDPOINT": "http://127.0.0.1:9"},
+            69,
+            "model 'org/tiny' is not in the cache and http://127.0.0.1:9 cannot be reached",
+        ),
+    ],
+)
+def test_every_refusal_is_one_line_with_its_exit_code(
+    arguments: list[str], environment: dict[str, str], code: int, message: str, download: Command
+) -> None:
+    done = download(*arguments, **environment)
+    assert (done.returncode, last_line(done)) == (code, f"error: {message}")
