@@ -30,6 +30,11 @@ from jaxengine.upload import Layout, RowFields
 STACK_BYTES = 64 << 20
 PLACES = 1024  # page-table entries one `place` call writes
 
+# A CUDA graph of the whole step: XLA's own list, and collectives, without which every all-reduce splits the graph.
+CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES"
+# Options go to each compile and not into XLA_FLAGS, where a name that a release lacks would abort the process.
+COMPILER_OPTIONS: dict[str, dict[str, str]] = {"gpu": {"xla_gpu_enable_command_buffer": CUDA_GRAPHS}}
+
 Progress = Callable[[int, int], None]
 Compiled = Callable[..., Any]
 
@@ -81,9 +86,7 @@ class Compiler:
         decoder = Decoder(shapes.spec, parameters, platform, paged_attention(attention, mesh))
         self.backbone, self.leaves = steps.Backbone.split(decoder, shapes.page_size)
         head_input_major = input_major(platform) and not shapes.spec.tied_head  # a tied head is read as the embedding
-        self.head = Linear(
-            parameters["head"], None, inputs=1, input_major=head_input_major, flat=input_major(platform)
-        )
+        self.head = Linear(parameters["head"], None, inputs=1, input_major=head_input_major, flat=input_major(platform))
         self.everywhere = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------
@@ -158,6 +161,9 @@ class Compiler:
 
     # --- compiling ----------------------------------------------------------------------------------------------
 
+    def compile(self, lowered: Any) -> Any:
+        return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.platform))
+
     def compile_all(self, progress: Progress) -> dict[Any, Compiled]:
         """Executables by name: ("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", …"""
         lowered: dict[Any, Callable[[], Any]] = {}
@@ -171,7 +177,7 @@ class Compiler:
         lowered |= {"place": self.lower_place, "take_seat": self.lower_take_seat, "allocate": self.lower_allocate}
 
         def build(name: Any) -> Compiled:
-            return lowered[name]().compile()  # type: ignore[no-any-return]
+            return self.compile(lowered[name]())
 
         before = threading.stack_size(STACK_BYTES)
         try:

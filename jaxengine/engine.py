@@ -12,13 +12,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from jaxengine.checks import check_request
 from jaxengine.compile_cache import COMPILES
 from jaxengine.compiler import Compiler, Shapes
 from jaxengine.interface import COMPILING, Description, OpenModel, Stats, StepResult
-from jaxengine.loading import load_parameters
-from jaxengine.memory import pool_pages
+from jaxengine.loading import abstract_parameters, load_parameters
+from jaxengine.memory import pool_pages, temporary_bytes
 from jaxengine.options import EngineOptions, derive_limits, resolve_dtype
 from jaxengine.pages import PagePool
 from jaxengine.runner import Drawn, InFlight, Results, Runner
@@ -29,6 +30,7 @@ from jaxengine.suspects import Suspects
 
 log = logging.getLogger(__name__)
 
+TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
 MAX_LONE_FAILURES = 3  # requests in a row that fail alone with no good step between: then it is not the requests
 
 
@@ -70,14 +72,22 @@ class Engine:
         check_divisible(spec, mesh.size)
         limits = derive_limits(options, spec, device.platform)
         dtype = resolve_dtype(options, model.source.dtype, device.platform)
-        pages = pool_pages(options, limits, spec, dtype, mesh, temporary_bytes=0)
-        shapes = Shapes(spec, limits, dtype, pages, options.page_size, min(options.max_top_logprobs, spec.vocab_size))
-        parameters = load_parameters(
-            model.source, mesh, dtype, device.platform, lambda done, total: progress("loading", done, total)
-        )
+        platform, top = device.platform, min(options.max_top_logprobs, spec.vocab_size)
         attention = "reference" if options.attention == "auto" else options.attention
-        compiler = Compiler(shapes, mesh, parameters, device.platform, attention)
-        runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
+
+        def compiler(pages: int, parameters: dict[str, Any]) -> Compiler:
+            shapes = Shapes(spec, limits, dtype, pages, options.page_size, top)
+            return Compiler(shapes, mesh, parameters, platform, attention)
+
+        trial = compiler(TRIAL_PAGES, abstract_parameters(spec, mesh, dtype, platform))
+        temporaries = 0 if platform == "cpu" else temporary_bytes(trial)
+        pages = pool_pages(options, limits, spec, dtype, mesh, temporaries)
+        parameters = load_parameters(
+            model.source, mesh, dtype, platform, lambda done, total: progress("loading", done, total)
+        )
+        runner = Runner(
+            compiler(pages, parameters), model.eos_token_ids, lambda done, total: progress(COMPILING, done, total)
+        )
         scheduler = Scheduler(
             PagePool(pages, options.page_size),
             limits.max_batch_size,
@@ -98,7 +108,7 @@ class Engine:
             max_batch_total_tokens=(pages - 1) * options.page_size,
             max_batch_size=limits.max_batch_size,
             page_size=options.page_size,
-            max_top_logprobs=shapes.top,
+            max_top_logprobs=top,
         )
         return cls(description, runner, scheduler)
 

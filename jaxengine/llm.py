@@ -1,7 +1,7 @@
 """The engine in this process, for notebooks and tests: `LLM(model).generate(prompts, SamplingParams(...))`.
 
-    from jaxengine.llm import LLM, SamplingParams
-    print(LLM().generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))[0].text)
+from jaxengine.llm import LLM, SamplingParams
+print(LLM().generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))[0].text)
 """
 
 import dataclasses

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxengine.compiler import Compiler
 from jaxengine.model.spec import ModelSpec, parameter_count, parameter_table
 from jaxengine.options import EngineOptions, Limits
 
@@ -21,13 +22,26 @@ def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int
     return page_size * per_token // devices
 
 
+def temporary_bytes(compiler: Compiler) -> int:
+    """What the largest steps need on each device besides their arguments, as XLA planned it: nothing is run."""
+    shapes = compiler.shapes
+    rows, tokens = shapes.limits.max_batch_size, shapes.limits.token_budget
+    largest = (
+        compiler.lower_backbone(shapes.mixed(tokens)),
+        compiler.lower_backbone(shapes.decode(rows)),
+        compiler.lower_draw(rows, greedy=False),
+    )
+    analyses = [compiler.compile(lowered).memory_analysis() for lowered in largest]
+    return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
+
+
 def pool_pages(
-    options: EngineOptions, limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, temporary_bytes: int
+    options: EngineOptions, limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, temporaries: int
 ) -> int:
     """Pages of the pool, the sink included; never fewer than the longest request needs.
 
     Args:
-        temporary_bytes: what the largest step needs besides its arguments, per device.
+        temporaries: bytes the largest step needs besides its arguments, per device.
 
     Raises:
         DoesNotFit: the longest request does not fit, or fewer tokens do than `max_batch_total_tokens` asks for.
@@ -38,7 +52,7 @@ def pool_pages(
     if device.platform == "cpu":
         budget = CPU_POOL_BYTES
     else:
-        fixed = _fixed_bytes(spec, limits, dtype, mesh.size) + temporary_bytes + RESERVED_BYTES
+        fixed = _fixed_bytes(spec, limits, dtype, mesh.size) + temporaries + RESERVED_BYTES
         budget = int(_device_bytes(device) * options.memory_fraction) - fixed
     fit = budget // page_bytes(spec, options.page_size, dtype, mesh.size) - 1
     wanted = options.max_batch_total_tokens
