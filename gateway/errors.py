@@ -1,0 +1,58 @@
+"""Why a request was refused or failed, before any dialect words it.
+
+The routes raise `RequestError`; `gateway.tgi.errors` and `gateway.openai.errors` turn its kind into their status,
+body and headers. Messages are ours: they never carry a library's exception text or the client's input at length.
+"""
+
+from enum import Enum, auto
+
+from jaxengine.rpc import engine_pb2 as pb
+
+
+class Kind(Enum):
+    MALFORMED = auto()  # not JSON, not UTF-8
+    MEDIA_TYPE = auto()
+    UNAUTHORIZED = auto()
+    SHAPE = auto()  # JSON, but not the fields or types of this route
+    INVALID = auto()  # the right shape, a value we can't serve
+    CONTEXT_LENGTH = auto()
+    TEMPLATE = auto()
+    MODEL_NOT_FOUND = auto()
+    OVERLOADED = auto()
+    UNAVAILABLE = auto()  # engine starting, draining or restarting
+    DEADLINE = auto()
+    GENERATION = auto()  # failed inside the engine
+    INTERNAL = auto()  # a bug of ours
+
+
+class RequestError(Exception):
+    """A request that ends without an answer."""
+
+    def __init__(self, kind: Kind, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    @classmethod
+    def invalid(cls, message: str, param: str | None = None) -> "RequestError":
+        return cls(Kind.INVALID, message, param=param)
+
+
+class ClientGone(Exception):
+    """The client closed the connection: nobody is left to answer."""
+
+
+def engine_failure(event: pb.RequestEvent) -> RequestError | None:
+    """The error a finishing event stands for, or None where it is an ordinary end."""
+    finish = event.finish
+    if finish == pb.DEADLINE:
+        return RequestError(Kind.DEADLINE, "the request's deadline passed before it was finished")
+    if finish == pb.CANCELLED:
+        return RequestError(Kind.UNAVAILABLE, "the server is shutting down", retry_after=5)
+    if finish == pb.INVALID:
+        return RequestError(Kind.INVALID, event.error or "the engine refused the request")
+    if finish == pb.ERROR:
+        return RequestError(Kind.GENERATION, event.error or "generation failed")
+    return None

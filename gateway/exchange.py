@@ -1,0 +1,140 @@
+"""One request from its validated body to its last token: permits, clock and metrics.
+
+Every exchange is counted once and ends in one of success, refusal, failure or a client that left. Nothing here knows
+a dialect.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+from types import TracebackType
+
+from gateway.admission import Overloaded, Ticket
+from gateway.engine_client import EngineUnavailable
+from gateway.errors import ClientGone, Kind, RequestError
+from gateway.generation import Step, Transcript, run_all
+from gateway.metrics import Failure, Served
+from gateway.state import Gateway
+from gateway.text import TextModel
+from jaxengine.rpc import engine_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+CAUSES: dict[Kind, Failure] = {
+    Kind.TEMPLATE: "template",
+    Kind.OVERLOADED: "overloaded",
+    Kind.UNAVAILABLE: "unavailable",
+    Kind.DEADLINE: "generation",
+    Kind.GENERATION: "generation",
+    Kind.INTERNAL: "generation",
+}
+
+
+def as_request_error(error: BaseException) -> RequestError:
+    """Any exception as one a dialect can word; what we did not foresee is logged and told without detail."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, Overloaded):
+        return RequestError(Kind.OVERLOADED, str(error), retry_after=error.retry_after)
+    if isinstance(error, EngineUnavailable):
+        return RequestError(Kind.UNAVAILABLE, str(error), retry_after=error.retry_after)
+    logger.error("unexpected failure in a request", exc_info=error)
+    return RequestError(Kind.INTERNAL, "internal error")
+
+
+def _cause(error: BaseException) -> Failure:
+    if isinstance(error, asyncio.CancelledError | GeneratorExit | ClientGone):
+        return "dropped"
+    if isinstance(error, Overloaded):
+        return "overloaded"
+    if isinstance(error, EngineUnavailable):
+        return "unavailable"
+    return CAUSES.get(error.kind, "validation") if isinstance(error, RequestError) else "generation"
+
+
+def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
+    """The model being served. Raises EngineUnavailable when there is none, or the server is about to stop."""
+    description, model = gateway.engine.description, gateway.texts.current
+    if gateway.draining:
+        raise EngineUnavailable("the server is shutting down", gateway.engine.retry_after)
+    if not gateway.ready or description is None or model is None:
+        raise EngineUnavailable("the model is not ready", gateway.engine.retry_after)
+    return model, description
+
+
+class Exchange:
+    """A `with` block around everything done for one request."""
+
+    def __init__(self, gateway: Gateway, arrival: float | None = None) -> None:
+        self._gateway = gateway
+        self._stack = ExitStack()
+        self._ticket: Ticket | None = None
+        self._transcripts: list[Transcript] = []
+        self.arrival = time.perf_counter() if arrival is None else arrival
+        self.submitted = self.arrival
+        self.ended = self.arrival
+
+    def __enter__(self) -> "Exchange":
+        self._gateway.metrics.received()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if error is not None:
+            self._gateway.metrics.failed(_cause(error))
+        elif self._transcripts:
+            self._gateway.metrics.succeeded(self.served())
+
+    def admit(self, copies: int) -> None:
+        """Take one permit per sequence until the block ends. Raises Overloaded or RequestError."""
+        limit = self._gateway.admission.max_requests
+        if copies > limit:
+            raise RequestError.invalid(f"the request asks for {copies} sequences, the server runs at most {limit}")
+        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies))
+
+    async def run(self, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
+        """Steps of all sequences as they come. `admit` must have been called."""
+        assert self._ticket is not None, "run before admit"
+        self._transcripts = transcripts
+        self._ticket.queue(sum(len(each.prompt_ids) for each in transcripts))
+        self.submitted = last = time.perf_counter()
+        metrics = self._gateway.metrics
+        first = True
+        async with aclosing(run_all(self._gateway.engine, transcripts)) as steps:
+            async for index, step in steps:
+                now = time.perf_counter()
+                if first:
+                    self._ticket.started()
+                    metrics.first_token(now - self.arrival)
+                elif step.tokens:
+                    metrics.next_token((now - last) / len(step.tokens))
+                first, last = False, now
+                yield index, step
+        self.ended = time.perf_counter()
+
+    async def collect(self, transcripts: list[Transcript]) -> list[list[Step]]:
+        """Run to the end: every sequence's steps."""
+        collected: list[list[Step]] = [[] for _ in transcripts]
+        async with aclosing(self.run(transcripts)) as steps:
+            async for index, step in steps:
+                collected[index].append(step)
+        return collected
+
+    def served(self) -> Served:
+        """Tokens over all sequences; the queue time of the first one."""
+        total = self.ended - self.arrival
+        validation = self.submitted - self.arrival
+        queue = min(self._transcripts[0].prompt.queue_seconds, max(0.0, total - validation))
+        return Served(
+            input_tokens=sum(len(each.prompt_ids) for each in self._transcripts),
+            generated_tokens=sum(each.generated for each in self._transcripts),
+            max_new_tokens=sum(each.request.max_new_tokens for each in self._transcripts),
+            validation=validation,
+            queue=queue,
+            inference=max(0.0, total - validation - queue),
+            total=total,
+        )

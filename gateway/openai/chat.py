@@ -1,0 +1,125 @@
+"""`/v1/chat/completions`: messages through the model's template, and the answer as a message or as deltas."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import Request, Response
+
+from gateway.exchange import Exchange, serving
+from gateway.generation import Manner, Step, Transcript
+from gateway.openai import sampling
+from gateway.openai.envelope import DONE, Envelope, ending, usage
+from gateway.openai.logprobs import VisibleTokens, chat_logprobs
+from gateway.openai.schemas import ChatRequest
+from gateway.state import Gateway
+from gateway.text import TextModel
+from gateway.wire import json_bytes, json_text
+from jaxengine.rpc import engine_pb2 as pb
+
+
+async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> Response:
+    """The whole answer."""
+    with Exchange(gateway, arrival) as exchange:
+        transcripts, description = await _begin(gateway, exchange, body)
+        envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
+        collected = await exchange.collect(transcripts)
+        choices = [
+            _choice(body, index, transcript, steps)
+            for index, (transcript, steps) in enumerate(zip(transcripts, collected, strict=True))
+        ]
+        return envelope.answer(choices, usage(transcripts))
+
+
+def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:
+    logprobs = None
+    if body.logprobs:
+        merged = Step([token for step in steps for token in step.tokens], "", transcript.finish, None)
+        tokens = VisibleTokens(transcript).take(merged)
+        logprobs = chat_logprobs(transcript.model.tokenizer, tokens, body.top_logprobs or 0)
+    message = {"role": "assistant", "content": transcript.text, "refusal": None}
+    return {"index": index, "message": message, "logprobs": logprobs, **ending(transcript)}
+
+
+async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
+    """Chunks: per choice its role, its text, its end; then usage if asked for; then `[DONE]`."""
+    with Exchange(gateway, arrival) as exchange:
+        transcripts, description = await _begin(gateway, exchange, body)
+        envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
+        choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
+        async with aclosing(exchange.run(transcripts)) as steps:
+            async for index, step in steps:
+                for choice in choices[index].of(step):
+                    yield envelope.chunk(choice, transcripts)
+        if body.include_usage:
+            yield envelope.with_usage(b"", usage(transcripts))
+        yield DONE
+
+
+class _Deltas:
+    """The chunks of one choice, without their envelope."""
+
+    def __init__(self, body: ChatRequest, index: int, transcript: Transcript) -> None:
+        self._index, self._transcript = index, transcript
+        self._began = False
+        self._visible = VisibleTokens(transcript) if body.logprobs else None
+        self._top = body.top_logprobs or 0
+
+    def of(self, step: Step) -> list[bytes]:
+        chunks = []
+        if not self._began:
+            self._began = True
+            chunks.append(self._chunk({"role": "assistant", "content": ""}, None))
+        tokens = self._visible.take(step) if self._visible is not None else []
+        if tokens:
+            logprobs = chat_logprobs(self._transcript.model.tokenizer, tokens, self._top)
+            chunks.append(self._chunk({"content": step.text}, logprobs))
+        elif step.text:
+            chunks.append(
+                f'{{"index":{self._index},"delta":{{"content":{json_text(step.text)}}},'
+                '"logprobs":null,"finish_reason":null}'.encode()
+            )
+        if step.finish is not None:
+            fields = {"index": self._index, "delta": {}, "logprobs": None, **ending(self._transcript)}
+            chunks.append(json_bytes(fields))
+        return chunks
+
+    def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None) -> bytes:
+        return json_bytes({"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+
+
+async def _begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tuple[list[Transcript], pb.Description]:
+    """Validate, admit, render and tokenise: one transcript per choice."""
+    model, description = serving(gateway)
+    sampling.check_model(body.model, description)
+    sampling.check_limits(body, gateway.options, description)
+    top = sampling.top_logprobs(body.top_logprobs, "top_logprobs", description)
+    exchange.admit(body.choices)
+    prompt = sampling.truncated(await _prompt(model, body), body, gateway.max_input_tokens)
+    limit = sampling.new_tokens(
+        prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages"
+    )
+    requests = sampling.generate_requests(body, prompt, limit, model, top_logprobs=top)
+    manner = Manner(
+        keep_stop=bool(body.include_stop_str_in_output),
+        show_end=bool(body.include_stop_str_in_output),
+        skip_special=body.skip_special_tokens is not False,
+        length_first=False,
+    )
+    return [Transcript(model, each, prompt, body.stops, manner) for each in requests], description
+
+
+async def _prompt(model: TextModel, body: ChatRequest) -> list[int]:
+    continues = bool(body.continue_final_message)
+    text = await model.render(
+        messages=[message.fields(_role(model, message.role)) for message in body.messages],
+        add_generation_prompt=body.add_generation_prompt is not False and not continues,
+        continue_final_message=continues,
+        variables=body.template_variables,
+    )
+    return await model.encode(text, add_special_tokens=bool(body.add_special_tokens), field="messages")
+
+
+def _role(model: TextModel, role: str) -> str:
+    """`developer` is OpenAI's newer word for `system`; few templates know it."""
+    return "system" if role == "developer" and not model.knows_developer else role

@@ -1,0 +1,153 @@
+"""`/v1/completions`: plain prompts, one or several, as texts or token ids."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import Request, Response
+
+from gateway.errors import RequestError
+from gateway.exchange import Exchange, serving
+from gateway.generation import Manner, Step, TokenText, Transcript
+from gateway.openai import sampling
+from gateway.openai.envelope import DONE, Envelope, ending, usage
+from gateway.openai.logprobs import VisibleTokens, completion_logprobs, prompt_offsets
+from gateway.openai.schemas import CompletionRequest
+from gateway.state import Gateway
+from gateway.text import TextModel
+from gateway.tokenizer import refuse_unknown_ids
+from gateway.wire import json_bytes, json_text
+from jaxengine.rpc import engine_pb2 as pb
+
+
+async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
+    """The whole answer; choice `i * n + j` is the j-th of prompt i."""
+    with Exchange(gateway, arrival) as exchange:
+        choices, description = await _begin(gateway, exchange, body)
+        envelope = Envelope(request, description, body, "cmpl", "text_completion")
+        transcripts = [choice.transcript for choice in choices]
+        collected = await exchange.collect(transcripts)
+        fields = [choice.whole(steps) for choice, steps in zip(choices, collected, strict=True)]
+        return envelope.answer(fields, usage(transcripts, generated=_generated(body)))
+
+
+async def stream(
+    request: Request, gateway: Gateway, body: CompletionRequest, arrival: float
+) -> AsyncGenerator[bytes, None]:
+    """Chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
+    with Exchange(gateway, arrival) as exchange:
+        choices, description = await _begin(gateway, exchange, body)
+        envelope = Envelope(request, description, body, "cmpl", "text_completion")
+        transcripts = [choice.transcript for choice in choices]
+        async with aclosing(exchange.run(transcripts)) as steps:
+            async for index, step in steps:
+                for chunk in choices[index].chunks(step):
+                    yield envelope.chunk(chunk, transcripts)
+        if body.include_usage:
+            yield envelope.with_usage(b"", usage(transcripts, generated=_generated(body)))
+        yield DONE
+
+
+def _generated(body: CompletionRequest) -> int | None:
+    """0 where the one token the engine must make was not asked for."""
+    return 0 if body.new_tokens == 0 else None
+
+
+class _Choice:
+    """One sequence, and the prompt text it echoes."""
+
+    def __init__(self, body: CompletionRequest, index: int, transcript: Transcript, echo: str) -> None:
+        self.transcript = transcript
+        self._index, self._echo = index, echo
+        self._silent = body.new_tokens == 0
+        self._lists_logprobs = body.logprobs is not None
+        self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
+        self._visible = VisibleTokens(transcript)
+        self._began = False
+
+    def whole(self, steps: list[Step]) -> dict[str, Any]:
+        prompt = next((step.prompt for step in steps if step.prompt is not None), None)
+        tokens = [token for step in steps for token in step.tokens]
+        merged = Step(tokens, self.transcript.text, self.transcript.finish, prompt)
+        return self._fields(merged, self._echo)
+
+    def chunks(self, step: Step) -> list[bytes]:
+        """At most one chunk; the echo comes with the first."""
+        echo = "" if self._began else self._echo
+        first, self._began = not self._began, True
+        if self._lists_logprobs:
+            fields = self._fields(step, echo)
+            shows = fields["text"] or fields["logprobs"]["tokens"] or step.finish is not None
+            return [json_bytes(fields)] if shows else []
+        if step.finish is not None or (first and echo):
+            return [json_bytes(self._fields(step, echo))]
+        if not step.text:
+            return []
+        text = json_text(step.text)
+        return [f'{{"index":{self._index},"text":{text},"logprobs":null,"finish_reason":null}}'.encode()]
+
+    def _fields(self, step: Step, echo: str) -> dict[str, Any]:
+        end = ending(self.transcript) if step.finish is not None else {"finish_reason": None}
+        text = echo if self._silent else echo + step.text
+        return {"index": self._index, "text": text, "logprobs": self._logprobs(step), **end}
+
+    def _logprobs(self, step: Step) -> dict[str, Any] | None:
+        if not self._lists_logprobs:
+            return None
+        tokenizer = self.transcript.model.tokenizer
+        shown = [] if self._silent else self._visible.take(step)
+        tokens: list[TokenText | pb.Token] = list(shown)
+        offsets = [len(self._echo) + token.start for token in shown]
+        if self._echoes_logprobs and step.prompt is not None:
+            tokens = [*step.prompt.tokens, *tokens]
+            offsets = prompt_offsets(tokenizer, step.prompt.tokens) + offsets
+        return completion_logprobs(tokenizer, tokens, offsets)
+
+
+async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
+    """Validate, admit and tokenise: one choice per prompt and `n`."""
+    model, description = serving(gateway)
+    sampling.check_model(body.model, description)
+    sampling.check_limits(body, gateway.options, description)
+    top = sampling.top_logprobs(body.logprobs, "logprobs", description)
+    most = gateway.options.max_client_batch_size
+    if len(body.prompts) > most:
+        raise RequestError.invalid(f"prompt takes at most {most} prompts, given {len(body.prompts)}", "prompt")
+    exchange.admit(len(body.prompts) * body.choices)
+    manner = Manner(
+        keep_stop=bool(body.include_stop_str_in_output),
+        show_end=bool(body.include_stop_str_in_output),
+        skip_special=body.skip_special_tokens is not False,
+        length_first=False,
+    )
+    choices: list[_Choice] = []
+    for prompt in body.prompts:
+        ids = await _ids(model, body, prompt, description.vocab_size)
+        ids = sampling.truncated(ids, body, gateway.max_input_tokens)
+        limit = sampling.new_tokens(
+            ids, max(1, body.new_tokens), gateway.max_input_tokens, description.max_total_tokens, "prompt"
+        )
+        requests = sampling.generate_requests(
+            body, ids, limit, model, top_logprobs=top, prompt_logprobs=bool(body.echo) and body.logprobs is not None
+        )
+        echo = _echo(model, body, prompt, ids)
+        for each in requests:
+            transcript = Transcript(model, each, ids, body.stops, manner)
+            choices.append(_Choice(body, len(choices), transcript, echo))
+    return choices, description
+
+
+async def _ids(model: TextModel, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
+    if isinstance(prompt, str):
+        return await model.encode(prompt, add_special_tokens=body.add_special_tokens is not False, field="prompt")
+    refuse_unknown_ids(prompt, vocab_size, "prompt")
+    return prompt
+
+
+def _echo(model: TextModel, body: CompletionRequest, prompt: str | list[int], ids: list[int]) -> str:
+    """The prompt as text; what is left of it where it was truncated."""
+    if not body.echo:
+        return ""
+    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+        return prompt
+    return model.tokenizer.decode(ids, skip_special_tokens=True)

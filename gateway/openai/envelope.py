@@ -1,0 +1,70 @@
+"""What all answers of one `/v1` request share: id, time, model, fingerprint, usage, and the bytes of its chunks.
+
+The part of a chunk that never changes is serialised once per request: a stream has thousands of them.
+"""
+
+import time
+from typing import Any
+
+from fastapi import Request, Response
+
+from gateway.generation import Finish, Transcript
+from gateway.openai.identity import fingerprint, request_id
+from gateway.openai.schemas import Common
+from gateway.wire import json_bytes
+from jaxengine.rpc import engine_pb2 as pb
+
+DONE = b"data: [DONE]\n\n"
+FINISH_REASONS = {Finish.LENGTH: "length", Finish.EOS: "stop", Finish.STOP: "stop", Finish.STOP_TOKEN: "stop"}
+
+
+class Envelope:
+    """The frame around one request's choices."""
+
+    def __init__(self, request: Request, description: pb.Description, body: Common, prefix: str, object: str) -> None:
+        self.fields: dict[str, Any] = {
+            "id": f"{prefix}-{request_id(request)}",
+            "object": object,
+            "created": int(time.time()),
+            "model": description.model_id,
+            "system_fingerprint": fingerprint(description),
+        }
+        self._head = b"data: " + json_bytes(self.fields)[:-1] + b',"choices":['
+        self._continuous = body.continuous_usage
+        self._tail = b'],"usage":null}\n\n' if body.include_usage else b"]}\n\n"
+
+    def chunk(self, choice: bytes, transcripts: list[Transcript]) -> bytes:
+        """One event with one choice (or with none, where `choice` is empty)."""
+        if self._continuous:
+            return self.with_usage(choice, usage(transcripts))
+        return self._head + choice + self._tail
+
+    def with_usage(self, choice: bytes, counts: dict[str, Any]) -> bytes:
+        return self._head + choice + b'],"usage":' + json_bytes(counts) + b"}\n\n"
+
+    def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any]) -> Response:
+        """The whole answer of a request that does not stream."""
+        content = json_bytes({**self.fields, "choices": choices, "usage": counts})
+        return Response(content, media_type="application/json")
+
+
+def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:
+    """Tokens spent: every distinct prompt once, every generated token.
+
+    `generated` overrides the count where generated tokens were not asked for.
+    """
+    prompts = {id(each.prompt_ids): each for each in transcripts}.values()
+    prompt_tokens = sum(len(each.prompt_ids) for each in prompts)
+    completion_tokens = sum(each.generated for each in transcripts) if generated is None else generated
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(each.prompt.cached_tokens for each in prompts)},
+    }
+
+
+def ending(transcript: Transcript) -> dict[str, Any]:
+    """Why a choice ended; `stop_reason` is the stop text or id that did it, as in vLLM."""
+    assert transcript.finish is not None, "asked for the end of a choice that goes on"
+    return {"finish_reason": FINISH_REASONS[transcript.finish], "stop_reason": transcript.stop_reason}

@@ -1,0 +1,91 @@
+"""Logprobs in OpenAI's two layouts.
+
+Only tokens that are part of the answer's text are listed: not the token that ended it, nor what a stop string cut
+off. A masked token's -inf is written as -9999, JSON having no infinity.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.generation import Finish, Step, TokenText, Transcript
+from gateway.tokenizer import Tokenizer
+from gateway.wire import short_float
+from jaxengine.rpc import engine_pb2 as pb
+
+MASKED = -9999.0
+
+
+class VisibleTokens:
+    """Tokens of one choice, let out together with their text, which a possible stop string may hold back."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._waiting: list[TokenText] = []
+
+    def take(self, step: Step) -> list[TokenText]:
+        """The tokens whose text has been released by now and was not before."""
+        self._waiting += step.tokens
+        finish, released = step.finish, self._transcript.released
+        if finish in (Finish.EOS, Finish.STOP_TOKEN) and not self._transcript.manner.show_end:
+            self._waiting.pop()
+        if finish is not None and finish is not Finish.STOP:
+            out, self._waiting = self._waiting, []
+            return out
+        count = sum(token.start < released for token in self._waiting)
+        out, self._waiting = self._waiting[:count], self._waiting[count:]
+        return out
+
+
+def chat_logprobs(tokenizer: Tokenizer, tokens: list[TokenText], top: int) -> dict[str, Any]:
+    """`{"content": [{token, logprob, bytes, top_logprobs}]}`."""
+    content = [
+        _entry(tokenizer, token) | {"top_logprobs": [_entry(tokenizer, each) for each in token.top[:top]]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _entry(tokenizer: Tokenizer, token: TokenText | pb.Alternative) -> dict[str, Any]:
+    exact = tokenizer.token_bytes(token.id)
+    return {
+        "token": exact.decode("utf-8", errors="replace"),
+        "logprob": _number(token.logprob),
+        "bytes": list(exact),
+    }
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, tokens: Sequence[TokenText | pb.Token], offsets: list[int]
+) -> dict[str, Any]:
+    """`{tokens, token_logprobs, top_logprobs, text_offset}`; the prompt's first token has no logprob."""
+    return {
+        "tokens": [tokenizer.token_text(token.id) for token in tokens],
+        "token_logprobs": [None if math.isnan(token.logprob) else _number(token.logprob) for token in tokens],
+        "top_logprobs": [None if math.isnan(token.logprob) else _alternatives(tokenizer, token) for token in tokens],
+        "text_offset": offsets,
+    }
+
+
+def _alternatives(tokenizer: Tokenizer, token: TokenText | pb.Token) -> dict[str, float]:
+    """Text to logprob, most likely first; the token itself is always among them.
+
+    Of two ids with the same text the likelier one counts.
+    """
+    found: dict[str, float] = {}
+    for each in (*token.top, token):
+        found.setdefault(tokenizer.token_text(each.id), _number(each.logprob))
+    return found
+
+
+def prompt_offsets(tokenizer: Tokenizer, tokens: Sequence[pb.Token]) -> list[int]:
+    """Where each prompt token starts in the echoed text; special tokens take no room in it."""
+    offsets, position = [], 0
+    for token in tokens:
+        offsets.append(position)
+        position += 0 if tokenizer.is_special(token.id) else len(tokenizer.token_text(token.id))
+    return offsets
+
+
+def _number(logprob: float) -> float:
+    return short_float(logprob) if math.isfinite(logprob) else MASKED

@@ -1,0 +1,127 @@
+"""What a `/v1` request asks of the engine, as one `pb.Generate` per choice.
+
+What the request leaves open is the model author's recommendation (generation_config.json), then OpenAI's default.
+Temperature 0 and top_p 0 both mean greedy.
+"""
+
+import secrets
+
+from gateway.errors import Kind, RequestError
+from gateway.openai.schemas import Common
+from gateway.options import Options
+from gateway.text import TextModel
+from gateway.tokenizer import refuse_unknown_ids
+from jaxengine.rpc import engine_pb2 as pb
+
+GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
+
+
+def check_limits(body: Common, options: Options, description: pb.Description) -> None:
+    """Limits that depend on the server rather than the protocol. Raises RequestError."""
+    if len(body.stops) > options.max_stop_sequences:
+        limit = options.max_stop_sequences
+        raise RequestError.invalid(f"stop takes at most {limit} texts, given {len(body.stops)}", "stop")
+    refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
+    refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
+
+
+def check_model(name: str | None, description: pb.Description) -> None:
+    """No name, the served model's, or `tgi`, which TGI's documentation uses throughout. Raises RequestError."""
+    if name not in (None, "", "tgi", description.model_id):
+        raise RequestError(Kind.MODEL_NOT_FOUND, "the model does not exist; see /v1/models", param="model")
+
+
+def top_logprobs(asked: int | None, field: str, description: pb.Description) -> int:
+    """How many alternatives to report per token. Raises RequestError above what the engine can."""
+    if (asked or 0) > description.max_top_logprobs:
+        raise RequestError.invalid(f"{field} must be at most {description.max_top_logprobs}, given {asked}", field)
+    return asked or 0
+
+
+def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[int]:
+    """The end of `prompt` that `truncate_prompt_tokens` asks for."""
+    if body.truncate_prompt_tokens is None:
+        return prompt
+    keep = max_input_tokens if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
+    return prompt[-keep:]
+
+
+def new_tokens(prompt: list[int], wanted: int | None, max_input_tokens: int, max_total_tokens: int, field: str) -> int:
+    """How many tokens may be generated: what is wanted, as far as the context has room.
+
+    Raises:
+        RequestError: the prompt is empty or too long, or more is wanted than the whole context holds.
+    """
+    if not prompt:
+        raise RequestError.invalid(f"{field} holds no tokens", field)
+    if len(prompt) > max_input_tokens:
+        raise RequestError(
+            Kind.CONTEXT_LENGTH,
+            f"This model's maximum context length is {max_total_tokens} tokens, at most {max_input_tokens} of them "
+            f"for the prompt, but {field} has {len(prompt)} tokens",
+            param=field,
+        )
+    if wanted is not None and wanted > max_total_tokens:
+        raise RequestError(
+            Kind.CONTEXT_LENGTH,
+            f"This model's maximum context length is {max_total_tokens} tokens, but max_tokens is {wanted}",
+            param="max_tokens",
+        )
+    room = max_total_tokens - len(prompt)
+    return room if wanted is None else min(wanted, room)
+
+
+def generate_requests(
+    body: Common,
+    prompt: list[int],
+    limit: int,
+    model: TextModel,
+    *,
+    top_logprobs: int,
+    prompt_logprobs: bool = False,
+) -> list[pb.Generate]:
+    """One engine request per choice. A given seed counts up over the choices, or they would all be the same."""
+    if (body.min_tokens or 0) > limit:
+        raise RequestError.invalid(
+            f"min_tokens is {body.min_tokens}, but at most {limit} can be generated", "min_tokens"
+        )
+    seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
+    requests = []
+    for number in range(body.choices):
+        sampling = _sampling(body, model.defaults)
+        sampling.seed = (seed + number) % 2**64
+        sampling.top_logprobs = top_logprobs
+        sampling.prompt_logprobs = prompt_logprobs
+        requests.append(
+            pb.Generate(
+                prompt=prompt,
+                sampling=sampling,
+                max_new_tokens=limit,
+                min_new_tokens=body.min_tokens or 0,
+                stop_token_ids=body.stop_token_ids or [],
+                ignore_eos=bool(body.ignore_eos),
+                cache_salt=(body.cache_salt or "").encode(),
+                priority=body.priority or 0,
+            )
+        )
+    return requests
+
+
+def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
+    def chosen(name: str, otherwise: float) -> float:
+        given = getattr(body, name)
+        return float(defaults.get(name, otherwise) if given is None else given)
+
+    temperature, top_p = chosen("temperature", 1.0), chosen("top_p", 1.0)
+    greedy = temperature < GREEDY_TEMPERATURE or top_p == 0.0
+    return pb.Sampling(
+        temperature=0.0 if greedy else temperature,
+        top_p=1.0 if greedy else top_p,
+        top_k=max(0, int(chosen("top_k", 0))),
+        min_p=chosen("min_p", 0.0),
+        typical_p=chosen("typical_p", 1.0),
+        repetition_penalty=chosen("repetition_penalty", 1.0),
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        logit_bias={int(key): value for key, value in (body.logit_bias or {}).items()},
+    )

@@ -1,0 +1,61 @@
+"""Fields of `/v1` that this server knows and does not serve.
+
+A field that changes the answer must not be ignored: a client that asked for JSON and got prose has been lied to.
+Each name lists the values that ask for nothing; `null` always does. Hints that only affect cost or bookkeeping
+(`user`, `store`, `service_tier`, `prediction`, `parallel_tool_calls` …) are absent here and ignored.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.errors import RequestError
+
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "prompt_logprobs": (),
+    "logprob_token_ids": (),
+    "prompt_embeds": (),
+    "echo": (False,),  # of chats; completions declare it
+    "chat_template": (),
+    "documents": ([],),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "json_schema": (),
+    "regex": (),
+    "ebnf": (),
+    "grammar": (),
+    "lora_path": (),
+    "logits_processors": ([],),
+    "custom_logit_processor": (),
+    "vllm_xargs": (),
+    "repetition_detection": (),
+    "thinking_token_budget": (-1,),
+    "watermarking": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+}
+
+
+def refuse_unsupported(fields: Mapping[str, Any]) -> None:
+    """Raise RequestError naming the first field that asks for something we don't do."""
+    for name, harmless in UNSUPPORTED.items():
+        value = fields.get(name)
+        if value is not None and value not in harmless:
+            raise RequestError.invalid(f"{name} is not supported", name)

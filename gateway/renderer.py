@@ -1,0 +1,117 @@
+"""Renders chat templates in a process of its own, because only a process can be stopped.
+
+No sandbox bounds the time or memory of a template, and a thread that hangs keeps its core. So one helper process with
+a memory limit reads a JSON line per chat and answers with one; a chat that takes longer than `TIME_LIMIT` costs the
+helper its life, and the next chat starts a new one (0.15 s). A render and its two pipe hops take about 0.2 ms.
+The helper inherits no environment but what Python needs: no keys, no tokens.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import sys
+from typing import Any
+
+from gateway.errors import Kind, RequestError
+from gateway.template import ChatTemplate, TemplateError
+
+TIME_LIMIT = 2.0  # seconds per chat
+START_LIMIT = 30.0  # of a fresh helper on a busy machine
+MEMORY_LIMIT = 512 << 20  # bytes of address space
+ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LANG", "TZ")
+MAX_LINE = 64 << 20
+
+
+class Renderer:
+    """One template behind one helper process, started on first use."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str], max_characters: int) -> None:
+        self._setup = [source, special_tokens, max_characters]
+        self._helper: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def render(self, **chat: Any) -> str:
+        """`ChatTemplate.render(**chat)`. Raises RequestError of kind TEMPLATE."""
+        async with self._turn:
+            helper = self._helper or await self._start()
+            try:
+                answer = await asyncio.wait_for(_ask(helper, chat), TIME_LIMIT)
+            except BaseException as error:  # also a cancelled request: its answer would be read by the next one
+                await self.close()
+                if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError | ValueError):
+                    raise _failed("the chat template took too much time or memory on these messages") from error
+                raise
+        if "error" in answer:
+            raise _failed(answer["error"])
+        return str(answer["text"])
+
+    async def close(self) -> None:
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            with contextlib.suppress(ProcessLookupError):
+                helper.kill()
+            await helper.wait()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        helper = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway.renderer"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=MAX_LINE,
+            env=environment,
+        )
+        self._helper = helper
+        try:
+            answer = await asyncio.wait_for(_ask(helper, self._setup), START_LIMIT)
+        except BaseException:
+            await self.close()
+            raise
+        if "error" in answer:
+            raise _failed(answer["error"])
+        return helper
+
+
+def _failed(message: str) -> RequestError:
+    return RequestError(Kind.TEMPLATE, message, param="messages")
+
+
+async def _ask(helper: asyncio.subprocess.Process, question: Any) -> dict[str, Any]:
+    assert helper.stdin is not None and helper.stdout is not None
+    helper.stdin.write(json.dumps(question).encode() + b"\n")
+    await helper.stdin.drain()
+    line = await helper.stdout.readline()
+    if not line.endswith(b"\n"):
+        raise asyncio.IncompleteReadError(line, None)
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def main() -> None:
+    """The helper: one setup line, then one answer per chat until the gateway closes the pipe."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    source, special_tokens, max_characters = json.loads(sys.stdin.buffer.readline())
+    try:
+        template = ChatTemplate(source, special_tokens, max_characters)
+    except TemplateError as error:
+        _answer({"error": str(error)})
+        return
+    _answer({"text": ""})
+    for line in sys.stdin.buffer:
+        try:
+            _answer({"text": template.render(**json.loads(line))})
+        except TemplateError as error:
+            _answer({"error": str(error)})
+
+
+def _answer(value: dict[str, str]) -> None:
+    sys.stdout.buffer.write(json.dumps(value).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The model's chat template: messages to one prompt string, as transformers' `apply_chat_template` renders them.
+
+A template is a program that came with a model, so it runs in Jinja's immutable sandbox with little in reach, and with
+products, powers, ranges and output bounded. What the sandbox can't bound (time, memory of clever string building) is
+bounded by the process `gateway.renderer` runs this in. Templates never come from a request.
+
+As in transformers, text of a message that spells a control token becomes that token when the prompt is encoded:
+the ids equal the reference's. Deployments that take untrusted text into a trusted prompt must filter it.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.ext import loopcontrols as LoopControls
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_PRODUCT = 1_000_000  # length of a repeated sequence, or bits of a number
+MAX_RANGE = 10_000
+CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space tells whether the template trims messages
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+
+
+class TemplateError(Exception):
+    """The template refused these messages, or broke on them. The message is the template's own, or one line of ours."""
+
+
+class ChatTemplate:
+    """A compiled template and the special tokens it may mention.
+
+    Raises:
+        TemplateError: the source is not valid Jinja.
+    """
+
+    def __init__(self, source: str, special_tokens: dict[str, str], max_characters: int) -> None:
+        self._special_tokens = special_tokens
+        self._max_characters = max_characters
+        try:
+            self._template = _Sandbox().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(f"the chat template is not valid: {error.message} (line {error.lineno})") from error
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool = False,
+        variables: dict[str, Any] | None = None,
+    ) -> str:
+        """The prompt for `messages`. With `continue_final_message` it ends inside the last one, for the model to go on.
+
+        Raises:
+            TemplateError: see there.
+        """
+        if continue_final_message:
+            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + CONTINUE_MARK}]
+        values: dict[str, Any] = {
+            "tools": None,
+            "documents": None,
+            **self._special_tokens,
+            **(variables or {}),
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._run(values)
+        return _cut_at_mark(text) if continue_final_message else text
+
+    def _run(self, values: dict[str, Any]) -> str:
+        parts: list[str] = []
+        room = self._max_characters
+        try:
+            for part in self._template.generate(values):
+                room -= len(part)
+                if room < 0:
+                    raise TemplateError(f"the chat template wrote more than {self._max_characters} characters")
+                parts.append(part)
+        except jinja2.TemplateError as error:
+            raise TemplateError(str(error.message or "the chat template failed")[:500]) from error
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
+            raise TemplateError("the chat template does not support these messages") from error
+        return "".join(parts)
+
+
+def _cut_at_mark(text: str) -> str:
+    at = text.rfind(CONTINUE_MARK.strip())
+    if at < 0:
+        raise TemplateError("the chat template drops the final message, so it can't be continued")
+    trimmed = not text.startswith(CONTINUE_MARK, at)
+    return text[:at].rstrip() if trimmed else text[:at]
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text for training; serving renders its body as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own protocol)
+
+    def parse(self, parser: Parser) -> Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Any) -> str:
+        return str(caller())
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControls])
+        self.filters["tojson"] = _to_json
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, range=_bounded_range)
+        for name in ("lipsum", "cycler", "joiner"):
+            self.globals.pop(name)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            _check_power(left, right)
+        else:
+            _check_product(left, right)
+        return super().call_binop(context, operator, left, right)
+
+
+def _check_product(left: Any, right: Any) -> None:
+    for sequence, count in ((left, right), (right, left)):
+        if isinstance(sequence, str | list | tuple) and isinstance(count, int) and len(sequence) * count > MAX_PRODUCT:
+            raise SecurityError(f"the chat template repeats a sequence to more than {MAX_PRODUCT} elements")
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_PRODUCT:
+        raise SecurityError(f"the chat template computes a number of more than {MAX_PRODUCT} bits")
+
+
+def _check_power(base: Any, exponent: Any) -> None:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_PRODUCT:
+        raise SecurityError(f"the chat template computes a number of more than {MAX_PRODUCT} bits")
+
+
+def _bounded_range(*bounds: int) -> range:
+    numbers = range(*bounds)
+    if len(numbers) > MAX_RANGE:
+        raise SecurityError(f"the chat template loops over a range of more than {MAX_RANGE}")
+    return numbers
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(str(message))
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: Jinja's own filter escapes HTML, which templates were not written for."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def find_template(directory: Path, config: dict[str, Any]) -> str | None:
+    """The template of a model directory: `chat_template.jinja`, else `chat_template` of tokenizer_config.json.
+
+    A list of named templates gives the one called "default". None: the model has no template.
+    """
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        return next((str(entry["template"]) for entry in template if entry.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
+
+
+def special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token` and the like from tokenizer_config.json, written as strings or as objects."""
+    return dict(_named_tokens(config))
+
+
+def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        if not name.endswith("_token"):
+            continue
+        if isinstance(value, dict) and isinstance(value.get("content"), str):
+            yield name, value["content"]
+        elif isinstance(value, str):
+            yield name, value

@@ -1,0 +1,131 @@
+"""Everything about text the served model brings along: tokenizer, chat template, sampling defaults.
+
+The engine reports the directory; it is read once per model, before the engine counts as ready.
+"""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gateway.detokenizer import Detokenizer
+from gateway.errors import Kind, RequestError
+from gateway.renderer import Renderer
+from gateway.template import find_template, special_tokens
+from gateway.tokenizer import Tokenizer, TokenSpan
+from jaxengine.rpc import engine_pb2 as pb
+
+INLINE_CHARACTERS = 2048  # tokenised on the event loop: about 0.6 ms, where a hop to a thread takes 0.1
+CHARACTERS_PER_TOKEN = 8  # no text fits the context beyond this rate, so it isn't worth tokenising
+SAMPLING_DEFAULTS = {  # of generation_config.json, and the range each must lie in
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "typical_p": (1e-6, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-3, 100.0),
+}
+
+
+class TextModel:
+    """The text side of one model."""
+
+    def __init__(
+        self, directory: Path, max_total_tokens: int, executor: ThreadPoolExecutor, config_path: Path | None = None
+    ) -> None:
+        self.tokenizer = Tokenizer.load(directory)
+        self.max_characters = CHARACTERS_PER_TOKEN * max_total_tokens + 1024
+        config = _read_json(config_path or directory / "tokenizer_config.json")
+        self.defaults = _sampling_defaults(_read_json(directory / "generation_config.json"))
+        template = find_template(directory, config)
+        self._renderer = Renderer(template, special_tokens(config), self.max_characters) if template else None
+        self.knows_developer = template is not None and "developer" in template
+        self._executor = executor
+
+    async def encode(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
+        """Token ids of `text`. Raises RequestError when it is too long to fit the context."""
+        self._check_length(text, field)
+        if len(text) <= INLINE_CHARACTERS:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encode = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+
+    async def spans(self, text: str, field: str) -> list[TokenSpan]:
+        """Tokens of `text` with their byte ranges, special tokens included. Raises as `encode`."""
+        self._check_length(text, field)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.tokenizer.spans, text)
+
+    def _check_length(self, text: str, field: str) -> None:
+        if len(text) > self.max_characters:
+            raise RequestError(
+                Kind.CONTEXT_LENGTH,
+                f"{field} has {len(text)} characters, at most {self.max_characters} can fit the model's context",
+                param=field,
+            )
+
+    async def render(self, **chat: Any) -> str:
+        """The prompt for a chat: `ChatTemplate.render`. Raises RequestError of kind TEMPLATE."""
+        if self._renderer is None:
+            raise RequestError(Kind.TEMPLATE, "the model has no chat template", param="messages")
+        return await self._renderer.render(**chat)
+
+    def detokenizer(self, prompt: list[int], *, skip_special_tokens: bool) -> Detokenizer:
+        return Detokenizer(self.tokenizer, prompt, skip_special_tokens=skip_special_tokens)
+
+    async def close(self) -> None:
+        if self._renderer is not None:
+            await self._renderer.close()
+
+
+class Texts:
+    """The text model of whatever engine is up: `prepare` loads it, `current` is what routes use."""
+
+    def __init__(self, workers: int, config_path: Path | None = None) -> None:
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
+        self._config_path = config_path
+        self._loaded: tuple[tuple[str, int], TextModel] | None = None
+
+    @property
+    def current(self) -> TextModel | None:
+        return self._loaded[1] if self._loaded else None
+
+    async def prepare(self, description: pb.Description) -> None:
+        """Load what `description` names, unless it is loaded. Raises OSError or ValueError, naming the file."""
+        key = (description.model_dir, description.max_total_tokens)
+        if self._loaded is not None and self._loaded[0] == key:
+            return
+        directory = Path(description.model_dir)
+        model = await asyncio.to_thread(
+            TextModel, directory, description.max_total_tokens, self._executor, self._config_path
+        )
+        await self.close()
+        self._loaded = key, model
+
+    async def close(self) -> None:
+        if self._loaded is not None:
+            await self._loaded[1].close()
+            self._loaded = None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name}: must be a JSON object")
+    return value
+
+
+def _sampling_defaults(config: dict[str, Any]) -> dict[str, float]:
+    """The model author's recommended sampling, for requests that leave it open."""
+    chosen = {name: config[name] for name in SAMPLING_DEFAULTS if config.get(name) is not None}
+    for name, value in chosen.items():
+        low, high = SAMPLING_DEFAULTS[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"generation_config.json: {name} must be a number in {low}..{high}, not {value!r}")
+    return chosen

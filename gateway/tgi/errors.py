@@ -1,0 +1,67 @@
+"""How TGI's routes word an error: `{"error": …, "error_type": …}` with TGI's statuses.
+
+TGI answers some of them as plain text or with an empty body; its clients parse JSON, so JSON it is, same status.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from gateway.errors import ClientGone, Kind, RequestError
+from gateway.exchange import as_request_error
+from gateway.wire import json_bytes
+
+# kind: status, error_type, prefix of the message
+WORDING = {
+    Kind.MALFORMED: (400, "validation", "Failed to parse the request body as JSON: "),
+    Kind.MEDIA_TYPE: (415, "validation", ""),
+    Kind.UNAUTHORIZED: (401, "validation", ""),
+    Kind.SHAPE: (422, "validation", "Failed to deserialize the JSON body into the target type: "),
+    Kind.INVALID: (422, "validation", "Input validation error: "),
+    Kind.CONTEXT_LENGTH: (422, "validation", "Input validation error: "),
+    Kind.TEMPLATE: (422, "template_error", "Template error: "),
+    Kind.MODEL_NOT_FOUND: (404, "validation", ""),
+    Kind.OVERLOADED: (429, "overloaded", ""),
+    Kind.UNAVAILABLE: (503, "unavailable", ""),
+    Kind.DEADLINE: (504, "generation", "Request failed during generation: "),
+    Kind.GENERATION: (424, "generation", "Request failed during generation: "),
+    Kind.INTERNAL: (500, "generation", "Request failed during generation: "),
+}
+CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
+
+
+def error_body(error: RequestError) -> bytes:
+    _, kind, prefix = WORDING[error.kind]
+    return json_bytes({"error": prefix + error.message, "error_type": kind})
+
+
+def error_response(error: RequestError) -> Response:
+    if error.kind is Kind.UNAUTHORIZED:  # TGI's has no body
+        return Response(status_code=401, headers={"www-authenticate": "Bearer"})
+    headers = {} if error.retry_after is None else {"retry-after": str(round(error.retry_after))}
+    status = WORDING[error.kind][0]
+    return Response(error_body(error), status, headers, media_type="application/json")
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that breaks."""
+    return b"data: " + error_body(as_request_error(error)) + b"\n\n"
+
+
+class TgiRoute(APIRoute):
+    """A route whose exceptions become TGI's errors."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ClientGone:
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
+            except Exception as error:
+                return error_response(as_request_error(error))
+
+        return guarded

@@ -1,0 +1,149 @@
+"""The model's tokenizer, read from `tokenizer.json`: text to ids, ids to text, and what one id means.
+
+Only the `tokenizers` library is used: importing transformers takes seconds, and a gateway must listen in one.
+Ids are exactly those of transformers' `AutoTokenizer` on the same directory. Text is decoded without
+`clean_up_tokenization_spaces`, which guesses at spaces and so can't be streamed.
+
+It refuses nothing about lengths: limits on prompts belong to the routes.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from gateway.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """A token and where it stands in the text: `[start, stop)` in UTF-8 bytes; (0, 0) for added special tokens."""
+
+    id: int
+    text: str
+    start: int
+    stop: int
+
+
+class Tokenizer:
+    """Text to token ids and back. Safe to use from several threads."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self._special = frozenset(id for id, token in added.items() if token.special)
+        self._added = {id: token.content for id, token in added.items()}
+        self._spelling = _Spelling(json.loads(backend.to_str())["decoder"])
+
+    @classmethod
+    def load(cls, directory: Path) -> "Tokenizer":
+        """Read `directory/tokenizer.json`. Raises FileNotFoundError or ValueError, naming the file."""
+        path = directory / "tokenizer.json"
+        text = path.read_text(encoding="utf-8")
+        try:
+            return cls(tokenizers.Tokenizer.from_str(text))
+        except Exception as error:  # the library raises bare Exception for every malformed file
+            raise ValueError(f"{path.name}: not a readable tokenizer: {error}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # encode_batch releases the GIL, encode does not: 240 kB held it for 78 ms [tokenizers 0.23]
+        [encoding] = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
+
+    def spans(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
+        """Every token of `text` with its byte range: what /tokenize answers."""
+        [encoding] = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        byte_at = _byte_offsets(text)
+        return [
+            TokenSpan(id, text[start:stop], byte_at[start], byte_at[stop])
+            for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+        ]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        """The text of `ids`. Ids the vocabulary lacks decode to nothing."""
+        return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def is_special(self, id: int) -> bool:
+        return id in self._special
+
+    def is_known(self, id: int) -> bool:
+        return self._backend.id_to_token(id) is not None
+
+    def token_bytes(self, id: int) -> bytes:
+        """The exact UTF-8 bytes a token stands for inside a text; perhaps only part of a character."""
+        if id in self._added:
+            return self._added[id].encode()
+        piece = self._backend.id_to_token(id)
+        if piece is None:
+            return b""
+        exact = self._spelling.bytes_of(piece)
+        return exact if exact is not None else self.decode([id], skip_special_tokens=False).encode()
+
+    def token_text(self, id: int) -> str:
+        """`token_bytes` for display: U+FFFD where they are not whole characters."""
+        return self.token_bytes(id).decode("utf-8", errors="replace")
+
+
+class _Spelling:
+    """How the vocabulary writes bytes: GPT-2's printable alphabet, or `▁` for space and `<0x0A>` for a byte."""
+
+    def __init__(self, decoder: dict[str, Any] | None) -> None:
+        steps = _decoder_steps(decoder)
+        kinds = {step.get("type") for step in steps}
+        self._alphabet = _byte_level_alphabet() if "ByteLevel" in kinds else None
+        self._byte_fallback = "ByteFallback" in kinds
+        self._space = _space_marker(steps)
+
+    def bytes_of(self, piece: str) -> bytes | None:
+        """None when only the decoder itself knows."""
+        if self._alphabet is not None:
+            spelled = [self._alphabet.get(character) for character in piece]
+            return None if None in spelled else bytes(byte for byte in spelled if byte is not None)
+        if self._byte_fallback and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            return bytes.fromhex(piece[3:5])
+        return piece.replace(self._space, " ").encode() if self._space else None
+
+
+def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if decoder is None:
+        return []
+    return list(decoder["decoders"]) if decoder.get("type") == "Sequence" else [decoder]
+
+
+def _space_marker(steps: list[dict[str, Any]]) -> str | None:
+    for step in steps:
+        if step.get("type") == "Metaspace":
+            return str(step["replacement"])
+        if step.get("type") == "Replace" and step.get("content") == " ":
+            return str(step["pattern"].get("String", "")) or None
+    return None
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's one-to-one map of characters to bytes: printable Latin-1 stands for itself, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def _byte_offsets(text: str) -> list[int]:
+    """Byte position of every character boundary of `text`: `len(text) + 1` numbers."""
+    offsets = [0]
+    for character in text:
+        offsets.append(offsets[-1] + len(character.encode()))
+    return offsets
+
+
+def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
+    """Raise RequestError unless every id is in `[0, vocab_size)`: the device would answer wrongly, not fail."""
+    for id in ids:
+        if not 0 <= id < vocab_size:
+            raise RequestError.invalid(f"{field} holds the token id {id}; the vocabulary is 0..{vocab_size - 1}", field)

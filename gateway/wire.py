@@ -1,0 +1,31 @@
+"""Numbers and strings as they go on the wire, fast: one call per generated token each."""
+
+import json
+import math
+import struct
+from typing import Any
+
+_FLOAT = struct.Struct("f")
+
+
+def json_bytes(value: Any) -> bytes:
+    """Compact UTF-8 JSON of plain values; floats must be finite."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def json_text(text: str) -> str:
+    """A JSON string literal."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def short_float(value: float) -> float:
+    """The double with the fewest digits that is the same float32: -0.41 instead of -0.4099999964237213."""
+    rounded = float(f"{value:.7g}")
+    if _FLOAT.pack(rounded) == _FLOAT.pack(value):
+        return rounded
+    return float(f"{value:.9g}")
+
+
+def finite_or_none(value: float) -> float | None:
+    """A logprob for JSON, which knows neither NaN nor infinity."""
+    return short_float(value) if math.isfinite(value) else None

@@ -1,0 +1,75 @@
+"""A gateway over the fake engine, in this process: what the route tests talk to."""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from gateway.admission import Admission
+from gateway.app import create_app
+from gateway.metrics import Metrics
+from gateway.options import Options
+from gateway.state import Gateway
+from gateway.text import Texts
+from tests.engine_mock import EOS, FakeEngine, MockOptions
+from tests.gateway.toys import TEMPLATE, byte_level, write_model
+
+HELLO = [*byte_level().encode("hello world", add_special_tokens=False).ids, EOS]  # five tokens and the end
+
+
+@dataclass
+class Served:
+    """One gateway, its engine, and a client without a socket between them."""
+
+    app: FastAPI
+    gateway: Gateway
+    engine: FakeEngine
+    http: httpx.AsyncClient
+
+    async def post(self, path: str, body: Any = None, /, **fields: Any) -> httpx.Response:
+        return await self.http.post(path, json=fields if body is None else body)
+
+    async def raw(self, path: str, content: bytes, content_type: str = "application/json") -> httpx.Response:
+        return await self.http.post(path, content=content, headers={"content-type": content_type})
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    script: list[int] | None = None,
+    *,
+    max_total_tokens: int = 64,
+    template: str | None = TEMPLATE,
+    generation_config: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[Served]:
+    """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over."""
+    with tempfile.TemporaryDirectory() as directory:
+        model_dir = write_model(Path(directory), template=template, **(generation_config or {}))
+        chosen = HELLO if script is None else script
+        mock = MockOptions(model_dir=model_dir, max_total_tokens=max_total_tokens, script=tuple(chosen))
+        engine = FakeEngine(mock)
+        texts = Texts(1)
+        assert engine.description is not None
+        await texts.prepare(engine.description)
+        gateway = Gateway(Options(**options), engine, Admission(16, 10_000), Metrics(), texts)
+        app = create_app(gateway)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+            yield Served(app, gateway, engine, http)
+        await texts.close()
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """The JSON of every event of a stream, `[DONE]` as itself. Fails on any other framing."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.split("\n\n")
+    assert blocks.pop() == "", "a stream ends with an empty line"
+    assert all(block.startswith("data: ") for block in blocks)
+    payloads = [block.removeprefix("data: ") for block in blocks]
+    return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]

@@ -1,0 +1,117 @@
+"""Two thousand broken bodies over every route: each gets a clear 4xx or an answer, and none does lasting harm."""
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests.gateway.fixtures import Served, serve
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "/generate": {
+        "inputs": "CANARY lo",
+        "parameters": {
+            "best_of": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "typical_p": 0.9, "stop": ["x"], "seed": 1,
+            "max_new_tokens": 3, "details": True, "truncate": 5, "top_n_tokens": 1, "repetition_penalty": 1.1,
+            "do_sample": True, "watermark": False, "return_full_text": False,
+        },
+    },
+    "/v1/completions": {
+        "prompt": "CANARY lo", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "n": 2, "logprobs": 1, "echo": True,
+        "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5}, "stream": True, "stream_options": {"include_usage": True},
+        "min_p": 0.1, "stop_token_ids": [7], "model": None, "min_tokens": 1,
+    },
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "user", "content": "CANARY lo"}, {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        ],
+        "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2, "temperature": 0.5, "stop": "x", "n": 1,
+        "chat_template_kwargs": {"a": 1}, "continue_final_message": False, "response_format": {"type": "text"},
+    },
+}  # fmt: skip
+SAME_BODY = {"/generate_stream": "/generate", "/": "/generate", "/tokenize": "/generate"}
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**60, 0.5, -0.0, 1e-300, 1e300,
+    "", "a", "5", "\x00", "\uffff", "🙂" * 50, "a" * 3000,
+    [], [[]], [None], ["a"] * 30, [1] * 100, [2**40], [True],
+    {}, {"a": None}, {"type": "x"}, {"5": 1e300}, {"role": "user"},
+    [{"role": "user", "content": "a"}] * 3, [{"type": "image_url", "image_url": {"url": "file:///"}}],
+]  # fmt: skip
+SPLICES = [
+    b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\\ud800", b"NaN", b"Infinity", b"1e999", b"[" * 3000, b"{}", b'"', b",",
+    b"-", b"\xef\xbb\xbf", b"9" * 5000, b'"a":1,"a":1', b"/**/", b"0x1", b"\r\n\r\n",
+]  # fmt: skip
+LEAKS = ("Traceback", "/usr/", "site-packages", ".py", "0x7f", "pydantic", "CANARY")
+
+
+def body_of(path: str) -> dict[str, Any]:
+    return ROUTES[SAME_BODY.get(path, path)]
+
+
+def paths_into(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in items:
+        yield (*at, key)
+        yield from paths_into(child, (*at, key))
+
+
+def mutated(body: dict[str, Any], draw: random.Random) -> bytes:
+    """`body` with one to three values replaced, dropped or duplicated, and perhaps its bytes damaged."""
+    mutant = copy.deepcopy(body)
+    for _ in range(draw.randint(1, 3)):
+        places = list(paths_into(mutant))
+        if not places:
+            break
+        *parents, key = draw.choice(places)
+        target = mutant
+        for parent in parents:
+            target = target[parent]
+        if draw.random() < 0.2:
+            del target[key]
+        else:
+            target[key] = copy.deepcopy(draw.choice(VALUES))
+    raw = json.dumps(mutant, ensure_ascii=draw.random() < 0.5).encode()
+    if draw.random() < 0.4:
+        at = draw.randrange(len(raw))
+        raw = raw[:at] + draw.choice([*SPLICES, b""]) + raw[at + draw.randint(0, 5) :]
+    return raw
+
+
+async def golden(served: Served) -> list[bytes]:
+    answers = [
+        await served.post("/generate", inputs="lo", parameters={"details": True}),
+        await served.post("/generate_stream", inputs="lo", parameters={}),
+        await served.post("/tokenize", inputs="lo"),
+    ]
+    return [answer.content for answer in answers]
+
+
+def check(path: str, response: httpx.Response, raw: bytes) -> None:
+    assert response.status_code in (200, 400, 404, 422), (path, response.status_code, raw)
+    if response.status_code != 200:
+        error = response.json()["error"]
+        assert isinstance(error, dict) is path.startswith("/v1"), (path, raw)
+        assert not any(leak in response.text for leak in LEAKS), (path, response.text)
+        assert len(response.content) < 8000
+
+
+async def test_no_body_breaks_the_server() -> None:
+    draw = random.Random(20240607)
+    statuses: dict[int, int] = {}
+    async with serve() as served:
+        before = await golden(served)
+        for number in range(2000):
+            path = [*ROUTES, *SAME_BODY][number % 6]
+            raw = mutated(body_of(path), draw)
+            response = await served.raw(path, raw)
+            check(path, response, raw)
+            statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
+        assert await golden(served) == before
+        assert served.engine.open == 0
+        assert served.gateway.admission.active == 0
+        assert served.gateway.admission.queued_tokens == 0
+    assert statuses[200] > 100, "too few mutants are valid: the fuzz no longer reaches the engine"
+    assert statuses[400] + statuses[422] > 500

@@ -1,0 +1,224 @@
+"""What `/v1` refuses, and that it says which field, what was given and what is allowed."""
+
+import re
+from typing import Any
+
+import pytest
+
+from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.openai.unsupported import UNSUPPORTED
+from tests.gateway.fixtures import serve
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
+TEXT: dict[str, Any] = {"prompt": "lo"}
+
+BOTH: list[tuple[dict[str, Any], list[str]]] = [
+    ({"temperature": 2.5}, ["temperature", "2.5", "equal to 2"]),
+    ({"temperature": -0.1}, ["temperature", "-0.1", "equal to 0"]),
+    ({"temperature": "1"}, ["temperature"]),
+    ({"top_p": 1.5}, ["top_p", "1.5", "1"]),
+    ({"top_k": -2}, ["top_k", "-2", "-1"]),
+    ({"min_p": 2}, ["min_p", "2", "1"]),
+    ({"typical_p": 0}, ["typical_p", "0"]),
+    ({"repetition_penalty": 0}, ["repetition_penalty", "0"]),
+    ({"frequency_penalty": 3}, ["frequency_penalty", "3", "2"]),
+    ({"presence_penalty": -3}, ["presence_penalty", "-3", "-2"]),
+    ({"n": 0}, ["n", "0", "1"]),
+    ({"n": 9}, ["n", "9", "8"]),
+    ({"best_of": 2}, ["best_of", "2"]),
+    ({"seed": 2**63}, ["seed"]),
+    ({"stop": ""}, ["stop"]),
+    ({"stop": ["a"] * 5}, ["stop", "5", "4"]),
+    ({"stop": "a" * 257}, ["stop", "256"]),
+    ({"stop_token_ids": [320]}, ["stop_token_ids", "320", "319"]),
+    ({"stop_token_ids": [1] * 65}, ["stop_token_ids", "64", "65"]),
+    ({"logit_bias": {"320": 1}}, ["logit_bias", "320", "319"]),
+    ({"logit_bias": {"x": 1}}, ["logit_bias"]),
+    ({"logit_bias": {"1": 101}}, ["logit_bias", "100", "101"]),
+    ({"logit_bias": {str(i): 1 for i in range(301)}}, ["logit_bias", "300"]),
+    ({"min_tokens": 5, "max_tokens": 4}, ["min_tokens", "5", "4"]),
+    ({"max_tokens": 65}, ["max_tokens", "65", "64"]),
+    ({"max_tokens": -1}, ["max_tokens", "-1"]),
+    ({"stream": 1}, ["stream"]),
+    ({"stream_options": {}}, ["stream_options", "stream"]),
+    ({"truncate_prompt_tokens": 0}, ["truncate_prompt_tokens"]),
+    ({"cache_salt": ""}, ["cache_salt"]),
+    ({"priority": 2**31}, ["priority"]),
+    ({"model": 3}, ["model"]),
+]
+CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
+    ({"messages": []}, ["messages"]),
+    ({"messages": None}, ["messages"]),
+    ({"messages": [{"role": "user"}]}, ["messages[0]", "content"]),
+    ({"messages": [{"content": "lo"}]}, ["messages[0].role"]),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, ["content[0]", "text"]),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["messages[0]", "tool_calls"]),
+    ({"messages": CHAT["messages"] * 1025}, ["messages", "1024"]),
+    ({"logprobs": 1}, ["logprobs"]),
+    ({"top_logprobs": 1}, ["top_logprobs", "logprobs"]),
+    ({"logprobs": True, "top_logprobs": 21}, ["top_logprobs", "21", "20"]),
+    ({"max_completion_tokens": 0}, ["max_completion_tokens", "0"]),
+    ({"add_generation_prompt": True, "continue_final_message": True}, ["add_generation_prompt"]),
+    ({"chat_template_kwargs": {"messages": []}}, ["chat_template_kwargs"]),
+    ({"chat_template_kwargs": {"bos_token": "x"}}, ["chat_template_kwargs"]),
+    ({"chat_template_kwargs": {"x": "y" * 20000}}, ["chat_template_kwargs", "16384"]),
+    ({"echo": True}, ["echo"]),
+]
+TEXT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
+    ({"prompt": None}, ["prompt"]),
+    ({"prompt": []}, ["prompt"]),
+    ({"prompt": [[]]}, ["prompt"]),
+    ({"prompt": ["lo", [1]]}, ["prompt"]),
+    ({"prompt": [True]}, ["prompt"]),
+    ({"prompt": [320]}, ["prompt", "320", "319"]),
+    ({"prompt": [-1]}, ["prompt", "-1"]),
+    ({"prompt": ["lo"] * 5}, ["prompt", "5", "4"]),
+    ({"prompt": "", "add_special_tokens": False}, ["prompt", "no tokens"]),
+    ({"max_tokens": 0}, ["max_tokens", "echo"]),
+    ({"logprobs": 21}, ["logprobs", "21", "20"]),
+    ({"logprobs": True}, ["logprobs"]),
+    ({"suffix": "x"}, ["suffix"]),
+]
+CASES = [
+    *(("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY),
+    *(("/v1/completions", TEXT, *row) for row in BOTH + TEXT_ONLY),
+]
+
+
+@pytest.mark.parametrize(("path", "base", "fields", "parts"), CASES, ids=lambda value: str(value)[:40])
+async def test_a_refusal_names_the_field_and_both_numbers(
+    path: str, base: dict[str, Any], fields: dict[str, Any], parts: list[str]
+) -> None:
+    async with serve() as served:
+        response = await served.post(path, {**base, **fields})
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert list(error) == ["message", "type", "param", "code"]
+        assert error["type"] == "invalid_request_error"
+        assert all(part in error["message"] for part in parts), error["message"]
+        assert response.headers["x-should-retry"] == "false"
+        assert served.engine.requests == []
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+async def test_a_field_we_do_not_serve_is_refused_not_ignored(name: str) -> None:
+    path, base = ("/v1/completions", TEXT) if name == "suffix" else ("/v1/chat/completions", CHAT)
+    async with serve() as served:
+        response = await served.post(path, {**base, name: "something" if name != "echo" else True})
+        assert response.status_code == 400
+        assert response.json()["error"]["message"] == f"{name} is not supported"
+        for harmless in (None, *UNSUPPORTED[name]):
+            assert (await served.post(path, {**base, name: harmless})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "name"),
+    [
+        *(("/v1/chat/completions", CHAT, name) for name in ChatRequest.model_fields if name != "messages"),
+        *(("/v1/completions", TEXT, name) for name in CompletionRequest.model_fields if name != "prompts"),
+    ],
+)
+async def test_null_means_absent(path: str, base: dict[str, Any], name: str) -> None:
+    async with serve() as served:
+        assert (await served.post(path, {**base, name: None})).status_code == 200
+
+
+async def test_fields_nobody_knows_are_ignored() -> None:
+    async with serve() as served:
+        extra = {"user": "u", "store": True, "service_tier": "auto", "parallel_tool_calls": False, "whatever": [1]}
+        assert (await served.post("/v1/chat/completions", {**CHAT, **extra})).status_code == 200
+
+
+async def test_a_prompt_too_long_says_so_in_openais_words() -> None:
+    async with serve() as served:
+        for path, body, param in (
+            ("/v1/completions", {"prompt": "lo" * 64}, "prompt"),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "lo" * 64}]}, "messages"),
+            ("/v1/completions", {"prompt": "lo" * 10000}, "prompt"),
+        ):
+            for stream in (False, True):
+                response = await served.post(path, {**body, "stream": stream})
+                assert response.status_code == 400
+                error = response.json()["error"]
+                assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        response = await served.post("/v1/completions", prompt="lo" * 64)
+        assert "maximum context length is 64 tokens" in response.json()["error"]["message"]
+        assert "65 tokens" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["mock/model", "tgi", "", None])
+async def test_names_of_the_served_model(name: str | None) -> None:
+    async with serve() as served:
+        answer = (await served.post("/v1/chat/completions", {**CHAT, "model": name})).json()
+        assert answer["model"] == "mock/model"
+
+
+async def test_an_unknown_model_is_404() -> None:
+    async with serve() as served:
+        for path, base in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+            response = await served.post(path, {**base, "model": "../etc/passwd"})
+            assert response.status_code == 404
+            assert response.json()["error"]["code"] == "model_not_found"
+            assert "passwd" not in response.text
+
+
+async def test_models_are_listed_and_looked_up() -> None:
+    async with serve() as served:
+        listed = (await served.http.get("/v1/models")).json()
+        assert listed["object"] == "list"
+        [card] = listed["data"]
+        assert (card["id"], card["object"], card["owned_by"]) == ("mock/model", "model", "mock/model")
+        assert isinstance(card["created"], int)
+        assert (await served.http.get("/v1/models/mock/model")).json() == card
+        missing = await served.http.get("/v1/models/other")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_more_choices_than_the_server_ever_runs_is_400() -> None:
+    async with serve() as served:
+        served.gateway.admission.max_requests = 4
+        response = await served.post("/v1/completions", prompt="lo", n=5)
+        assert response.status_code == 400
+        assert re.search(r"5 sequences.*at most 4", response.json()["error"]["message"])
+
+
+async def test_overload_is_429_and_worth_retrying() -> None:
+    async with serve() as served:
+        served.gateway.admission.active = served.gateway.admission.max_requests
+        for stream in (False, True):
+            response = await served.post("/v1/chat/completions", {**CHAT, "stream": stream})
+            assert response.status_code == 429
+            assert response.headers["x-should-retry"] == "true"
+            assert int(response.headers["retry-after"]) >= 1
+            assert response.json()["error"]["code"] == "overloaded"
+
+
+async def test_an_engine_that_is_not_ready_is_503_and_worth_retrying() -> None:
+    async with serve() as served:
+        served.engine.ready = False
+        for path, base in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+            response = await served.post(path, base)
+            assert response.status_code == 503
+            assert response.headers["x-should-retry"] == "true"
+            assert response.headers["retry-after"] == "5"
+            assert response.json()["error"]["code"] == "engine_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc-1.2_Z", True), ("a" * 64, True), ("a" * 65, False), ("a b", False), ("é", False)]
+)
+async def test_a_safe_request_id_is_kept(given: str, kept: bool) -> None:
+    async with serve() as served:
+        headers = {"x-request-id": given.encode()}
+        for body in (CHAT, {"messages": []}):
+            response = await served.http.post("/v1/chat/completions", json=body, headers=headers)
+            assert (response.headers["x-request-id"] == given) is kept
+
+
+async def test_errors_are_few_and_never_repeat_the_body() -> None:
+    async with serve() as served:
+        body = {"messages": [{"role": 7, "content": "canary-" * 50, "name": 3}] * 500, "stop": {"canary-": 1}}
+        response = await served.post("/v1/chat/completions", body)
+        assert response.status_code == 400
+        assert "canary" not in response.text
+        assert len(response.content) < 4000

@@ -1,0 +1,170 @@
+"""Chat templates: transformers' rendering as the reference, and templates that try to do harm."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import transformers
+
+from gateway.errors import Kind, RequestError
+from gateway.renderer import Renderer
+from gateway.template import ChatTemplate, TemplateError, find_template, special_tokens
+from tests.gateway.toys import TEMPLATE, byte_level
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "hello <|im_end|> 日本"},
+    {"role": "assistant", "content": "world"},
+]
+TEMPLATES = {
+    "chatml": TEMPLATE,
+    "trimming": "{{ bos_token }}{% for m in messages %}\n  [{{ m.role }}] {{ m.content | trim }}{{ eos_token }}"
+    "{% endfor %}",
+    "loop controls": "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.content }}|{% endfor %}",
+    "namespace and json": "{% set n = namespace(k=0) %}{% for m in messages %}{% set n.k = n.k + 1 %}{{ m | tojson }}"
+    "{% endfor %}{{ n.k }}",
+    "generation blocks": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "methods": "{% for m in messages %}{{ m.content.split(' ')[0].upper().startswith('H') }}{% endfor %}",
+}
+
+
+def reference(template: str, **arguments: Any) -> str:
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(), bos_token="<s>", eos_token="</s>", chat_template=template
+    )
+    return str(tokenizer.apply_chat_template(CHAT, tokenize=False, **arguments))
+
+
+def render(template: str, messages: list[dict[str, Any]] | None = None, **arguments: Any) -> str:
+    compiled = ChatTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}, 10_000)
+    return compiled.render(CHAT if messages is None else messages, **({"add_generation_prompt": False} | arguments))
+
+
+@pytest.mark.parametrize("generation_prompt", [False, True])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_render_as_in_transformers(name: str, generation_prompt: bool) -> None:
+    template = TEMPLATES[name]
+    ours = render(template, add_generation_prompt=generation_prompt)
+    assert ours == reference(template, add_generation_prompt=generation_prompt)
+
+
+@pytest.mark.parametrize("name", ["chatml", "trimming"])
+def test_continuing_the_final_message_leaves_it_open_as_in_transformers(name: str) -> None:
+    ours = render(TEMPLATES[name], continue_final_message=True)
+    assert ours == reference(TEMPLATES[name], continue_final_message=True)
+    assert ours.endswith("world")
+
+
+def test_template_variables_are_seen() -> None:
+    assert render("{{ tone }}", variables={"tone": "warm"}) == "warm"
+
+
+def test_raise_exception_tells_the_templates_own_words() -> None:
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+
+
+def test_a_template_that_drops_the_message_can_not_be_continued() -> None:
+    with pytest.raises(TemplateError, match="drops the final message"):
+        render("nothing", continue_final_message=True)
+
+
+def test_syntax_errors_name_the_line() -> None:
+    with pytest.raises(TemplateError, match=r"not valid.*line 2"):
+        render("\n{% for %}")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.__class__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ (messages | attr('__class__')) }}",
+        "{% set _ = messages.append(1) %}",
+        "{{ 'a' * 10000000 }}",
+        "{{ [1] * 10000000 }}",
+        "{{ 10000000 * 'a' }}",
+        "{{ 10 ** 10000000 }}",
+        "{% for i in range(100000) %}{% endfor %}",
+        "{% for i in range(9999) %}0123456789{% endfor %}",
+        "{{ messages[0] + 1 }}",
+        "{{ no.such.thing }}",
+    ],
+)
+def test_the_sandbox_refuses(template: str) -> None:
+    with pytest.raises(TemplateError):
+        assert not render(template)  # an escape that Jinja renders as undefined is empty, and is refused here
+        raise TemplateError("rendered to nothing")
+
+
+@pytest_asyncio.fixture
+async def renderers() -> AsyncIterator[list[Renderer]]:
+    started: list[Renderer] = []
+    yield started
+    for renderer in started:
+        await renderer.close()
+
+
+BOMBS = {
+    "time": "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
+    "{% endfor %}{% endfor %}{% endfor %}",
+    "memory": "{% set n = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "format": "{{ '%0999999999d' % 1 }}",
+    "padding": "{{ 'a'.center(3999999999) }}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_a_bomb_costs_its_own_request_only(name: str, renderers: list[Renderer]) -> None:
+    template = "{% if messages[0].content == 'bomb' %}" + BOMBS[name] + "{% else %}fine{% endif %}"
+    renderer = Renderer(template, {}, 10_000)
+    renderers.append(renderer)
+    began = time.monotonic()
+    with pytest.raises(RequestError) as refusal:
+        await renderer.render(messages=[{"role": "user", "content": "bomb"}], add_generation_prompt=True)
+    assert refusal.value.kind is Kind.TEMPLATE
+    assert time.monotonic() - began < 10
+    text = await renderer.render(messages=[{"role": "user", "content": "hi"}], add_generation_prompt=True)
+    assert text == "fine"
+
+
+async def test_answers_stay_with_their_questions(renderers: list[Renderer]) -> None:
+    renderer = Renderer("{{ messages[0].content }}", {}, 10_000)
+    renderers.append(renderer)
+
+    async def ask(number: int) -> str:
+        return await renderer.render(messages=[{"role": "user", "content": str(number)}], add_generation_prompt=True)
+
+    await ask(0)
+    asked = [asyncio.create_task(ask(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    asked[0].cancel()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert answers[1:] == [str(number) for number in range(1, 20)]
+
+
+async def test_the_helper_inherits_no_secrets(renderers: list[Renderer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    renderer = Renderer("x", {}, 10)
+    renderers.append(renderer)
+    helper = await renderer._start()
+    with open(f"/proc/{helper.pid}/environ", "rb") as environment:
+        assert b"secret" not in environment.read()
+
+
+def test_where_templates_are_found(tmp_path: Any) -> None:
+    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    assert find_template(tmp_path, {}) is None
+    assert find_template(tmp_path, {"chat_template": "S"}) == "S"
+    assert find_template(tmp_path, {"chat_template": named}) == "D"
+    (tmp_path / "chat_template.jinja").write_text("F")
+    assert find_template(tmp_path, {"chat_template": "S"}) == "F"
+
+
+def test_special_tokens_are_read_as_text_or_objects() -> None:
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "pad_token": None, "other": "x"}
+    assert special_tokens(config) == {"bos_token": "<s>", "eos_token": "</s>"}
