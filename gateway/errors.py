@@ -11,7 +11,7 @@ from jaxengine.rpc import engine_pb2 as pb
 
 class Kind(Enum):
     MALFORMED = auto()  # not JSON, not UTF-8
-    MEDIA_TYPE = auto()
+    MEDIA_TYPE = auto()  # not declared as JSON
     UNAUTHORIZED = auto()
     SHAPE = auto()  # JSON, but not the fields or types of this route
     INVALID = auto()  # the right shape, a value we can't serve

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.errors import Kind, RequestError
 from gateway.template import ChatTemplate, TemplateError
 
 TIME_LIMIT = 2.0  # seconds per chat
+ORPHAN_LIMIT = 10  # seconds after which a helper ends itself, the gateway having died before it could
 START_LIMIT = 30.0  # of a fresh helper on a busy machine
 MEMORY_LIMIT = 512 << 20  # bytes of address space
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LANG", "TZ")
@@ -67,11 +69,11 @@ class Renderer:
         self._helper = helper
         try:
             answer = await asyncio.wait_for(_ask(helper, self._setup), START_LIMIT)
+            if "error" in answer:
+                raise _failed(answer["error"])
         except BaseException:
             await self.close()
             raise
-        if "error" in answer:
-            raise _failed(answer["error"])
         return helper
 
 
@@ -102,10 +104,12 @@ def main() -> None:
         return
     _answer({"text": ""})
     for line in sys.stdin.buffer:
+        signal.alarm(ORPHAN_LIMIT)
         try:
             _answer({"text": template.render(**json.loads(line))})
         except TemplateError as error:
             _answer({"error": str(error)})
+        signal.alarm(0)
 
 
 def _answer(value: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ It refuses nothing about lengths: limits on prompts belong to the routes.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import tokenizers
 
 from gateway.errors import RequestError
+
+
+_BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,6 @@ class Tokenizer:
             return cls(tokenizers.Tokenizer.from_str(text))
         except Exception as error:  # the library raises bare Exception for every malformed file
             raise ValueError(f"{path.name}: not a readable tokenizer: {error}") from error
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # encode_batch releases the GIL, encode does not: 240 kB held it for 78 ms [tokenizers 0.23]
@@ -107,8 +107,8 @@ class _Spelling:
         if self._alphabet is not None:
             spelled = [self._alphabet.get(character) for character in piece]
             return None if None in spelled else bytes(byte for byte in spelled if byte is not None)
-        if self._byte_fallback and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-            return bytes.fromhex(piece[3:5])
+        if self._byte_fallback and (byte := _BYTE_PIECE.fullmatch(piece)):
+            return bytes.fromhex(byte[1])
         return piece.replace(self._space, " ").encode() if self._space else None
 
 

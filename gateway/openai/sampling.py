@@ -14,6 +14,7 @@ from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
 
 GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
+ALIASES = ("tgi", "dummy")  # what TGI's documentation writes, and what huggingface_hub sends to a given URL
 
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:
@@ -26,8 +27,8 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
 
 
 def check_model(name: str | None, description: pb.Description) -> None:
-    """No name, the served model's, or `tgi`, which TGI's documentation uses throughout. Raises RequestError."""
-    if name not in (None, "", "tgi", description.model_id):
+    """No name, the served model's, or one of TGI's customs. Raises RequestError."""
+    if name and name not in (*ALIASES, description.model_id):
         raise RequestError(Kind.MODEL_NOT_FOUND, "the model does not exist; see /v1/models", param="model")
 
 

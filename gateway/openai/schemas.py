@@ -20,6 +20,7 @@ MAX_PARTS = 64
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_IDS = 64
 MAX_BIASES = 300
+MAX_BIAS = 100
 MAX_LOGPROBS = 20
 MAX_TEMPLATE_VARIABLES = 32
 MAX_TEMPLATE_CHARACTERS = 16_384
@@ -52,7 +53,7 @@ class Common(StrictModel):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, max_length=MAX_BIASES)
+    logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_BIASES)
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | list[StopText] | None = None
     stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_IDS)
@@ -85,10 +86,13 @@ class Common(StrictModel):
 
     @field_validator("logit_bias")
     @classmethod
-    def _keys_are_ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        if any(not (key.isascii() and key.isdigit() and len(key) <= 10) for key in value or ()):
-            raise ValueError("every key must be a token id in digits")
-        return value
+    def _biases_tokens(cls, biases: dict[str, Any] | None) -> dict[str, float] | None:
+        for key, bias in (biases or {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) <= 10):
+                raise ValueError("every key must be a token id in digits")
+            if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
+                raise ValueError(f"the bias of token {key} must be a number in {-MAX_BIAS}..{MAX_BIAS}")
+        return biases
 
     @field_validator("truncate_prompt_tokens")
     @classmethod

@@ -132,6 +132,14 @@ async def test_a_bomb_costs_its_own_request_only(name: str, renderers: list[Rend
     assert text == "fine"
 
 
+async def test_a_template_that_is_not_jinja_says_so_every_time(renderers: list[Renderer]) -> None:
+    renderer = Renderer("{% for %}", {}, 10_000)
+    renderers.append(renderer)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="not valid"):
+            await renderer.render(messages=[], add_generation_prompt=True)
+
+
 async def test_answers_stay_with_their_questions(renderers: list[Renderer]) -> None:
     renderer = Renderer("{{ messages[0].content }}", {}, 10_000)
     renderers.append(renderer)
