@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -193,6 +193,7 @@ class EngineClient:
 
     async def run(self) -> None:
         """Stay connected, through restarts of the engine, until cancelled or closed."""
+        refused = False
         while self._closed is None:
             try:
                 async with grpc.aio.insecure_channel(self._address, options=transport.CHANNEL_OPTIONS) as channel:
@@ -200,7 +201,8 @@ class EngineClient:
                     await self._await_ready(stub)
                     await self._session(stub)
             except grpc.aio.AioRpcError as error:
-                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED and not refused:
+                    refused = True
                     logger.error("the engine refuses this gateway: %s", error.details())
             finally:
                 self._disconnect("the engine stopped")
@@ -223,18 +225,22 @@ class EngineClient:
     async def _session(self, stub: Any) -> None:
         """Serve requests over one stream until it ends or falls silent."""
         commands: asyncio.Queue[pb.Command] = asyncio.Queue()
-        call = stub.Session(_drain(commands), metadata=self._credentials)
-        watchdog = asyncio.create_task(self._watch(call))
+        call = stub.Session(metadata=self._credentials)
+        helpers = [asyncio.create_task(_send(call, commands)), asyncio.create_task(self._watch(call))]
         try:
             async for step in call:
                 if self._commands is None and self._closed is None:
                     self._connect(commands)
                 self._deliver(step)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # we are to end; else only the call was cancelled, by the watchdog
+                raise
         finally:
-            watchdog.cancel()
             call.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watchdog
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.wait(helpers)
 
     def _connect(self, commands: asyncio.Queue[pb.Command]) -> None:
         self._commands = commands
@@ -271,6 +277,8 @@ class EngineClient:
         call.cancel()
 
 
-async def _drain(commands: asyncio.Queue[pb.Command]) -> AsyncIterator[pb.Command]:
-    while True:
-        yield await commands.get()
+async def _send(call: Any, commands: asyncio.Queue[pb.Command]) -> None:
+    """Write commands for as long as the call lives; that it has died is the reader's to tell."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await commands.get())

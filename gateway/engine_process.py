@@ -12,11 +12,31 @@ from gateway.options import Options
 from jaxengine.rpc import transport
 
 NAMES = {
-    *("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"),
+    *(
+        "PATH",
+        "HOME",
+        "USER",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TERM",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "VIRTUAL_ENV",
+    ),
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_OFFLINE"),
-    *("HF_HOME", "HF_ENDPOINT", "HF_TOKEN_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL"),
+    *(
+        "HF_HOME",
+        "HF_ENDPOINT",
+        "HF_TOKEN_PATH",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONUNBUFFERED",
+        "TF_CPP_MIN_LOG_LEVEL",
+    ),
 }
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")

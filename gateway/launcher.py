@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import uvicorn
 import uvloop
@@ -127,7 +128,7 @@ class Server:
             engine_process.environment(environ, token),
             startup_timeout=options.startup_timeout,
             on_state=lambda state: self._metrics.engine_state(state.value),
-            on_restart=self._metrics.engine_restarted,
+            on_restart=self._restarted,
         )
         self._client = EngineClient(
             path,
@@ -221,6 +222,10 @@ class Server:
             *(description.model_id, description.dtype, description.device_count, description.device_kind),
             *(self._url, time.monotonic() - self._began),
         )
+
+    def _restarted(self, cause: Literal["died", "hung"]) -> None:
+        self._metrics.engine_restarted(cause)
+        self._began = time.monotonic()
 
     def _observe(self, step: pb.StepEvents) -> None:
         if step.HasField("stats"):

@@ -31,7 +31,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _fields(record).items())
-        line = f"{_timestamp(record)} {record.levelname} {record.name}: {_escape(record.getMessage())} {fields}".rstrip()
+        line = (
+            f"{_timestamp(record)} {record.levelname} {record.name}: {_escape(record.getMessage())} {fields}".rstrip()
+        )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -12,7 +12,8 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Supervisor:
         *,
         startup_timeout: float = 1800.0,
         on_state: Callable[[State], None] = lambda _: None,
-        on_restart: Callable[[str], None] = lambda _: None,
+        on_restart: Callable[[Literal["died", "hung"]], None] = lambda _: None,
     ) -> None:
         self._command, self._environment = tuple(command), dict(environment)
         self._startup_timeout = startup_timeout
@@ -213,8 +214,8 @@ class Supervisor:
     def _lived(self) -> float:
         return 0.0 if self._ready_since is None else time.monotonic() - self._ready_since
 
-    def _spawn(self, work: "asyncio.Coroutine[None, None, None]") -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -1,6 +1,7 @@
 """Between the engine's own types and those of the wire, in both directions. Translation only; nothing is decided here."""
 
 import dataclasses
+from typing import cast
 
 from jaxengine.interface import Description, Stats, StepResult
 from jaxengine.params import SamplingParams
@@ -50,7 +51,7 @@ def event_to(event: Event, request_id: int) -> pb.RequestEvent:
     message = pb.RequestEvent(
         id=request_id,
         tokens=[_token_to(token) for token in event.tokens],
-        finish=pb.FinishReason.ValueType(event.finish),
+        finish=cast(pb.FinishReason, event.finish),
         error=event.error,
     )
     if event.first:

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 
@@ -26,8 +27,8 @@ from jaxengine.step_loop import Report, StepLoop
 logger = logging.getLogger(__name__)
 
 
-class Session:
-    """One gateway's stream: its requests, and what waits to be sent to it."""
+class Peer:
+    """One gateway, while its stream is open: its requests, and what waits to be sent to it."""
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}  # the gateway's id → the engine's
@@ -81,8 +82,8 @@ class Service(EngineServicer):
         self._event_loop = asyncio.get_running_loop()
         self._steps: StepLoop | None = None
         self._numbers = itertools.count(1)
-        self._owners: dict[int, tuple[Session, int]] = {}  # the engine's id → whose, and its id there
-        self._sessions: set[Session] = set()
+        self._owners: dict[int, tuple[Peer, int]] = {}  # the engine's id → whose, and its id there
+        self._peers: set[Peer] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -105,68 +106,66 @@ class Service(EngineServicer):
     def stop(self, timeout: float) -> bool:
         return self._steps is None or self._steps.stop(timeout)
 
-    async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.Description:
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.Description:
         return self.description
 
-    async def Session(
-        self, request_iterator: AsyncIterator[pb.Command], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.StepEvents]:
+    async def Session(self, request_iterator: AsyncIterator[pb.Command], context: Any) -> AsyncIterator[pb.StepEvents]:
         if self._steps is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {self.description.progress}")
-        session = Session()
-        session.wake()  # a first message at once: the gateway knows that it is heard
-        self._sessions.add(session)
-        reader = asyncio.create_task(self._read(session, request_iterator))
-        reader.add_done_callback(lambda _: session.close())
+        peer = Peer()
+        peer.wake()  # a first message at once: the gateway knows that it is heard
+        self._peers.add(peer)
+        reader = asyncio.create_task(self._read(peer, request_iterator))
+        reader.add_done_callback(lambda _: peer.close())
         try:
-            while (message := await session.take()) is not None:
+            while (message := await peer.take()) is not None:
                 yield message
             if error := reader.exception():
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             reader.cancel()
-            self._sessions.discard(session)
-            self._cancel(list(session.numbers.values()))
+            self._peers.discard(peer)
+            self._cancel(list(peer.numbers.values()))
 
-    async def _read(self, session: Session, commands: AsyncIterator[pb.Command]) -> None:
+    async def _read(self, peer: Peer, commands: AsyncIterator[pb.Command]) -> None:
         """Obey commands until the gateway closes its side. Raises ValueError if it breaks the protocol."""
         async for command in commands:
             kind = command.WhichOneof("kind")
             if kind == "generate":
-                self._submit(session, command.generate)
+                self._submit(peer, command.generate)
             elif kind == "cancel":
-                number = session.numbers.get(command.cancel.id)
+                number = peer.numbers.get(command.cancel.id)
                 self._cancel([] if number is None else [number])
             else:
                 raise ValueError("a command must generate or cancel")
 
-    def _submit(self, session: Session, message: pb.Generate) -> None:
-        if message.id in session.numbers:
+    def _submit(self, peer: Peer, message: pb.Generate) -> None:
+        if message.id in peer.numbers:
             raise ValueError(f"request id {message.id} is already running")
         if self.description.state != pb.READY:
-            self._refuse(session, message.id, pb.ERROR, "the engine is shutting down")
+            self._refuse(peer, message.id, pb.ERROR, "the engine is shutting down")
             return
         number = next(self._numbers)
-        self._adopt(session, message.id, number)
+        self._adopt(peer, message.id, number)
         try:
             assert self._steps is not None
             self._steps.submit(messages.request_from(message, number))
         except ValueError as error:
             self._release(number)
-            self._refuse(session, message.id, pb.INVALID, str(error))
+            self._refuse(peer, message.id, pb.INVALID, str(error))
 
-    def _refuse(self, session: Session, request_id: int, finish: pb.FinishReason.ValueType, error: str) -> None:
-        session.put(pb.RequestEvent(id=request_id, finish=finish, error=error))
-        session.wake()
+    def _refuse(self, peer: Peer, request_id: int, finish: pb.FinishReason, error: str) -> None:
+        peer.put(pb.RequestEvent(id=request_id, finish=finish, error=error))
+        peer.wake()
 
-    def _adopt(self, session: Session, request_id: int, number: int) -> None:
-        session.numbers[request_id] = number
-        self._owners[number] = session, request_id
+    def _adopt(self, peer: Peer, request_id: int, number: int) -> None:
+        peer.numbers[request_id] = number
+        self._owners[number] = peer, request_id
         self._idle.clear()
 
     def _release(self, number: int) -> None:
-        session, request_id = self._owners.pop(number)
-        del session.numbers[request_id]
+        peer, request_id = self._owners.pop(number)
+        del peer.numbers[request_id]
         if not self._owners:
             self._idle.set()
 
@@ -184,16 +183,16 @@ class Service(EngineServicer):
         for event in report.result.events if report.result is not None else ():
             self._pass_on(event)
         stats = messages.stats_to(report.stats, report.result)
-        for session in self._sessions:
-            session.flush(report.stats.steps, stats)
+        for peer in self._peers:
+            peer.flush(report.stats.steps, stats)
 
     def _pass_on(self, event: Event) -> None:
         owner = self._owners.get(event.request_id)
         if owner is None:
             logger.error("the engine reported on request %d, which is not running", event.request_id)
             return
-        session, request_id = owner
-        session.put(messages.event_to(event, request_id))
+        peer, request_id = owner
+        peer.put(messages.event_to(event, request_id))
         if event.finish:
             self._release(event.request_id)
 

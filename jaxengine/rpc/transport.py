@@ -12,6 +12,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -75,18 +76,19 @@ def _not_empty(token: str) -> str:
     return token
 
 
-Handler = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]]
+Handler = Any  # grpc's own, which has no public type
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 
-class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types here
+class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc, type-arg]  # depends on which stubs are there
     """Turns away every call that does not carry this boot's token, before its handler is looked up."""
 
     def __init__(self, token: str) -> None:
         self._token = _not_empty(token).encode()
 
     async def intercept_service(
-        self, continuation: Handler, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
         metadata = handler_call_details.invocation_metadata or ()
         offered = [value for key, value in metadata if key == TOKEN_METADATA]
         if len(offered) == 1 and hmac.compare_digest(str(offered[0]).encode(), self._token):
@@ -95,5 +97,5 @@ class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has 
         return grpc.stream_stream_rpc_method_handler(_refuse)
 
 
-async def _refuse(_requests: object, context: grpc.aio.ServicerContext) -> None:
+async def _refuse(_requests: object, context: Any) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "this boot's token is missing or wrong")

@@ -1,0 +1,25 @@
+"""`text-generation-launcher` in front of the mock engine, as a process: real sockets, real signals, no model.
+
+python -m tests.mock_launcher LAUNCHER_OPTIONS… -- MOCK_ENGINE_OPTIONS…
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from gateway.launcher import launch
+from gateway.options import Options
+
+
+def main(argv: list[str]) -> int:
+    split = argv.index("--") if "--" in argv else len(argv)
+    ours, its = argv[:split], argv[split + 1 :]
+
+    def command(options: Options, socket: Path, parent: int) -> list[str]:
+        return [sys.executable, "-m", "tests.engine_mock", f"--uds-path={socket}", f"--parent-pid={parent}", *its]
+
+    return launch(ours, os.environ, command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
