@@ -17,7 +17,6 @@ import tokenizers
 
 from gateway.errors import RequestError
 
-
 _BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
