@@ -1,5 +1,8 @@
 """JAX's persistent compilation cache, and the count of compiles that should not have happened."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -17,17 +20,27 @@ def enable_compile_cache(directory: Path) -> None:
 
 
 class CompileCounter:
-    """Counts backend compiles of this process, by JAX's own monitoring events."""
+    """Counts backend compiles of this process, by JAX's own monitoring events; those of `expected` threads apart."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.unexpected = 0
         self._lock = Lock()
+        self._thread = threading.local()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """Compiles of this thread are meant to happen."""
+        self._thread.expected = True
+        try:
+            yield
+        finally:
+            self._thread.expected = False
+
     def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
-        if event == COMPILE_EVENT:
+        if event == COMPILE_EVENT and not getattr(self._thread, "expected", False):
             with self._lock:
-                self.count += 1
+                self.unexpected += 1
 
 
 COMPILES = CompileCounter()

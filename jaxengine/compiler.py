@@ -1,14 +1,10 @@
-"""Every executable a runner calls, compiled ahead of time: after this, a compile is a defect that is counted.
+"""What to compile, ahead of time: every function a runner calls, for every shape the buckets allow.
 
 Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by rows, and three small
-helpers. Compiling releases the GIL, so it runs in threads; their stacks are raised because XLA's passes recurse over
-deep graphs.
+helpers. After the engine has its executables, a compile is a defect that is counted.
 """
 
-import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxengine import sampling, steps
+from jaxengine.executables import Executables, Progress
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.linear import Linear, input_major
 from jaxengine.model.spec import ModelSpec
@@ -27,16 +24,12 @@ from jaxengine.params import MAX_LOGIT_BIAS
 from jaxengine.sharding import partition, replicated
 from jaxengine.upload import Layout, RowFields
 
-STACK_BYTES = 64 << 20
 PLACES = 1024  # page-table entries one `place` call writes
 
 # A CUDA graph of the whole step: XLA's own list, and collectives, without which every all-reduce splits the graph.
 CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES"
 # Options go to each compile and not into XLA_FLAGS, where a name that a release lacks would abort the process.
 COMPILER_OPTIONS: dict[str, dict[str, str]] = {"gpu": {"xla_gpu_enable_command_buffer": CUDA_GRAPHS}}
-
-Progress = Callable[[int, int], None]
-Compiled = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -68,11 +61,11 @@ class Shapes:
         return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + rows, ragged=True)
 
     def layouts(self) -> list[Layout]:
-        """Of every step, largest first: the long compiles start early."""
+        """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
         limits = self.limits
         return [
-            *(self.mixed(tokens) for tokens in reversed(limits.mixed_buckets)),
-            *(self.decode(rows) for rows in reversed(limits.decode_buckets)),
+            *(self.decode(rows) for rows in limits.decode_buckets),
+            *(self.mixed(tokens) for tokens in limits.mixed_buckets),
         ]
 
 
@@ -164,31 +157,36 @@ class Compiler:
     def compile(self, lowered: Any) -> Any:
         return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.platform))
 
-    def compile_all(self, progress: Progress) -> dict[Any, Compiled]:
-        """Executables by name: ("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", …"""
-        lowered: dict[Any, Callable[[], Any]] = {}
-        for layout in self.shapes.layouts():
-            lowered["backbone", layout] = partial(self.lower_backbone, layout)
-        for rows in self.shapes.limits.decode_buckets:
-            for greedy in (True, False):
-                lowered["draw", rows, greedy] = partial(self.lower_draw, rows, greedy)
-        for tokens in self.shapes.limits.mixed_buckets:
-            lowered["score", tokens] = partial(self.lower_score, tokens)
-        lowered |= {"place": self.lower_place, "take_seat": self.lower_take_seat, "allocate": self.lower_allocate}
+    def executables(self, progress: Progress) -> Executables:
+        """("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", "take_seat" and "allocate".
 
-        def build(name: Any) -> Compiled:
-            return self.compile(lowered[name]())
+        Those of the largest decode and mixed step come first and are waited for.
+        """
+        shapes, limits = self.shapes, self.shapes.limits
+        largest = (shapes.decode(limits.max_batch_size), shapes.mixed(limits.token_budget))
+        lower: dict[Any, Callable[[], Any]] = {
+            "allocate": self.lower_allocate,
+            "place": self.lower_place,
+            "take_seat": self.lower_take_seat,
+        }
+        essential = [*lower, *(name for layout in largest for name in names(layout))]
+        for layout in shapes.layouts():
+            lower["backbone", layout] = partial(self.lower_backbone, layout)
+            lower["draw", layout.rows, True] = partial(self.lower_draw, layout.rows, True)
+            lower["draw", layout.rows, False] = partial(self.lower_draw, layout.rows, False)
+            if layout.ragged:
+                lower["score", layout.tokens] = partial(self.lower_score, layout.tokens)
+        jobs = {name: partial(self._build, function) for name, function in lower.items()}
+        return Executables(jobs, list(dict.fromkeys(essential)), progress)
 
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            compiled = {}
-            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-                for name, executable in zip(lowered, pool.map(build, lowered), strict=True):
-                    compiled[name] = executable
-                    progress(len(compiled), len(lowered))
-        finally:
-            threading.stack_size(before)
-        return compiled
+    def _build(self, lower: Callable[[], Any]) -> Any:
+        return self.compile(lower())
+
+
+def names(layout: Layout) -> list[Any]:
+    """The executables a step of `layout` may call."""
+    score = [("score", layout.tokens)] if layout.ragged else []
+    return [("backbone", layout), ("draw", layout.rows, True), ("draw", layout.rows, False), *score]
 
 
 def _abstract(tree: Any) -> Any:

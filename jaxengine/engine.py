@@ -55,7 +55,7 @@ class Engine:
         self.arrivals = 0
         self.steps = self.step_failures = 0
         self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
-        self.compiles_at_start = COMPILES.count
+        self.compiles_at_start = COMPILES.unexpected
 
     @classmethod
     def load(
@@ -127,6 +127,14 @@ class Engine:
         """End a request; unknown and finished ones are ignored."""
         self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
 
+    def finish_compiling(self) -> None:
+        """Wait until every bucket is compiled: serving does not need it, measuring does."""
+        self.runner.executables.finish()
+
+    def close(self) -> None:
+        """Compile nothing further; for an engine that is thrown away before its process ends."""
+        self.runner.executables.close()
+
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do."""
@@ -145,7 +153,7 @@ class Engine:
             cached_prompt_tokens=self.cached_prompt_tokens,
             generated_tokens=self.generated_tokens,
             step_failures=self.step_failures,
-            compiles_after_warmup=COMPILES.count - self.compiles_at_start,
+            compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
         )
 

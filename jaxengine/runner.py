@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxengine.compiler import PLACES, Compiler, Progress
+from jaxengine.compiler import PLACES, Compiler, names
+from jaxengine.executables import Progress
 from jaxengine.params import MAX_LOGIT_BIAS
 from jaxengine.sampling import BANS
 from jaxengine.scheduler import Plan, Row
@@ -54,7 +55,7 @@ class Runner:
         self.everywhere = compiler.everywhere
         self.leaves, self.head = compiler.leaves, compiler.head
         self.eos_token_ids = tuple(eos_token_ids)
-        self.executables = compiler.compile_all(progress)
+        self.executables = compiler.executables(progress)
         self.placed = [0] * self.shapes.slots  # entries of each slot's page-table row that the device has
         self.reset()
         self._warm_up()
@@ -68,8 +69,8 @@ class Runner:
         self.placed = [0] * self.shapes.slots
 
     def _warm_up(self) -> None:
-        """Run everything once on padding: first runs pay for allocation and, on a GPU, for recording the graph."""
-        for layout in self.shapes.layouts():
+        """Run what is there once on padding: first runs pay for allocation and, on a GPU, for recording the graph."""
+        for layout in filter(self._compiled, self.shapes.layouts()):
             upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
             packed_rows, hidden, every = self._backbone(layout, upload)
             for greedy in (True, False):
@@ -113,11 +114,16 @@ class Runner:
         return Results(drawn, self._read_prompts(flight))
 
     def _layout(self, plan: Plan) -> Layout:
+        """The smallest compiled step that holds `plan`."""
         limits, rows = self.shapes.limits, len(plan.rows)
         if plan.decode_only:
-            return self.shapes.decode(next(size for size in limits.decode_buckets if size >= rows))
-        sizes = (size for size in limits.mixed_buckets if size >= plan.tokens and limits.rows_of(size) >= rows)
-        return self.shapes.mixed(next(sizes))
+            layouts = [self.shapes.decode(size) for size in limits.decode_buckets if size >= rows]
+        else:
+            layouts = [self.shapes.mixed(size) for size in limits.mixed_buckets if size >= plan.tokens]
+        return next(layout for layout in layouts if layout.rows >= rows and self._compiled(layout))
+
+    def _compiled(self, layout: Layout) -> bool:
+        return all(name in self.executables for name in names(layout))
 
     def _backbone(self, layout: Layout, upload: Upload) -> tuple[Array, Array, Array]:
         packed = jax.device_put(upload.buffer, self.everywhere)
