@@ -1,6 +1,7 @@
-"""The HTTP application: which routes, behind which guards. Pure ASGI middleware only; the usual base class buffers streams.
+"""The HTTP application: which routes, behind which guards.
 
-It starts and stops nothing: engine and server belong to the launcher.
+Middleware is pure ASGI: Starlette's base class for it buffers streams. Nothing is
+started or stopped here: engine and server belong to the launcher.
 """
 
 from fastapi import APIRouter, Depends, FastAPI, Request

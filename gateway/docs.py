@@ -1,4 +1,7 @@
-"""The page at `/docs`: the OpenAPI description made readable. Self-contained, so it works where no CDN can be reached."""
+"""The page at `/docs`: the OpenAPI description made readable.
+
+Self-contained, so it works where no CDN can be reached.
+"""
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -162,8 +162,8 @@ class Server:
             self._gateway.alive = False
             code = engine.result() if engine.done() else self._explain(http if http.done() else client)
         await self._end(http)
-        await self._supervisor.stop(ENGINE_STOP_SECONDS)
         client.cancel()
+        await self._supervisor.stop(ENGINE_STOP_SECONDS)
         await asyncio.wait((client, engine))
         await self._texts.close()
         return code

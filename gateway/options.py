@@ -5,6 +5,8 @@ it is an error that says so, because an option that is taken and ignored is a li
 environment; an empty environment variable counts as not set.
 """
 
+# ruff: noqa: RUF009 — `option` is `dataclasses.field`
+
 import argparse
 import dataclasses
 import ipaddress

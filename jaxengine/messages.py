@@ -1,4 +1,7 @@
-"""Between the engine's own types and those of the wire, in both directions. Translation only; nothing is decided here."""
+"""Between the engine's own types and those of the wire, in both directions.
+
+Translation only; nothing is decided here.
+"""
 
 import dataclasses
 from typing import cast

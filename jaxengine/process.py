@@ -103,6 +103,8 @@ async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_se
     finally:
         await server.stop(STOP_SECONDS)
         path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the directory is not ours to remove if something else is in it
+            path.parent.rmdir()
 
 
 async def _live(
@@ -125,7 +127,7 @@ async def _live(
     if crashed.done():
         return fail(str(crashed.exception()), SOFTWARE)
     finished = await service.drain(drain_seconds)
-    await asyncio.to_thread(service.stop, STOP_SECONDS)
+    service.stop(STOP_SECONDS)
     if not finished:
         logging.getLogger(__name__).warning("stopped with requests running after %g s", drain_seconds)
     return 0

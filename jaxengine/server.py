@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
         arguments = _parser().parse_args(argv)
     except StartupError as error:
         return process.fail(str(error), error.exit_code)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    _configure_logs()
     if arguments.parent_pid is not None:
         process.die_with_parent(arguments.parent_pid)
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
@@ -78,6 +78,13 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     )
     engine = Engine.load(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
     return Loaded(engine, model.directory)
+
+
+def _configure_logs() -> None:
+    """Our own lines from INFO, libraries' from WARNING: JAX tells of every back end it did not find."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    for name in ("jaxengine", "convert"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -53,6 +53,7 @@ class Peer:
         self._wake.set()
 
     def close(self) -> None:
+        """End the stream once what is put has been sent."""
         self._closed = True
         self.wake()
 
@@ -61,7 +62,9 @@ class Peer:
         await self._wake.wait()
         self._wake.clear()
         if self._closed:
-            return None
+            if not self._unsent:
+                return None
+            self.wake()
         message, self._latest = self._latest, pb.StepEvents(step=self._latest.step)  # a step is reported once
         message.events.extend(self._unsent.values())
         self._unsent = {}
@@ -104,6 +107,9 @@ class Service(EngineServicer):
         return self._idle.is_set()
 
     def stop(self, timeout: float) -> bool:
+        """End every session and the step loop; whether its last step ended within `timeout` seconds."""
+        for peer in self._peers:
+            peer.close()
         return self._steps is None or self._steps.stop(timeout)
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.Description:
