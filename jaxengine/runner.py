@@ -6,7 +6,7 @@ about requests. A step that raises leaves the donated caches destroyed; `reset` 
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,11 +18,10 @@ from jaxengine.params import MAX_LOGIT_BIAS
 from jaxengine.sampling import BANS
 from jaxengine.scheduler import Plan, Row
 from jaxengine.sequence import Sequence, Token
-from jaxengine.upload import Layout, Upload, needs_seat, plain_greedy
+from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, plain_greedy
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """What a row drew. `finite` is False where the model's logits were not: the token means nothing then."""
 
     token: Token
@@ -56,6 +55,7 @@ class Runner:
         self.leaves, self.head = compiler.leaves, compiler.head
         self.eos_token_ids = tuple(eos_token_ids)
         self.executables = compiler.executables(progress)
+        self.fields = SlotFields(self.shapes.slots)
         self.placed = [0] * self.shapes.slots  # entries of each slot's page-table row that the device has
         self.reset()
         self._warm_up()
@@ -88,8 +88,7 @@ class Runner:
             self._seat(sequence)
         layout = self._layout(plan)
         upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
-        for i, row in enumerate(plan.rows):
-            upload.add_row(i, row.sequence, row.start, row.count, row.samples)
+        upload.add_rows(plan.rows, self.fields)
         updates = self._new_pages(plan)
         self._place(updates[layout.updates :])
         upload.add_updates(updates[: layout.updates])
@@ -108,7 +107,7 @@ class Runner:
             table = _Fetched(flight.drawn, self.shapes.top)
             for i, row in enumerate(flight.plan.rows):
                 if row.samples:
-                    drawn[i] = Drawn(table.token(i, row.sequence.params.logprobs), bool(table.finite[i]))
+                    drawn[i] = Drawn(table.token(i, row.sequence.params.logprobs), table.finite[i])
         else:
             jax.block_until_ready(self.rooms.last)
         return Results(drawn, self._read_prompts(flight))
@@ -148,6 +147,7 @@ class Runner:
         """A sequence took a slot: its page-table row starts anew, and so does what the sampler remembers."""
         assert sequence.slot is not None
         self.placed[sequence.slot] = 0
+        self.fields.take(sequence)
         if not needs_seat(sequence):
             return
         vocab, params = self.shapes.spec.vocab_size, sequence.params
@@ -226,13 +226,15 @@ class _Fetched:
         table = np.asarray(packed)  # [R, 3 + 2N]
         self.ids = table[:, 0].tolist()
         self.logprobs = table[:, 1].view(np.float32).tolist()
-        self.finite = table[:, 2].tolist()
+        self.finite = (table[:, 2] != 0).tolist()
         self.top_ids = table[:, 3 : 3 + top]
         self.top_logprobs = table[:, 3 + top :].view(np.float32)
 
     def token(self, row: int, top: int) -> Token:
+        if not top:
+            return Token(self.ids[row], self.logprobs[row])
         alternatives = zip(self.top_ids[row, :top].tolist(), self.top_logprobs[row, :top].tolist(), strict=True)
-        return Token(self.ids[row], self.logprobs[row], tuple(alternatives) if top else ())
+        return Token(self.ids[row], self.logprobs[row], tuple(alternatives))
 
 
 def _padded(values: Items[float], size: int, fill: int, dtype: type = np.int32) -> np.ndarray:

@@ -8,6 +8,7 @@ import enum
 import time
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jaxengine.params import SamplingParams
 
@@ -40,8 +41,7 @@ class Request:
     arrived: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A sampled (or prompt) token with its natural-log probability and the `top` alternatives, likeliest first."""
 
     id: int
@@ -49,7 +49,7 @@ class Token:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class Event:
     """What happened to one request in one step. The event with a finish reason is its last."""
 
@@ -73,6 +73,7 @@ class Sequence:
 
     def __init__(self, request: Request, arrival: int) -> None:
         self.request = request
+        self.params: SamplingParams = request.params
         self.arrival = arrival
         self.tokens: list[int] = list(request.prompt)
         self.prompt_length = len(self.tokens)
@@ -90,10 +91,6 @@ class Sequence:
         self.started: float | None = None  # first token read
         self.preemptions = 0
         self.prompt_logprobs: list[Token] = []
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
 
     @property
     def length(self) -> int:

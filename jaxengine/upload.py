@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxengine.scheduler import Row
 from jaxengine.sequence import Sequence
 
 LAST_TOKEN = -1  # a token id that stands for "the one this slot sampled last", which only the device knows
@@ -95,59 +96,79 @@ def unpack_rows(packed: Array) -> RowFields:
     return RowFields(*packed[:-FLOATS], *floats)
 
 
+class SlotFields:
+    """The host's copy of every slot's row fields, written when a sequence takes it: a step gathers its columns."""
+
+    def __init__(self, slots: int) -> None:
+        self.packed = np.zeros((len(RowFields._fields), slots + 1), np.int32)
+        self.fields = _host_rows(self.packed)
+        self.fields.slot[:] = np.arange(slots + 1)
+        self.fields.temperature[:] = 1
+        self.min_tokens = np.zeros(slots + 1, np.int32)
+
+    def take(self, sequence: Sequence) -> None:
+        """`sequence` took its slot."""
+        slot, params = sequence.slot, sequence.params
+        self.fields.prompt_length[slot] = sequence.prompt_length
+        self.fields.flags[slot] = flags_of(sequence)
+        seed = np.array([params.seed or 0], np.uint64).view(np.int32)
+        self.fields.seed_low[slot], self.fields.seed_high[slot] = seed
+        for name in RowFields._fields[RowFields._fields.index("top_k") :]:
+            getattr(self.fields, name)[slot] = getattr(params, name)
+        self.min_tokens[slot] = params.min_tokens
+
+
 class Upload:
-    """A step's buffer while the host fills it."""
+    """A step's buffer while the host fills it; as made, a step of nothing but padding."""
 
     def __init__(self, layout: Layout, sink_slot: int, table_width: int) -> None:
         self.buffer = np.zeros(layout.size, np.int32)
-        _, self.tokens, rows, self.updates = layout.sections(self.buffer)  # type: ignore[arg-type]
-        self.rows = RowFields(*rows[:-FLOATS], *rows[-FLOATS:].view(np.float32))
+        _, self.tokens, self.packed_rows, self.updates = layout.sections(self.buffer)  # type: ignore[arg-type]
+        self.rows = _host_rows(self.packed_rows)  # type: ignore[arg-type]
         self.tokens.row[:] = layout.rows
         self.rows.slot[:] = sink_slot
         self.rows.temperature[:] = 1
         self.updates.place[:] = table_width
-        self.used = 0
 
-    def add_row(self, row: int, sequence: Sequence, start: int, count: int, samples: bool) -> None:
-        """Positions `start … start+count-1` of `sequence` as row number `row`."""
-        here = slice(self.used, self.used + count)
-        known = sequence.tokens[start : start + count]
-        self.tokens.id[here] = known + [LAST_TOKEN] * (count - len(known))
-        self.tokens.position[here] = np.arange(start, start + count)
-        self.tokens.row[here] = row
-        self.used += count
-        self.buffer[0] = self.used
-        self.rows.slot[row] = sequence.slot
-        self.rows.last[row] = self.used - 1
-        self.rows.prompt_length[row] = sequence.prompt_length
-        self.rows.length[row] = start + count
-        if samples:
-            self._add_sampling(row, sequence, start + count - sequence.prompt_length)
-
-    def _add_sampling(self, row: int, sequence: Sequence, generated: int) -> None:
-        params, rows = sequence.params, self.rows
-        rows.flags[row] = SAMPLES | flags_of(sequence, generated)
-        seed = np.array([params.seed or 0], np.uint64).view(np.int32)
-        rows.seed_low[row], rows.seed_high[row] = seed
-        rows.top_k[row] = params.top_k
-        for name in RowFields._fields[-FLOATS:]:
-            getattr(rows, name)[row] = getattr(params, name)
+    def add_rows(self, rows: list[Row], slots: SlotFields) -> None:
+        """The rows of a plan, in order. Per row it costs no Python beyond one tuple, unless the row feeds known ids."""
+        facts = np.array([(row.sequence.slot, row.start, row.count, row.samples) for row in rows], np.int32)
+        slot, start, count, samples = facts.T
+        end = np.cumsum(count)
+        here, used = slice(len(rows)), int(end[-1])
+        self.buffer[0] = used
+        self.packed_rows[:, here] = slots.packed[:, slot]
+        self.rows.last[here] = end - 1
+        self.rows.length[here] = length = start + count
+        banned = length - self.rows.prompt_length[here] < slots.min_tokens[slot]
+        self.rows.flags[here] = (self.rows.flags[here] | SAMPLES | BANNED * banned) * samples
+        self.tokens.row[:used] = np.repeat(np.arange(len(rows)), count)
+        self.tokens.position[:used] = np.arange(used) + np.repeat(length - end, count)
+        self.tokens.id[:used] = LAST_TOKEN
+        for row, last in zip(rows, end.tolist(), strict=True):
+            known = row.sequence.tokens[row.start : row.start + row.count]
+            if known:
+                self.tokens.id[last - row.count : last - row.count + len(known)] = known
 
     def add_updates(self, updates: list[tuple[int, int, int]]) -> None:
-        """(slot, index, page) triples, at most as many as the layout has."""
+        """(slot, place, page) triples, at most as many as the layout has."""
         if updates:
             for field, column in zip(self.updates, zip(*updates, strict=True), strict=True):
                 field[: len(updates)] = column
 
 
-def flags_of(sequence: Sequence, generated: int) -> int:
-    """The processors that the token number `generated` of `sequence` needs."""
+def _host_rows(packed: np.ndarray) -> RowFields:
+    """Views of a NumPy i32 [fields, …]."""
+    return RowFields(*packed[:-FLOATS], *packed[-FLOATS:].view(np.float32))  # type: ignore[arg-type]
+
+
+def flags_of(sequence: Sequence) -> int:
+    """The processors that `sequence` always needs."""
     params = sequence.params
     return (
         PENALISED * params.penalised
         | OVER_LENGTH * params.frequency_over_length
         | PROCESSED * params.processed_logprobs
-        | BANNED * (generated < params.min_tokens)
         | BIASED * bool(params.logit_bias)
     )
 
