@@ -1,0 +1,39 @@
+"""The roofline against figures worked out by hand for Llama-3.1-8B in bf16."""
+
+import pytest
+
+from jaxengine.model.spec import ModelSpec
+from jaxengine.roofline import kv_bytes_per_token, step_cost, weight_elements
+
+LLAMA_8B = ModelSpec(
+    vocab_size=128256,
+    hidden_size=4096,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_size=14336,
+    max_positions=131072,
+)
+
+
+def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
+    layer = 4096 * 4096 * 2 + 2 * 1024 * 4096 + 3 * 4096 * 14336 + 2 * 4096
+    assert weight_elements(LLAMA_8B) == 32 * layer + 4096 + 128256 * 4096
+    assert 2 * weight_elements(LLAMA_8B) == pytest.approx(15.0e9, rel=0.01)
+
+
+def test_a_cached_token_is_131072_bytes() -> None:
+    assert kv_bytes_per_token(LLAMA_8B, 2) == 131072
+
+
+def test_decoding_128_rows_at_1k_context_is_bound_by_bytes() -> None:
+    cost = step_cost(LLAMA_8B, rows=128, new=1, context=1024)
+    assert cost.bytes == pytest.approx(15.0e9 + 128 * 1024 * 131072, rel=0.01)
+    assert cost.seconds(4.3e12, 790e12) == cost.bytes / 4.3e12
+
+
+def test_prefilling_8k_tokens_is_bound_by_operations() -> None:
+    cost = step_cost(LLAMA_8B, rows=1, new=8192, context=0)
+    assert cost.operations == pytest.approx(2 * 8192 * 6.98e9 + 4 * 8192 * 8193 / 2 * 32 * 4096, rel=0.01)
+    assert cost.seconds(4.3e12, 790e12) == cost.operations / 790e12
