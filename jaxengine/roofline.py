@@ -1,7 +1,7 @@
 """The least a step can cost: bytes it must move and operations it must do, from the model's description alone.
 
-Every benchmark prints its share of this limit. Weights are read once a step whatever the batch; the embedding is read by
-row, so only a tied one counts, as the head. Activations are left out: they are thousandths of the weights.
+Every benchmark prints its share of this limit. Weights are read once a step whatever the batch; the embedding is read
+by row, so only a tied one counts, as the head. Activations are left out: they are thousandths of the weights.
 """
 
 import math
