@@ -125,6 +125,7 @@ async def _live(
     _announce(service, loaded)
     await asyncio.wait((stop, crashed), return_when=asyncio.FIRST_COMPLETED)
     if crashed.done():
+        service.stop(0)
         return fail(str(crashed.exception()), SOFTWARE)
     finished = await service.drain(drain_seconds)
     service.stop(STOP_SECONDS)

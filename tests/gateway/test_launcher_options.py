@@ -1,0 +1,163 @@
+"""The table of options: every row from the command line and the environment, and every wrong value in one line."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gateway.options import MISSING, Options, UsageError, parse
+from tests.processes import ROOT
+
+ROWS = {row.name: row for row in dataclasses.fields(Options)}
+# A valid value other than the default, for each option.
+EXAMPLES = {
+    "model_id": "org/model", "revision": "main", "validation_workers": "3", "sharded": "true", "num_shard": "2",
+    "dtype": "bfloat16", "trust_remote_code": "true", "max_concurrent_requests": "7", "max_queued_tokens": "99",
+    "max_best_of": "5", "max_stop_sequences": "9", "max_top_n_tokens": "8", "max_input_tokens": "100",
+    "max_input_length": "100", "max_total_tokens": "200", "waiting_served_ratio": "1.2", "max_waiting_tokens": "5",
+    "max_batch_prefill_tokens": "512", "max_batch_total_tokens": "4096", "max_batch_size": "16",
+    "hostname": "127.0.0.1", "port": "8080", "shard_uds_path": "/run/engine", "huggingface_hub_cache": "/data",
+    "cuda_memory_fraction": "0.5", "json_output": "true", "cors_allow_origin": "https://a.example", "api_key": "secret",
+    "tokenizer_config_path": __file__, "max_client_batch_size": "2", "payload_limit": "1000",
+    "enable_prefill_logprobs": "true", "graceful_termination_timeout": "5", "usage_stats": "on",
+    "engine_hang_timeout": "9", "startup_timeout": "60",
+}  # fmt: skip
+# TGI 3's launcher, as its reference lists it.
+TGI = """model-id revision validation-workers sharded num-shard quantize speculate dtype kv-cache-dtype trust-remote-code
+max-concurrent-requests max-best-of max-stop-sequences max-top-n-tokens max-input-tokens max-input-length
+max-total-tokens waiting-served-ratio max-batch-prefill-tokens max-batch-total-tokens max-waiting-tokens max-batch-size
+cuda-graphs hostname port prometheus-port shard-uds-path huggingface-hub-cache weights-cache-override
+disable-custom-kernels cuda-memory-fraction rope-scaling rope-factor json-output otlp-endpoint otlp-service-name
+cors-allow-origin api-key watermark-gamma watermark-delta ngrok ngrok-authtoken ngrok-edge tokenizer-config-path
+disable-grammar-support max-client-batch-size lora-adapters usage-stats payload-limit enable-prefill-logprobs
+graceful-termination-timeout""".split()
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def test_every_row_has_an_example() -> None:
+    assert EXAMPLES.keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_command_line_and_the_environment_say_the_same(name: str) -> None:
+    by_flag = parse([f"{flag(name)}={EXAMPLES[name]}"], {})
+    by_variable = parse([], {name.upper(): EXAMPLES[name]})
+    assert by_flag == by_variable
+    assert getattr(by_flag, name) != ROWS[name].default
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_command_line_wins_and_an_empty_variable_is_not_set(name: str) -> None:
+    assert parse([f"{flag(name)}={EXAMPLES[name]}"], {name.upper(): "nonsense" * 50}) == parse(
+        [f"{flag(name)}={EXAMPLES[name]}"], {}
+    )
+    assert parse([], {name.upper(): ""}) == Options()
+
+
+@pytest.mark.parametrize("name", TGI)
+def test_every_option_of_tgi_is_known_or_refused_by_name(name: str) -> None:
+    row = name.replace("-", "_")
+    assert (row in ROWS) != (row in MISSING)
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag(name)} 'something' is not supported"):
+        parse([flag(name), "something"], {})
+    with pytest.raises(UsageError, match=f"{name.upper()} 'something' is not supported"):
+        parse([], {name.upper(): "something"})
+    for harmless in MISSING[name]:
+        assert parse([flag(name), harmless], {}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("port", "65536", "must be between 0 and 65535"),
+        ("port", "http", "must be a whole number"),
+        ("max_concurrent_requests", "0", "must be between 1 and 1000000"),
+        ("validation_workers", "-1", "must be between 1 and 64"),
+        ("cuda_memory_fraction", "nan", "must be between 0.01 and 1"),
+        ("cuda_memory_fraction", "1.5", "must be between 0.01 and 1"),
+        ("graceful_termination_timeout", "inf", "must be between 0 and 86400"),
+        ("dtype", "int8", "must be one of auto, float32, float16, bfloat16"),
+        ("json_output", "maybe", "must be true or false"),
+        ("cors_allow_origin", "example.com", "must be '*' or start with http"),
+        ("tokenizer_config_path", "/nowhere.json", "must be an existing file"),
+        ("model_id", " ", "must not be empty"),
+    ],
+)
+def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str, value: str, reason: str) -> None:
+    for arguments, environment, source in (
+        ([f"{flag(name)}={value}"], {}, flag(name)),
+        ([], {name.upper(): value}, name.upper()),
+    ):
+        with pytest.raises(UsageError) as wrong:
+            parse(arguments, environment)
+        assert str(wrong.value).startswith(f"{source} {value!r} {reason}")
+
+
+def test_a_wrong_key_is_not_repeated() -> None:
+    with pytest.raises(UsageError) as wrong:
+        parse(["--api-key=hush\tnow"], {})
+    assert "hush" not in str(wrong.value)
+    assert "hush" not in repr(parse(["--api-key=hush"], {}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-input-tokens=5", "--max-input-length=5"], "older name"),
+        (["--max-input-tokens=9", "--max-total-tokens=9"], "less than --max-total-tokens, got 9 and 9"),
+        (["--max-total-tokens=9", "--max-batch-total-tokens=8"], "at most --max-batch-total-tokens, got 9 and 8"),
+        (["--no-such-thing"], "--no-such-thing"),
+        (["--max-best"], "--max-best"),
+    ],
+)
+def test_contradictions_and_unknown_options_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        parse(arguments, {})
+
+
+def test_the_older_name_of_the_input_limit_means_the_same() -> None:
+    assert parse(["--max-input-length=77"], {}).max_input_tokens == 77
+
+
+def test_a_container_name_in_HOSTNAME_is_no_address() -> None:
+    assert parse([], {"HOSTNAME": "f3a9c2b1"}).hostname == "0.0.0.0"
+    assert parse([], {"HOSTNAME": "::1"}).hostname == "::1"
+
+
+def test_origins_may_be_repeated_and_are_a_comma_list_in_the_environment() -> None:
+    origins = ("https://a.example", "http://b.example")
+    assert parse([f"--cors-allow-origin={origin}" for origin in origins], {}).cors_allow_origin == origins
+    assert parse([], {"CORS_ALLOW_ORIGIN": ",".join(origins)}).cors_allow_origin == origins
+
+
+def test_a_usage_error_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "gateway.launcher", "--port=nine"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert done.stderr == "error: --port 'nine' must be a whole number\n"
+
+
+def test_help_shows_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        parse(["--help"], {})
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    assert all(flag(name) in text for name in ROWS)
+    assert "[3000]" in text and not any(flag(name) in text for name in MISSING)
+
+
+def test_the_gateway_starts_without_what_only_the_engine_needs() -> None:
+    """Listening within a second and a half depends on it."""
+    heavy = "{'jax', 'jaxlib', 'flax', 'transformers', 'torch', 'convert', 'jaxengine.params'}"
+    code = f"import sys, gateway.launcher; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,155 @@
+"""The supervisor's rules: its table of states, its budget of restarts, and what it does with real processes."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway import engine_process
+from gateway.options import Options
+from gateway.supervisor import BACKOFF_SECONDS, TRANSITIONS, RestartBudget, Signal, State, Supervisor
+from jaxengine.rpc import transport
+from tests.processes import gone, until
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_but_the_two_ends_can_be_left_and_the_ends_cannot(state: State) -> None:
+    ways_out = [signal for origin, signal in TRANSITIONS if origin is state]
+    assert bool(ways_out) == (state not in (State.STOPPED, State.FAILED))
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.WARMING, State.READY, State.DRAINING])
+def test_a_running_engine_may_exit_at_any_time(state: State) -> None:
+    assert TRANSITIONS[state, Signal.EXITED] is (State.STOPPED if state is State.DRAINING else State.DEAD)
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.WARMING, State.READY, State.DEAD])
+def test_every_live_state_can_be_stopped(state: State) -> None:
+    assert TRANSITIONS[state, Signal.STOP] in (State.DRAINING, State.STOPPED)
+
+
+def test_every_state_is_reached_from_the_start() -> None:
+    reached = {State.STARTING}
+    for _ in State:
+        reached |= {target for (origin, _), target in TRANSITIONS.items() if origin in reached}
+    assert reached == set(State)
+
+
+def test_backoff_grows_and_the_sixth_death_in_ten_minutes_is_the_last() -> None:
+    budget = RestartBudget()
+    assert [budget.next_delay(now, 0) for now in range(6)] == [*BACKOFF_SECONDS[:5], None]
+
+
+def test_old_deaths_are_forgotten() -> None:
+    budget = RestartBudget()
+    delays = [budget.next_delay(now * 200.0, 0) for now in range(20)]
+    assert None not in delays and delays[-1] == BACKOFF_SECONDS[-1]
+
+
+def test_an_engine_that_was_healthy_starts_the_backoff_anew() -> None:
+    budget = RestartBudget()
+    for now in range(3):
+        budget.next_delay(now, 0)
+    assert budget.next_delay(100, lived=90) == BACKOFF_SECONDS[0]
+
+
+def script(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize("code", [2, 65, 69, 73, 74, 77])
+async def test_a_start_that_a_restart_cannot_mend_is_not_repeated(code: int) -> None:
+    states: list[State] = []
+    supervisor = Supervisor(script(f"raise SystemExit({code})"), os.environ, on_state=states.append)
+    assert await asyncio.wait_for(supervisor.run(), 10) == code
+    assert states == [State.STARTING, State.DEAD, State.FAILED]
+
+
+async def test_a_crash_loop_ends_with_70_after_five_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.supervisor.BACKOFF_SECONDS", (0.01,))
+    causes: list[str] = []
+    supervisor = Supervisor(script("raise SystemExit(1)"), os.environ, on_restart=causes.append)
+    assert await asyncio.wait_for(supervisor.run(), 20) == 70
+    assert causes == ["died"] * 5
+    assert supervisor.state is State.FAILED
+
+
+async def test_a_final_code_after_having_been_ready_is_an_ordinary_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.supervisor.BACKOFF_SECONDS", (0.01,))
+    causes: list[str] = []
+    supervisor = Supervisor(script("import time; time.sleep(0.2); raise SystemExit(74)"), os.environ,
+                            on_restart=causes.append)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: supervisor.pid is not None)
+    supervisor.ready()
+    await until(lambda: causes == ["died"])
+    await supervisor.stop(1)
+    assert await running == 0
+
+
+async def test_an_engine_that_never_becomes_ready_is_killed_and_counts_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.supervisor.STACK_DUMP_SECONDS", 0.1)
+    causes: list[str] = []
+    supervisor = Supervisor(script("import time; time.sleep(60)"), os.environ, startup_timeout=0.3,
+                            on_restart=causes.append)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: causes == ["hung"])
+    await supervisor.stop(0.1)
+    assert await running == 0
+
+
+async def test_stopping_kills_an_engine_that_ignores_sigterm() -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    supervisor = Supervisor(script(stubborn), os.environ)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: supervisor.pid is not None)
+    pid = supervisor.pid
+    assert pid is not None
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    await supervisor.stop(0.3)
+    assert time.monotonic() - began < 2
+    assert gone(pid, 1) and await running == 0 and supervisor.state is State.STOPPED
+
+
+async def test_stopping_during_the_backoff_ends_at_once() -> None:
+    supervisor = Supervisor(script("raise SystemExit(1)"), os.environ)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: supervisor.state is State.DEAD)
+    await supervisor.stop(1)
+    assert await asyncio.wait_for(running, 0.4) == 0
+    assert supervisor.state is State.STOPPED
+
+
+def test_the_engine_sees_an_allowed_environment_only() -> None:
+    ours = {"PATH": "/bin", "API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s", "HF_TOKEN": "h", "XLA_FLAGS": "x", "FOO": "y"}
+    assert engine_process.environment(ours, "t") == {
+        "PATH": "/bin", "HF_TOKEN": "h", "XLA_FLAGS": "x", transport.TOKEN_VARIABLE: "t"
+    }  # fmt: skip
+
+
+def test_the_engines_command_line_is_one_the_engine_takes() -> None:
+    """Every option that is passed on is parsed back to the same value by the engine's own parser."""
+    from jaxengine.server import _parser
+
+    options = Options(model_id="a/b", revision="r", dtype="float32", num_shard=2, max_total_tokens=64,
+                      max_batch_prefill_tokens=32, max_batch_total_tokens=640, max_batch_size=4,
+                      huggingface_hub_cache=Path("/c"), cuda_memory_fraction=0.5, api_key="hush")  # fmt: skip
+    command = engine_process.command(options, Path("/s/engine.sock"), 7)
+    assert command[:4] == [sys.executable, "-m", "convert.cli", "serve"]
+    parsed = vars(_parser().parse_args(command[4:]))
+    assert parsed == {
+        "uds_path": Path("/s/engine.sock"), "parent_pid": 7, "model_id": "a/b", "revision": "r", "dtype": "float32",
+        "tensor_parallel": 2, "max_total_tokens": 64, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 640,
+        "max_batch_size": 4, "cache_dir": Path("/c"), "memory_fraction": 0.5, "drain_seconds": 5.0,
+    }  # fmt: skip
+    assert not any("hush" in part for part in command)
+
+
+@pytest.mark.parametrize(("sharded", "num_shard", "devices"), [(None, None, 1), (True, None, 0), (False, None, 1), (False, 2, 2)])
+def test_sharding_means_what_it_means_in_tgi(sharded: bool | None, num_shard: int | None, devices: int) -> None:
+    command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), Path("/s"), 1)
+    assert f"--tensor-parallel={devices}" in command
