@@ -93,7 +93,7 @@ class Engine:
             limits.max_batch_size,
             limits.token_budget,
             model=f"{model.model_id}@{model.revision}",
-            prefix_cache=options.prefix_cache,
+            prefix_cache=options.prefix_cache and spec.rope.by_position,
         )
         description = Description(
             model_id=model.model_id,
@@ -254,8 +254,6 @@ class Engine:
     def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
         """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
         kept = row.sequence.prompt_logprobs
-        if not kept:
-            kept.append(Token(row.sequence.tokens[0], float("nan")))
         kept += tokens[len(kept) - row.start - 1 :]
 
     def _accept(self, row: Row, drawn: Drawn, now: float) -> Event:
@@ -302,14 +300,14 @@ class Engine:
             self.runner.reset()
         except Exception as second:
             raise EngineFailure("the cache cannot be rebuilt") from second
-        if not failed:
-            raise EngineFailure("a step failed with no request in it") from error
         guilty = self.suspects.blame(failed)
-        if guilty is None:
+        if failed and guilty is None:
             return
         self.lone_failures += 1
         if self.lone_failures >= MAX_LONE_FAILURES:
             raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
+        if guilty is None:  # all who were in the step had been cancelled
+            return
         if event := self._finish_early(guilty, FinishReason.ERROR, "the request failed inside the engine"):
             result.events.append(event)
 

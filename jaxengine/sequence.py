@@ -5,6 +5,7 @@ cache was donated destroys the cache, and everything must be rebuilt from here.
 """
 
 import enum
+import math
 import time
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass, field
@@ -90,7 +91,8 @@ class Sequence:
         self.admitted: float | None = None  # first taken from the queue, monotonic
         self.started: float | None = None  # first token read
         self.preemptions = 0
-        self.prompt_logprobs: list[Token] = []
+        # Filled chunk by chunk where wanted; nothing says how likely the first token was.
+        self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
 
     @property
     def length(self) -> int:

@@ -1,8 +1,8 @@
 """Finding the one request that makes a step fail, by halves.
 
 The rows of a failed step become suspects. They run apart from everyone else, one step at a time: a group that gets
-through a step is cleared, a group that fails again is split, and whoever fails alone is guilty. A batch of n costs at
-most log2(n) + 1 failed steps for one culprit.
+through a step is cleared, a group that fails again is split, and who fails twice, the last time alone, is guilty. A
+batch of n > 1 costs at most log2(n) + 1 failed steps for one culprit.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,11 +31,11 @@ class Suspects:
             self.groups[-1] -= set(requests)
 
     def blame(self, failed: Sequence[int]) -> int | None:
-        """A step of `failed` requests failed: the guilty one if it was alone, else None and they are split."""
+        """A step of `failed` requests failed: the guilty one if it was suspected and alone, else None: they are split."""
         if self.groups:
             self.groups.pop()
-        if len(failed) == 1:
-            return failed[0]
+            if len(failed) == 1:
+                return failed[0]
         middle = len(failed) // 2
-        self.groups += [set(failed[middle:]), set(failed[:middle])]
+        self.groups += [group for group in (set(failed[middle:]), set(failed[:middle])) if group]
         return None

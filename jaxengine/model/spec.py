@@ -40,6 +40,11 @@ class Rope:
         if self.kind in ("dynamic", "llama3", "yarn") and self.original_positions <= 0:
             raise ValueError(f"rope kind {self.kind!r} needs original_positions")
 
+    @property
+    def by_position(self) -> bool:
+        """Whether a token's angles depend on its position alone; `dynamic` looks at the length of the prompt too."""
+        return self.kind != "dynamic"
+
 
 @dataclass(frozen=True)
 class ModelSpec:
