@@ -1,0 +1,126 @@
+"""Small real engines and the few verbs every engine test uses: load one, ask it, serve until nothing is left.
+
+`serve` checks what holds whatever was asked: each accepted request ends exactly once, nothing comes after its end, its
+tokens are delivered once, and an idle engine holds no page, slot or request.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from convert.source import open_model
+from jaxengine.engine import Engine
+from jaxengine.options import EngineOptions
+from jaxengine.params import SamplingParams
+from jaxengine.sequence import Event, FinishReason, Request, Token
+from tests.tiny import BOS, VOCAB
+
+EngineOf = Callable[..., Engine]
+
+
+@dataclass
+class Answer:
+    """Everything one request was told."""
+
+    tokens: list[Token] = field(default_factory=list)
+    finish: FinishReason = FinishReason.NOT_FINISHED
+    error: str = ""
+    cached_tokens: int = 0
+    prompt: list[Token] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+
+Answers = dict[int, Answer]
+
+
+def load(directory: Path, *, every_bucket: bool = False, **options: object) -> Engine:
+    """An engine with few buckets, the largest only unless told, which reports the whole vocabulary if asked."""
+    chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "max_top_logprobs": VOCAB, **options}
+    engine = Engine.load(open_model(str(directory)), EngineOptions(**chosen))  # type: ignore[arg-type]
+    if every_bucket:
+        engine.finish_compiling()
+    else:
+        engine.close()
+    return engine
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """`<s>` and random ids without specials."""
+    return [BOS, *np.random.default_rng(seed).integers(4, VOCAB, length - 1).tolist()]
+
+
+def ask(
+    number: int, ids: Sequence[int], *, salt: bytes = b"", timeout: float | None = None, **params: object
+) -> Request:
+    """Request `number`: greedy and deaf to EOS unless `params` say otherwise."""
+    chosen = {"temperature": 0, "seed": number, "ignore_eos": True, **params}
+    return Request(number, ids, SamplingParams(**chosen), salt=salt, timeout=timeout)  # type: ignore[arg-type]
+
+
+def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Answers:
+    """Submit all of `requests` and step until the engine is idle."""
+    answers: Answers = {}
+    for request in requests:
+        engine.submit(request)
+        answers[request.id] = Answer()
+    return finish(engine, answers, limit)
+
+
+def finish(engine: Engine, answers: Answers, limit: int = 5000) -> Answers:
+    """Step until the engine is idle, adding to `answers`."""
+    for _ in range(limit):
+        if engine.idle:
+            check_idle(engine)
+            assert all(answer.finish for answer in answers.values())
+            return answers
+        step(engine, answers)
+    raise AssertionError(f"not idle after {limit} steps: {engine.stats()}")
+
+
+def step(engine: Engine, answers: Answers) -> None:
+    result = engine.step()
+    for event in result.events if result else ():
+        _note(answers[event.request_id], event)
+
+
+def alone(engine: Engine, request: Request) -> Answer:
+    """What `request` is answered when nobody else is there and nothing is cached."""
+    cache, engine.scheduler.prefix_cache = engine.scheduler.prefix_cache, False
+    try:
+        return serve(engine, [request])[request.id]
+    finally:
+        engine.scheduler.prefix_cache = cache
+
+
+def check_idle(engine: Engine) -> None:
+    """Nothing is left of requests that all have ended."""
+    scheduler, pool = engine.scheduler, engine.scheduler.pool
+    assert scheduler.idle and not engine.live and engine.flight is None
+    assert not any(pool.references)
+    assert pool.available == pool.total - 1
+    assert sorted(scheduler.free_slots) == list(range(scheduler.slots))
+
+
+def _note(answer: Answer, event: Event) -> None:
+    assert not answer.finish, f"request {event.request_id} was told something after its end"
+    assert event.first == (bool(event.tokens) and not answer.tokens)
+    answer.tokens += event.tokens
+    answer.finish, answer.error = event.finish, event.error
+    if event.first:
+        answer.cached_tokens, answer.prompt = event.cached_tokens, event.prompt
+
+
+def logprob_rows(tokens: Iterable[Token]) -> np.ndarray:
+    """The log-probabilities of the whole vocabulary at each of `tokens`, f32 [tokens, V], in the order of ids."""
+    rows = []
+    for token in tokens:
+        row = np.full(VOCAB, np.nan, np.float32)
+        ids, values = zip(*token.top, strict=True)
+        row[list(ids)] = values
+        rows.append(row)
+    return np.stack(rows)
