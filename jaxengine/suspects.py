@@ -31,7 +31,7 @@ class Suspects:
             self.groups[-1] -= set(requests)
 
     def blame(self, failed: Sequence[int]) -> int | None:
-        """A step of `failed` requests failed: the guilty one if it was suspected and alone, else None: they are split."""
+        """A step of `failed` requests failed: the guilty one if it was suspected and alone, else None: all split."""
         if self.groups:
             self.groups.pop()
             if len(failed) == 1:
