@@ -10,7 +10,9 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import Any
 
 from jaxengine.compile_cache import COMPILES
@@ -18,15 +20,17 @@ from jaxengine.compile_cache import COMPILES
 log = logging.getLogger(__name__)
 
 STACK_BYTES = 64 << 20
+NICE = 10
 
 Compiled = Callable[..., Any]
 Progress = Callable[[int, int], None]
 
 
 class Executables:
-    """Executables by name, built by `jobs` in their order.
+    """Executables by name, built by `jobs`.
 
-    The constructor returns once the `essential` ones are there, calling `progress(done, total)` for each.
+    The constructor builds the `essential` ones, calling `progress(done, total)` after each; `build_rest` starts on the
+    others, in the order of `jobs`, and returns at once.
 
     Raises:
         Exception: whatever an essential job raised. A later one that fails is logged, and its name stays missing.
@@ -37,13 +41,13 @@ class Executables:
     ) -> None:
         self._jobs = jobs
         self._built: dict[Hashable, Compiled] = {}
-        self._queue = deque([*essential, *(name for name in jobs if name not in essential)])
-        self._changed = threading.Condition()
-        self._failure: tuple[Hashable, Exception] | None = None
+        self._threads: list[threading.Thread] = []
         self._closed = False
-        self._threads = self._start(os.cpu_count() or 1)
-        atexit.register(self.close)  # an interpreter that ends under a compiling thread aborts
-        self._await_essential(set(essential), progress)
+        cores = os.cpu_count() or 1
+        with _deep_stacks(), ThreadPoolExecutor(cores) as pool:
+            for future in as_completed([pool.submit(self._build, name) for name in essential]):
+                future.result()
+                progress(len(self._built), len(essential))
 
     def __getitem__(self, name: Hashable) -> Compiled:
         return self._built[name]
@@ -51,8 +55,18 @@ class Executables:
     def __contains__(self, name: Hashable) -> bool:
         return name in self._built
 
+    def build_rest(self) -> None:
+        """Build what is missing, on half the cores and with low priority: requests are being served meanwhile."""
+        queue = deque(name for name in self._jobs if name not in self._built)
+        with _deep_stacks():
+            for _ in range(max(1, (os.cpu_count() or 1) // 2)):
+                thread = threading.Thread(target=self._work, args=(queue,), name="compile", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        atexit.register(self.close)  # an interpreter that ends under a compiling thread aborts
+
     def finish(self) -> None:
-        """Wait until nothing is left to compile."""
+        """Wait until `build_rest` is done."""
         for thread in self._threads:
             thread.join()
 
@@ -62,49 +76,28 @@ class Executables:
         self.finish()
         atexit.unregister(self.close)
 
-    def _start(self, count: int) -> list[threading.Thread]:
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            threads = [threading.Thread(target=self._work, name="compile", daemon=True) for _ in range(count)]
-            for thread in threads:
-                thread.start()
-        finally:
-            threading.stack_size(before)
-        return threads
-
-    def _work(self) -> None:
-        with COMPILES.expected():
-            while not self._closed:
-                try:
-                    name = self._queue.popleft()
-                except IndexError:
-                    return
+    def _work(self, queue: deque[Hashable]) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        while queue and not self._closed:
+            try:
+                name = queue.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
                 self._build(name)
+            except Exception as error:
+                log.error("compiling %s failed", name, exc_info=error)
 
     def _build(self, name: Hashable) -> None:
-        try:
-            built = self._jobs[name]()
-        except Exception as error:
-            log.error("compiling %s failed", name, exc_info=error)
-            with self._changed:
-                self._failure = self._failure or (name, error)
-                self._changed.notify_all()
-            return
-        with self._changed:
-            self._built[name] = built
-            self._changed.notify_all()
+        with COMPILES.expected():
+            self._built[name] = self._jobs[name]()
 
-    def _await_essential(self, essential: set[Hashable], progress: Progress) -> None:
-        told = 0
-        with self._changed:
-            while True:
-                done = len(essential & self._built.keys())
-                if done > told:
-                    told = done
-                    progress(done, len(essential))
-                if done == len(essential):
-                    return
-                if self._failure and self._failure[0] in essential:
-                    self._closed = True
-                    raise self._failure[1]
-                self._changed.wait()
+
+@contextmanager
+def _deep_stacks() -> Iterator[None]:
+    """Threads started inside get stacks that XLA's recursion does not overflow."""
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)

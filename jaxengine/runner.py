@@ -59,6 +59,7 @@ class Runner:
         self.placed = [0] * self.shapes.slots  # entries of each slot's page-table row that the device has
         self.reset()
         self._warm_up()
+        self.executables.build_rest()
 
     def reset(self) -> None:
         """Fresh, empty device state."""

@@ -11,13 +11,13 @@ The scheduler never sees an array and never blocks; time comes from the caller.
 import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from jaxengine.pages import PagePool, page_key, root_key
 from jaxengine.sequence import FinishReason, Sequence
 
 
-class Row(NamedTuple):
+@dataclass(slots=True)
+class Row:
     """Positions `start … start+count-1` of a sequence in a step; `samples` if the last one's logits are drawn from."""
 
     sequence: Sequence
