@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 300
+MAX_BIAS = 10_000  # beyond it f32 has no digits left for the logits themselves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class SamplingParams:
         self._check("top_p", 0, 1, above=True)
         self._check("typical_p", 0, 1, above=True)
         self._check("min_p", 0, 1)
-        self._check("repetition_penalty", 0, 1e4, above=True)
+        self._check("repetition_penalty", 1e-4, 1e4)
         self._check("frequency_penalty", -100, 100)
         self._check("presence_penalty", -100, 100)
         self._check("logprobs", 0, 1000)
@@ -61,8 +62,9 @@ class SamplingParams:
             raise ValueError(f"stop_token_ids has {len(self.stop_token_ids)} entries, at most {MAX_STOP_TOKEN_IDS}")
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise ValueError(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS}")
-        if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
-            raise ValueError("logit_bias values must be finite")
+        wrong = next((bias for bias in self.logit_bias.values() if not abs(bias) <= MAX_BIAS), None)
+        if wrong is not None:
+            raise ValueError(f"logit_bias values must be in [-{MAX_BIAS}, {MAX_BIAS}], got {wrong}")
 
     def _check(self, name: str, low: float, high: float, *, above: bool = False) -> None:
         value = getattr(self, name)

@@ -82,7 +82,7 @@ def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Samp
     scores = _penalise(_bias(logits, rows, seats), rows, seats)
     scores = _ban(scores, rows, seats)
     warm = rows.temperature > 0
-    scores = scores / jnp.where(warm, rows.temperature, 1)[:, None]
+    scores = _warm(scores, jnp.where(warm, rows.temperature, 1)[:, None])
     scores = _filter(scores, rows)
     noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(rows, scores.shape[1]), lambda: scores)
     ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
@@ -137,6 +137,11 @@ def _ban(scores: Array, rows: RowFields, seats: Seats) -> Array:
     return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
 
 
+def _warm(scores: Array, temperature: Array) -> Array:
+    """`scores` over `temperature`, the best at 0: a quotient that overflows must be -inf, which is greedy, not +inf."""
+    return (scores - scores.max(axis=-1, keepdims=True)) / temperature
+
+
 def _filter(scores: Array, rows: RowFields) -> Array:
     """top-k; top-p (Holtzman et al. 2020, arXiv 1904.09751); typical (Meister et al. 2023, 2202.00666); min-p."""
 
@@ -180,14 +185,18 @@ def _ordered(values: Array) -> Array:
 
 
 def _threshold(keys: Array, weights: Array, wanted: Array) -> Array:
-    """The largest u32 [R] such that the `weights` of the `keys` [R, V] at or above it reach `wanted` [R]."""
+    """The largest u32 [R] such that the `weights` of the `keys` [R, V] at or above it reach `wanted` [R].
+
+    Never above the largest key: a `wanted` below the smallest f32 is 0, which no key at all would reach too.
+    """
 
     def bit(i: Array, threshold: Array) -> Array:
         candidate = threshold | (jnp.uint32(1 << 31) >> i.astype(jnp.uint32))
         reached = jnp.sum(jnp.where(keys >= candidate[:, None], weights, 0), axis=-1) >= wanted
         return jnp.where(reached, candidate, threshold)
 
-    return jax.lax.fori_loop(0, 32, bit, jnp.zeros(keys.shape[0], jnp.uint32))
+    threshold = jax.lax.fori_loop(0, 32, bit, jnp.zeros(keys.shape[0], jnp.uint32))
+    return jnp.minimum(threshold, keys.max(axis=-1))
 
 
 def _noise(rows: RowFields, vocab: int) -> Array:
