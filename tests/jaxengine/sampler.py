@@ -1,0 +1,80 @@
+"""Random logits through the sampler as a step would send them: parameters packed by `upload`, state in seats."""
+
+from collections.abc import Sequence as Items
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxengine import sampling
+from jaxengine.params import MAX_LOGIT_BIAS, SamplingParams
+from jaxengine.sampling import Sampled, Seats
+from jaxengine.scheduler import Row
+from jaxengine.sequence import Request, Sequence
+from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, unpack_rows
+
+LONGEST = 64  # tokens a sequence may have here
+take_seat = jax.jit(sampling.take_seat)
+
+
+def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[int] = ()) -> Sequence:
+    """A sequence that is about to draw the token after `prompt` and `generated`."""
+    sequence = Sequence(Request(0, prompt, params), 0)
+    sequence.tokens += generated
+    return sequence
+
+
+def draw(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> Sampled:
+    """Row r of `logits` [R, V] decides the next token of sequence r; alternatives are the whole vocabulary."""
+    return Sampled(*map(np.asarray, _sample(logits, pack(sequences), seat(sequences, logits.shape[1], eos))[0]))
+
+
+def pack(sequences: Items[Sequence]) -> np.ndarray:
+    """The packed row fields of a decode step, i32 [fields, R]."""
+    size = len(sequences)
+    fields = SlotFields(size)
+    upload = Upload(Layout(size, size, size, ragged=False), sink_slot=size, table_width=8)
+    for slot, sequence in enumerate(sequences):
+        sequence.slot = slot
+        fields.take(sequence)
+    upload.add_rows([Row(s, s.length - 1, 1, True) for s in sequences], fields)
+    return upload.packed_rows
+
+
+def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> Seats:
+    """The sampler's memory with `sequences` in slots 0 …"""
+    seats = sampling.empty_seats(len(sequences), vocab)
+    for slot, sequence in enumerate(sequences):
+        params = sequence.params
+        if needs_seat(sequence):
+            bias = padded(list(params.logit_bias), MAX_LOGIT_BIAS, vocab)
+            values = padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0).astype(np.float32)
+            bans = padded([*eos, *params.stop_token_ids], sampling.BANS, vocab)
+            ids = padded(sequence.tokens, LONGEST, vocab)
+            seats = take_seat(seats, slot, ids, sequence.prompt_length, len(sequence.tokens), (bias, values), bans)
+    return seats
+
+
+def padded(values: Items[float], size: int, fill: int) -> np.ndarray:
+    return np.array([*values, *[fill] * (size - len(values))], np.float64 if fill == 0 else np.int32)
+
+
+def processed(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> np.ndarray:
+    """Log-probabilities after all processors, f32 [R, V], -inf where filtered out."""
+    return in_order_of_ids(draw(logits, sequences, eos))
+
+
+def in_order_of_ids(drawn: Sampled) -> np.ndarray:
+    rows = np.full(drawn.top_logprob.shape, np.nan, np.float32)
+    np.put_along_axis(rows, drawn.top_id, drawn.top_logprob, axis=1)
+    return rows
+
+
+@jax.jit
+def _sample(logits: jax.Array, packed: jax.Array, seats: Seats) -> tuple[Sampled, Seats]:
+    return sampling.sample(jnp.asarray(logits), unpack_rows(packed), seats, logits.shape[1])
+
+
+def after_draw(logits: np.ndarray, sequences: Items[Sequence]) -> Seats:
+    """The sampler's memory when `draw` is done."""
+    return _sample(logits, pack(sequences), seat(sequences, logits.shape[1]))[1]
