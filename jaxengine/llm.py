@@ -71,7 +71,7 @@ class LLM:
             RuntimeError: a request failed inside the engine.
         """
         batch = self._encode(prompts)
-        each = _one_each(params or SamplingParams(), len(batch))
+        each = _one_each(SamplingParams() if params is None else params, len(batch))
         requests = [
             Request(next(self.ids), prompt, _seeded(chosen)) for prompt, chosen in zip(batch, each, strict=True)
         ]
@@ -80,8 +80,13 @@ class LLM:
         completions = {request.id: Completion(list(request.prompt)) for request in requests}
         for request in requests:
             self.engine.submit(request)
-        while not self.engine.idle:
-            self._step(completions)
+        try:
+            while not self.engine.idle:
+                self._step(completions)
+        except BaseException:  # a request failed, or the user interrupted: the next call must not find what is left
+            for request in requests:
+                self.engine.cancel(request.id)
+            raise
         return list(completions.values())
 
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
@@ -92,7 +97,9 @@ class LLM:
     def _step(self, completions: dict[int, Completion]) -> None:
         result = self.engine.step()
         for event in result.events if result else ():
-            completion = completions[event.request_id]
+            completion = completions.get(event.request_id)
+            if completion is None:  # the end of one that an earlier call gave up
+                continue
             completion.tokens += event.tokens
             if event.first:
                 completion.prompt_tokens, completion.cached_tokens = event.prompt, event.cached_tokens
