@@ -1,6 +1,7 @@
 """What attention needs to know of a step."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 from jax import Array
@@ -22,3 +23,10 @@ class AttentionBatch:
     tables: Array  # [R, W] i32, the pages of each row's sequence in order
     tokens: Array  # [] i32, how many of the T tokens are real
     ragged: bool = dataclasses.field(metadata={"static": True})
+
+
+class HeadTerms(NamedTuple):
+    """What a layer adds to the scores head by head, where its model does."""
+
+    slopes: Array | None = None  # f32 [K, G], ALiBi's
+    sinks: Array | None = None  # f32 [K, G], logits without a value

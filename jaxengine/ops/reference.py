@@ -9,11 +9,14 @@ replace it.
 Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, S keys of a block.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.ops.batch import AttentionBatch
+from jaxengine.ops.batch import AttentionBatch, HeadTerms
+from jaxengine.ops.spec import AttentionSpec
 
 KEY_BLOCK = 128  # keys a loop iteration reads
 QUERY_BLOCK = 32  # queries of a ragged step that are handled together
@@ -22,15 +25,30 @@ MASKED = -1e30  # finite, so that a fully masked block leaves exp(MASKED - maxim
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
 
 
-def attention(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Array:
+def attention(
+    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
+) -> Array:
     """q [T, K, G, D], keys and values [pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
-    scaled = q.astype(jnp.float32) * q.shape[-1] ** -0.5
+    scaled = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     attend = _ragged if batch.ragged else _decode
-    return attend(scaled, keys, values, batch).astype(q.dtype)
+    return attend(scaled, keys, values, batch, spec, heads).astype(q.dtype)
 
 
-def _start(q: Array) -> Running:
-    return jnp.full(q.shape[:-1], MASKED), jnp.zeros(q.shape[:-1]), jnp.zeros(q.shape)
+def _start(q: Array, sinks: Array | None) -> Running:
+    if sinks is None:
+        return jnp.full(q.shape[:-1], MASKED), jnp.zeros(q.shape[:-1]), jnp.zeros(q.shape)
+    return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
+
+
+def _biased(scores: Array, distance: Array, spec: AttentionSpec, slopes: Array | None) -> Array:
+    """`scores` [T, K, G, S] with soft cap and ALiBi; `distance` [T, S] is query position minus key position."""
+    if spec.softcap:
+        scores = spec.softcap * jnp.tanh(scores / spec.softcap)
+    return scores if slopes is None else scores - slopes[..., None] * distance[:, None, None, :]
+
+
+def _in_window(distance: Array, spec: AttentionSpec) -> Array:
+    return (distance >= 0) & (distance < spec.window) if spec.window else distance >= 0
 
 
 def _absorb(running: Running, scores: Array, visible: Array, weigh: str, values: Array) -> Running:
@@ -54,11 +72,18 @@ def _like(mask: Array, array: Array) -> Array:
     return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
-def _blocks(longest: Array, block: int) -> Array:
-    return (longest + block - 1) // block
+def _key_blocks(position: Array, real: Array, spec: AttentionSpec) -> tuple[Array, Array]:
+    """First and one past the last key block that any of the `real` queries at `position` sees."""
+    end = jnp.max(jnp.where(real, position + 1, 0))
+    if not spec.window:
+        return jnp.zeros_like(end), (end + KEY_BLOCK - 1) // KEY_BLOCK
+    begin = jnp.maximum(jnp.min(jnp.where(real, position, end)) + 1 - spec.window, 0)
+    return begin // KEY_BLOCK, (end + KEY_BLOCK - 1) // KEY_BLOCK
 
 
-def _decode(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Array:
+def _decode(
+    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
+) -> Array:
     """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
     page_size = keys.shape[1]
     width = KEY_BLOCK // page_size  # pages of a block
@@ -68,21 +93,23 @@ def _decode(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Arra
         k = keys[pages].reshape(q.shape[0], KEY_BLOCK, *keys.shape[2:])  # [R, S, K, D]
         v = values[pages].reshape(k.shape)
         scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
-        visible = i * KEY_BLOCK + jnp.arange(KEY_BLOCK) <= batch.position[:, None]  # [R, S]
+        distance = batch.position[:, None] - (i * KEY_BLOCK + jnp.arange(KEY_BLOCK))  # [R, S]
+        visible = _in_window(distance, spec)
         v = jnp.where(visible[:, :, None, None], v, 0)
+        scores = _biased(scores, distance, spec, heads.slopes)
         return _absorb(running, scores, visible[:, None, None, :], "rkgs,rskd->rkgd", v)
 
     real = jnp.arange(q.shape[0]) < batch.tokens
-    longest = jnp.max(jnp.where(real, batch.position + 1, 0))
-    return _finish(jax.lax.fori_loop(0, _blocks(longest, KEY_BLOCK), body, _start(q)))
+    begin, end = _key_blocks(batch.position, real, spec)
+    return _finish(jax.lax.fori_loop(begin, end, body, _start(q, heads.sinks)))
 
 
-def _ragged(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Array:
+def _ragged(
+    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
+) -> Array:
     """Blocks of queries, which may span several rows; for each row in a block, its own key blocks."""
     tokens = q.shape[0]
     block = min(QUERY_BLOCK, tokens)
-    page_size = keys.shape[1]
-    width = KEY_BLOCK // page_size
 
     def query_block(i: Array, out: Array) -> Array:
         first = i * block
@@ -93,23 +120,38 @@ def _ragged(q: Array, keys: Array, values: Array, batch: AttentionBatch) -> Arra
 
         def one_row(r: Array, running: Running) -> Running:
             mine = (row == r) & real  # [block]
-            longest = jnp.max(jnp.where(mine, position + 1, 0))
-
-            def key_block(j: Array, running: Running) -> Running:
-                pages = jax.lax.dynamic_slice(batch.tables, (r, j * width), (1, width))[0]
-                k = keys[pages].reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
-                v = values[pages].reshape(k.shape)
-                scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
-                key = j * KEY_BLOCK + jnp.arange(KEY_BLOCK)  # [S]
-                visible = mine[:, None] & (key <= position[:, None])  # [block, S]
-                v = jnp.where((key < longest)[:, None, None], v, 0)
-                return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)
-
-            after = jax.lax.fori_loop(0, _blocks(longest, KEY_BLOCK), key_block, running)
+            begin, end = _key_blocks(position, mine, spec)
+            absorb = partial(_absorb_block, queries, keys, values, batch.tables[r], position, mine, spec, heads)
+            after = jax.lax.fori_loop(begin, end, absorb, running)
             return jax.tree.map(lambda new, old: jnp.where(_like(mine, new), new, old), after, running)
 
         last_row = jnp.max(jnp.where(real, row, row[0]))
-        running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries))
+        running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries, heads.sinks))
         return jax.lax.dynamic_update_slice_in_dim(out, _finish(running), first, axis=0)
 
-    return jax.lax.fori_loop(0, _blocks(batch.tokens, block), query_block, jnp.zeros(q.shape))
+    return jax.lax.fori_loop(0, (batch.tokens + block - 1) // block, query_block, jnp.zeros(q.shape))
+
+
+def _absorb_block(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    table: Array,
+    position: Array,
+    mine: Array,
+    spec: AttentionSpec,
+    heads: HeadTerms,
+    j: Array,
+    running: Running,
+) -> Running:
+    """Key block `j` of the sequence with page `table` [W], for those `queries` [block, K, G, D] that are `mine`."""
+    width = KEY_BLOCK // keys.shape[1]
+    pages = jax.lax.dynamic_slice_in_dim(table, j * width, width)
+    k = keys[pages].reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
+    v = values[pages].reshape(k.shape)
+    scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
+    distance = position[:, None] - (j * KEY_BLOCK + jnp.arange(KEY_BLOCK))  # [block, S]
+    visible = mine[:, None] & _in_window(distance, spec)
+    v = jnp.where(visible.any(0)[:, None, None], v, 0)
+    scores = _biased(scores, distance, spec, heads.slopes)
+    return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)

@@ -1,0 +1,30 @@
+"""What an attention layer computes besides softmax(q kᵀ) v, as data that every back end understands."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Static, so a layer's kernel is compiled for it; per-head numbers (ALiBi slopes, sinks) are arrays instead.
+
+    scale: multiplies q·k; None is head_dim^-0.5.
+    window: key j is visible to query i iff 0 <= i - j < window; 0 is no window.
+    softcap: c > 0 turns a scaled score s into c·tanh(s/c) (Gemma 2); 0 is none.
+
+    The order is scale, soft cap, ALiBi, mask, softmax. ALiBi (Press et al. 2021, arXiv 2108.12409) adds slope·(j - i);
+    a sink (Xiao et al. 2023, arXiv 2309.17453, learned as in gpt-oss) is one more logit per head that takes weight and
+    has no value.
+    """
+
+    scale: float | None = None
+    window: int = 0
+    softcap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.window < 0:
+            raise ValueError(f"window must be at least 0, got {self.window}")
+        if self.softcap < 0:
+            raise ValueError(f"softcap must be at least 0, got {self.softcap}")
+
+    def scale_for(self, head_dim: int) -> float:
+        return head_dim**-0.5 if self.scale is None else self.scale

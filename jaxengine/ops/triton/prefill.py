@@ -1,0 +1,92 @@
+"""Rows of several queries: a program is a tile of consecutive queries of one row, behind all that is cached before.
+
+How many tiles a row needs is known only on the device, the grid is static. Row r may use the tiles from
+start_r // n + r on, where n is the queries of a tile: since ⌊a + b⌋ + 1 ≥ ⌊a⌋ + ⌈b⌉ those are enough, and
+T // n + R + 1 tiles are enough for all. The padding behind the real tokens counts as one more row, whose output is 0.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from jaxengine.ops.batch import AttentionBatch
+from jaxengine.ops.triton.decode import row_starts
+from jaxengine.ops.triton.tile import BLOCK_BYTES, LOG2E, LOWEST, Inputs, Problem, Tile, attend, first_visible
+
+ROWS = 128  # M of most: two warpgroups of 64, the smallest product of Hopper's wgmma
+ROWS_PER_WARP = 16
+STAGES = 3
+
+
+class Tiles(NamedTuple):
+    """i32 [tiles] each."""
+
+    row: Array
+    token: Array  # the tile's first query
+    queries: Array  # 0 for a tile without work
+    position: Array  # the first query's
+    keys: Array  # keys before the end of the last query; 0 for padding
+
+
+def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
+    """The tiles of a mixed step, `queries` to a tile; none for rows of one query."""
+    rows, tokens = batch.tables.shape[0], batch.position.shape[0]
+    starts = row_starts(batch)  # [R + 1]
+    stops = jnp.append(starts[1:], tokens)
+    first_tiles = starts // queries + jnp.arange(rows + 1)
+    tile = jnp.arange(tokens // queries + rows + 1)
+    row = (first_tiles[None, :] <= tile[:, None]).sum(1, dtype=jnp.int32) - 1
+    token = starts[row] + (tile - first_tiles[row]) * queries
+    count = jnp.clip(stops[row] - token, 0, queries)
+    real = row < rows
+    count = jnp.where(real & (stops[row] - starts[row] == 1), 0, count)
+    token = jnp.minimum(token, tokens - 1)
+    position = batch.position[token]
+    return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, position + count, 0))
+
+
+def tile_rows(problem: Problem) -> int:
+    """M: as many as keep a tile of q in 32 KiB of shared memory, but at least the group."""
+    fit = 2 * BLOCK_BYTES // (problem.padded_dim * problem.dtype.itemsize)
+    return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
+
+
+def attend_tiles(problem: Problem, inputs: Inputs, batch: AttentionBatch) -> Array:
+    """Attention of a mixed step, flat like q; tokens that are a row by themselves are left unwritten."""
+    rows = tile_rows(problem)
+    tiles = tiles_of(batch, rows // problem.group)
+    return pl.pallas_call(
+        partial(_kernel, problem, rows),
+        out_shape=jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
+        grid=(problem.kv_heads, len(tiles.row)),
+        compiler_params=plt.CompilerParams(num_warps=rows // ROWS_PER_WARP, num_stages=STAGES),
+        interpret=problem.interpret,
+        name="paged_prefill",
+    )(tiles, inputs)
+
+
+def _kernel(problem: Problem, rows: int, tiles: Tiles, inputs: Inputs, out_ref: Any) -> None:
+    head, index = pl.program_id(0), pl.program_id(1)
+    queries = tiles.queries[index]
+
+    @pl.when(queries > 0)
+    def _() -> None:
+        token, position, keys = tiles.token[index], tiles.position[index], tiles.keys[index]
+        first = first_visible(problem, position) // problem.key_block
+        end = (keys + problem.key_block - 1) // problem.key_block
+        tile = Tile(tiles.row[index], head, token, queries, position, first, end)
+        start = jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((rows, problem.padded_dim))
+        if inputs.sinks is not None:
+            sink = plt.load(inputs.sinks.at[problem.head_rows(head, rows)]) * LOG2E
+            start = sink, jnp.ones(rows), start[2]
+        _, total, output = attend(problem, tile, inputs, rows, start)
+        output = output / jnp.where(total == 0, 1, total)[:, None]
+        to = problem.q_rows(token, head, rows)
+        mine = (jnp.arange(rows) // problem.group < queries)[:, None] & problem.in_dim()
+        column = jnp.arange(problem.padded_dim)[None, :]
+        plt.store(out_ref.at[to[:, None], column], output.astype(out_ref.dtype), mask=mine)

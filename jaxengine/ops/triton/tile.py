@@ -1,0 +1,186 @@
+"""The loop both kernels run: a tile of query rows against the keys of one sequence, block by block.
+
+A tile's rows are a power of two that suits the tensor cores: row m is query head m % G of the tile's query m // G, so
+the heads that share a key/value head share its loads. The softmax is a running one in base 2, in f32. Blocks that every
+query of the tile sees whole skip the masks; at the ends of the visible range they are masked and what no query sees is
+not loaded. Arrays are passed flat, [rows, D], because that is how a kernel addresses them.
+
+Legend: T tokens, R rows of the batch, K key/value heads, G query heads each, D head dimension, M rows of a tile, S keys
+of a block.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from jaxengine.ops.batch import AttentionBatch, HeadTerms
+from jaxengine.ops.spec import AttentionSpec
+
+LOG2E = math.log2(math.e)
+MASKED = -1e30  # a masked score
+LOWEST = -1e29  # where a running maximum starts: above MASKED, so that exp2(MASKED - maximum) is 0 from the start
+BLOCK_BYTES = 16384  # of a block of keys: two in flight, with their values and a tile of q, fit 99 KiB of shared memory
+
+Running = tuple[Array, Array, Array]  # maximum [M], sum [M] and weighted values [M, D], all f32
+
+
+class Inputs(NamedTuple):
+    """What every kernel reads, as arrays outside of it and as references inside."""
+
+    tables: Any  # i32 [R, W]
+    q: Any  # [T·K·G, D]
+    keys: Any  # [pages·page_size·K, D]
+    values: Any  # like keys
+    slopes: Any  # f32 [K·G], or None
+    sinks: Any  # f32 [K·G], or None
+
+
+def flatten(q: Array, keys: Array, values: Array, batch: AttentionBatch, heads: HeadTerms) -> Inputs:
+    dim = q.shape[-1]
+    slopes, sinks = (None if term is None else term.reshape(-1) for term in heads)
+    return Inputs(batch.tables, q.reshape(-1, dim), keys.reshape(-1, dim), values.reshape(-1, dim), slopes, sinks)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The static side of a call."""
+
+    kv_heads: int
+    group: int
+    dim: int
+    page_size: int
+    dtype: jnp.dtype
+    spec: AttentionSpec
+    interpret: bool
+
+    @property
+    def padded_dim(self) -> int:
+        """Triton's arrays have sizes that are powers of two."""
+        return pl.next_power_of_2(self.dim)
+
+    @property
+    def key_block(self) -> int:
+        """S; what a block takes in shared memory is the same for every head_dim from 128 on."""
+        return max(16, min(64, BLOCK_BYTES // (self.padded_dim * self.dtype.itemsize)))
+
+    def in_dim(self) -> Array:
+        return jnp.arange(self.padded_dim)[None, :] < self.dim  # [1, D]
+
+    def q_rows(self, token: Array, head: Array, rows: int) -> Array:
+        """Where the tile's rows lie in the flat q if its first query is `token`."""
+        m = jnp.arange(rows)
+        return ((token + m // self.group) * self.kv_heads + head) * self.group + m % self.group  # [M]
+
+    def head_rows(self, head: Array, rows: int) -> Array:
+        return head * self.group + jnp.arange(rows) % self.group  # [M]
+
+
+class Tile(NamedTuple):
+    """One program's share: queries at consecutive positions of one sequence, and a run of its key blocks."""
+
+    row: Array  # i32 scalar, whose page table
+    head: Array  # i32 scalar, key/value head
+    token: Array  # i32 scalar, the first query
+    queries: Array  # i32 scalar, how many; the rest of the tile is padding
+    position: Array  # i32 scalar, the first query's
+    first_block: Array  # i32 scalar
+    end_block: Array  # i32 scalar
+
+
+def first_visible(problem: Problem, position: Array) -> Array:
+    """The first key that a query at `position` sees."""
+    window = problem.spec.window
+    return jnp.maximum(position + 1 - window, 0) if window else jnp.zeros_like(position)
+
+
+def attend(problem: Problem, tile: Tile, inputs: Inputs, rows: int, start: Running) -> Running:
+    """Fold the tile's key blocks into `start`."""
+    m = jnp.arange(rows)
+    mine = (m // problem.group < tile.queries)[:, None] & problem.in_dim()  # [M, D]
+    at = problem.q_rows(tile.token, tile.head, rows)
+    q = plt.load(inputs.q.at[at[:, None], jnp.arange(problem.padded_dim)[None, :]], mask=mine, other=0.0)
+    position = tile.position + m // problem.group  # [M]
+    slope = None
+    if inputs.slopes is not None:
+        in_tile = m < problem.group * tile.queries
+        slope = plt.load(inputs.slopes.at[problem.head_rows(tile.head, rows)], mask=in_tile, other=0.0) * LOG2E
+
+    last = tile.position + tile.queries - 1
+    whole_from = (first_visible(problem, last) + problem.key_block - 1) // problem.key_block
+    whole_from = jnp.clip(whole_from, tile.first_block, tile.end_block)
+    whole_to = jnp.clip((tile.position + 1) // problem.key_block, whole_from, tile.end_block)
+    block = partial(_absorb_block, problem, tile, inputs, q, position, slope)
+    if problem.spec.window:
+        start = jax.lax.fori_loop(tile.first_block, whole_from, partial(block, True), start)
+    running = jax.lax.fori_loop(whole_from, whole_to, partial(block, False), start)
+    return jax.lax.fori_loop(whole_to, tile.end_block, partial(block, True), running)
+
+
+def _absorb_block(
+    problem: Problem,
+    tile: Tile,
+    inputs: Inputs,
+    q: Array,
+    position: Array,
+    slope: Array | None,
+    masked: bool,
+    j: Array,
+    running: Running,
+) -> Running:
+    """Key block `j`; unless `masked`, every query of the tile sees all of it."""
+    maximum, total, output = running
+    key = j * problem.key_block + jnp.arange(problem.key_block)  # [S]
+    k, v = _load_block(problem, tile, inputs, key, masked)
+    scores = _scores(problem, _dot(q, k.astype(q.dtype), 1))  # [M, S]
+    distance = position[:, None] - key[None, :]
+    if slope is not None:
+        scores = scores - slope[:, None] * distance.astype(jnp.float32)
+    if masked:
+        visible = (distance >= 0) & (distance < problem.spec.window) if problem.spec.window else distance >= 0
+        scores = jnp.where(visible, scores, MASKED)
+    new = jnp.maximum(maximum, scores.max(1))
+    weights = jnp.exp2(scores - new[:, None])
+    decay = jnp.exp2(maximum - new)
+    output = output * decay[:, None] + _dot(weights.astype(q.dtype), v.astype(q.dtype), 0)
+    return new, total * decay + weights.sum(1), output
+
+
+def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked: bool) -> tuple[Array, Array]:
+    """Keys and values [S, D] of positions `key`; 0 where no query of the tile sees them."""
+    inside, mask = None, None
+    if masked:
+        inside = (key >= first_visible(problem, tile.position)) & (key < tile.position + tile.queries)
+        mask = inside[:, None] & problem.in_dim()
+    elif problem.dim != problem.padded_dim:
+        mask = jnp.broadcast_to(problem.in_dim(), (problem.key_block, problem.padded_dim))
+    place = inputs.tables.at[tile.row, key // problem.page_size]
+    page = plt.load(place, mask=inside, other=None if inside is None else 0)
+    at = (page * problem.page_size + key % problem.page_size) * problem.kv_heads + tile.head  # [S]
+    index = at[:, None], jnp.arange(problem.padded_dim)[None, :]
+    other = None if mask is None else 0.0
+    return plt.load(inputs.keys.at[index], mask=mask, other=other), plt.load(
+        inputs.values.at[index], mask=mask, other=other
+    )
+
+
+def _scores(problem: Problem, products: Array) -> Array:
+    """Scaled, capped, and in base 2."""
+    scale, cap = problem.spec.scale_for(problem.dim), problem.spec.softcap
+    if not cap:
+        return products * (scale * LOG2E)
+    return jnp.tanh(products * (scale / cap)) * (cap * LOG2E)
+
+
+def _dot(a: Array, b: Array, contract: int) -> Array:
+    """a [M, X] times b, whose axis `contract` is X, in f32. f32 operands are multiplied in f32, not in tf32."""
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return jax.lax.dot_general(
+        a, b, (((1,), (contract,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )
