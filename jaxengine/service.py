@@ -126,7 +126,7 @@ class Service(EngineServicer):
         try:
             while (message := await peer.take()) is not None:
                 yield message
-            if error := reader.exception():
+            if reader.done() and isinstance(error := reader.exception(), ValueError):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             reader.cancel()
