@@ -1,0 +1,65 @@
+"""Compiling for H200s that exist only for the compiler: XLA needs a description of the target, not the target.
+
+What it yields is real: optimised HLO, aliasing, memory, the CUDA graph. What it cannot yield: times, autotuned tiles,
+cuDNN's plans. Runs under `toolchain.run`. The description `h200.txtpb` is what XLA itself reads from such a GPU.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from tests.gpu_compile import thunks
+from tests.gpu_compile.hlo import Module
+
+TARGET = Path(__file__).with_name("h200.txtpb").read_text()
+MIB = 1 << 20
+
+
+def devices(count: int) -> Sequence[jax.Device]:
+    """`count` H200s of one host."""
+    return topologies.get_topology_desc(platform="cuda", target_config=TARGET, topology=f"1x1x{count}").devices  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the compiler made of a program, per device, in bytes."""
+
+    donated: int  # what the caller gives up
+    aliased: int  # of that, what is updated in place
+    temporaries: int
+    copies: list[str]  # plain copies above 1 MiB
+    rewrites: list[str]  # whole arguments above 1 MiB that are written out again
+    collectives: dict[str, int]
+    launched: list[str]  # what the host starts in a step
+    kernels: int
+
+
+def facts(lowered: Any, donated: Any, options: dict[str, str]) -> Facts:
+    """Compile `lowered` with the engine's `options`; `donated` is the tree of its donated abstract arguments."""
+    with tempfile.TemporaryDirectory() as dump:
+        compiled = lowered.compile(compiler_options={**options, "xla_dump_to": dump})
+        sequence = thunks.read(Path(dump))
+    memory, module = compiled.memory_analysis(), Module(compiled.as_text())
+    return Facts(
+        donated=sum(map(device_bytes, jax.tree.leaves(donated))),
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        copies=module.copies(above=MIB),
+        rewrites=module.rewrites(above=MIB),
+        collectives=module.collectives(),
+        launched=thunks.launched(sequence),
+        kernels=thunks.kernels(sequence),
+    )
+
+
+def device_bytes(array: jax.ShapeDtypeStruct) -> int:
+    """Bytes of `array` on each device."""
+    elements = 1
+    for dimension in array.sharding.shard_shape(array.shape):  # type: ignore[union-attr]
+        elements *= dimension
+    return elements * array.dtype.itemsize  # type: ignore[no-any-return]

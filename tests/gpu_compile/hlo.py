@@ -1,0 +1,111 @@
+"""Reading XLA's optimised HLO: what a step really does to memory.
+
+Only operations that run are looked at: those of the entry computation and of loop bodies, not what is fused into one
+kernel. Sizes are one device's. It knows the text form of HLO, and nothing of the model.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+OPERATION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
+ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+VIEWS = {"bitcast", "get-tuple-element", "optimization-barrier"}
+MOVES_NOTHING = {*VIEWS, "parameter", "tuple", "while", "conditional"}  # a loop's body is looked at by itself
+COLLECTIVE = re.compile(r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?$")
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    calls: str | None  # the computation that is fused into it
+
+    @property
+    def arrays(self) -> list[tuple[int, int]]:
+        """(elements, bytes) of every array it yields."""
+        return [_size(kind, shape) for kind, shape in ARRAY.findall(self.type)]
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.arrays)
+
+    def __str__(self) -> str:
+        return f"{self.opcode} {self.name}: {self.type}"
+
+
+def _size(kind: str, shape: str) -> tuple[int, int]:
+    elements = math.prod(int(dimension) for dimension in shape.split(",") if dimension)
+    bits = re.match(r"[a-z]+(\d+)", kind)  # s32, bf16, f8e4m3fn; a "pred" is a byte
+    return elements, elements * int(bits[1] if bits else 8) // 8
+
+
+class Module:
+    """The optimised HLO of one executable."""
+
+    def __init__(self, text: str) -> None:
+        self.computations: dict[str, list[Operation]] = {}
+        self.entry = ""
+        for line in text.splitlines():
+            if head := COMPUTATION.match(line):
+                current = self.computations.setdefault(head[2], [])
+                self.entry = head[2] if head[1] else self.entry
+            elif found := OPERATION.match(line):
+                current.append(_operation(*found.groups()))
+        bodies = set(re.findall(r"body=%?([\w.\-]+)", text))
+        self.running = [op for name in (self.entry, *sorted(bodies)) for op in self.computations[name]]
+        self.by_name = {op.name: op for op in self.running}
+
+    def copies(self, above: int) -> list[str]:
+        """Plain copies of more than `above` bytes."""
+        return [str(op) for op in self.running if op.opcode in ("copy", "copy-start") and op.bytes > above]
+
+    def rewrites(self, above: int) -> list[str]:
+        """Operations that write an argument of more than `above` bytes out again as a whole: a transpose, a cast, a
+        dequantisation, a copy. Products read arguments and write something else; in-place updates write a part.
+        """
+        found = []
+        for op in self.running:
+            if op.opcode in MOVES_NOTHING or self._does(op, "dot", "scatter"):
+                continue
+            written = {elements for elements, _ in op.arrays}
+            for parameter in map(self._parameter, op.operands):
+                if parameter and parameter.bytes > above and parameter.arrays[0][0] in written:
+                    found.append(f"{op} writes all of {parameter}")
+        return found
+
+    def collectives(self) -> dict[str, int]:
+        """How many of each kind."""
+        kinds = [found[1] for op in self.running if (found := COLLECTIVE.match(op.opcode))]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def _does(self, op: Operation, *opcodes: str) -> bool:
+        fused = self.computations.get(op.calls or "", [])
+        return op.opcode in opcodes or any(self._does(inner, *opcodes) for inner in fused)
+
+    def _parameter(self, name: str) -> Operation | None:
+        """The entry's argument that `name` is, or is a view of."""
+        op = self.by_name.get(name)
+        while op and op.opcode in VIEWS and op.operands:
+            op = self.by_name.get(op.operands[0])
+        return op if op and op.opcode == "parameter" and op in self.computations[self.entry] else None
+
+
+def _operation(name: str, kind: str, opcode: str, rest: str) -> Operation:
+    inside = "".join(_until_closed(rest))
+    calls = re.search(r"calls=%?([\w.\-]+)", rest)
+    return Operation(name, kind, opcode, tuple(re.findall(r"%([\w.\-]+)", inside)), calls and calls[1])
+
+
+def _until_closed(text: str) -> Iterator[str]:
+    """The characters up to the parenthesis that closes the operand list."""
+    depth = 1
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return
+        yield character

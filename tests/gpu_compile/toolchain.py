@@ -1,0 +1,68 @@
+"""NVIDIA's compiler without NVIDIA's GPU: the four wheels that let XLA compile for CUDA on any x86-64 or arm64 Linux.
+
+They are laid beside the running environment's packages, not into it: JAX would then look for a GPU at every start. The
+first use downloads about 300 MB and unpacks 650 MB under the cache directory; later ones find them there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from convert.cache import cache_root, locked, new_directory
+
+ROOT = Path(__file__).parents[2]
+COMPILE_SECONDS = 900
+WHEELS = (
+    f"jax-cuda13-plugin=={jax.__version__}",
+    f"jax-cuda13-pjrt=={jax.__version__}",
+    "nvidia-cuda-nvcc==13.0.88",  # ptxas
+    "nvidia-nvvm==13.0.88",  # libdevice
+)
+
+
+class ToolchainMissing(RuntimeError):
+    """The wheels are not here and cannot be fetched."""
+
+
+def toolchain() -> Path:
+    """The directory that holds the wheels' contents, made on first use.
+
+    Raises:
+        ToolchainMissing: with pip's own words.
+    """
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    target = cache_root() / "h200-compiler" / f"jax-{jax.__version__}-{python}"
+    with locked(target):
+        if not target.exists():
+            with new_directory(target) as directory:
+                _install(directory)
+    return target
+
+
+def _install(directory: Path) -> None:
+    # their dependencies are run-time libraries, which only a program that runs on a GPU would load
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(directory)]
+    done = subprocess.run([*pip, *WHEELS], capture_output=True, text=True)
+    if done.returncode:
+        raise ToolchainMissing(f"{' '.join(WHEELS)}: pip said: {done.stderr.strip()[-500:]}")
+
+
+def run(module: str, result: Path) -> Any:
+    """`python -m module result` with the toolchain at hand, in a process of its own; returns the JSON that it wrote.
+
+    Raises:
+        ToolchainMissing: see `toolchain`.
+        AssertionError: the process failed; the message ends with its stderr.
+    """
+    paths = os.pathsep.join([str(toolchain()), str(ROOT)])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("XLA_FLAGS", None)  # the options under test are the engine's own
+    command = [sys.executable, "-m", module, str(result)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    assert done.returncode == 0, f"{module} ended with {done.returncode}:\n{done.stderr[-4000:]}"
+    return json.loads(result.read_text())
