@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from jaxengine.compile_cache import enable_compile_cache
+from jaxengine.engine import Engine
 from tests.jaxengine.engines import EngineOf, load
 from tests.tiny import write_tiny
+
+ROWS_AND_PAGES = {"max_batch_size": 32, "max_batch_total_tokens": 1024}
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +26,15 @@ def engine_of(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
     """`engine_of(name, **options)` is an engine serving that checkpoint, the same one for the same arguments."""
     enable_compile_cache(tmp_path_factory.mktemp("compiled"))
     return functools.cache(lambda name, **options: load(tiny(name), **options))
+
+
+@pytest.fixture(scope="session")
+def wide(engine_of: EngineOf) -> Engine:
+    """32 rows, 64 pages, prompts in one step, and every bucket: a lone request runs other code than 32 do."""
+    return engine_of("llama2_gqa", every_bucket=True, max_batch_prefill_tokens=512, **ROWS_AND_PAGES)
+
+
+@pytest.fixture(scope="session")
+def narrow(engine_of: EngineOf) -> Engine:
+    """32 rows, 64 pages, and a step so small that it computes one token of each row: prompts come in chunks."""
+    return engine_of("llama2_gqa", max_batch_prefill_tokens=16, **ROWS_AND_PAGES)

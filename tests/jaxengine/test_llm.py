@@ -1,0 +1,120 @@
+"""The engine in-process: text or ids in, completions out, in their order."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxengine.llm import LLM, SamplingParams
+from tests.jaxengine.engines import prompt
+from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def directory(tiny: Callable[[str], Path]) -> Path:
+    return tiny("llama2_gqa")
+
+
+@pytest.fixture(scope="module")
+def llm(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return LLM(directory, max_batch_size=4, max_batch_prefill_tokens=32, max_batch_total_tokens=512)
+
+
+def test_a_text_becomes_the_reference_s_ids_and_their_text(llm: LLM, directory: Path) -> None:
+    (completion,) = llm.generate("The quick brown fox", GREEDY)
+    ids = tokenizer().encode("The quick brown fox")
+    assert completion.prompt_ids == ids
+    assert completion.token_ids == reference_greedy(directory, ids, 6)
+    assert completion.text == tokenizer().decode(completion.token_ids, skip_special_tokens=True)
+    assert completion.finish_reason == "length"
+
+
+def test_prompts_may_be_texts_or_ids_and_are_answered_in_order(llm: LLM) -> None:
+    ids = prompt(9)
+    alone = [llm.generate(each, GREEDY)[0].token_ids for each in (ids, "def add(a", prompt(5))]
+    together = llm.generate([ids, "def add(a", prompt(5)], GREEDY)
+    assert [completion.token_ids for completion in together] == alone
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
+    short, eos = SamplingParams(temperature=0, max_tokens=1), SamplingParams(max_tokens=4, logit_bias={EOS: 1000.0})
+    completions = llm.generate([prompt(5)] * 2, [short, eos])
+    assert [completion.finish_reason for completion in completions] == ["length", "eos"]
+    assert [len(completion.tokens) for completion in completions] == [1, 1]
+
+
+def test_no_prompts_no_completions(llm: LLM) -> None:
+    assert llm.generate([], GREEDY) == []
+
+
+def test_without_a_seed_every_call_draws_anew(llm: LLM) -> None:
+    hot = SamplingParams(temperature=1.5, max_tokens=16, ignore_eos=True)
+    assert len({tuple(completion.token_ids) for completion in llm.generate([prompt(5)] * 4, hot)}) == 4
+
+
+def test_prompt_logprobs_come_with_the_completion(llm: LLM) -> None:
+    ids = prompt(9)
+    (completion,) = llm.generate(ids, SamplingParams(max_tokens=1, prompt_logprobs=True))
+    assert [token.id for token in completion.prompt_tokens] == ids
+
+
+@pytest.mark.parametrize(
+    "prompts, params, message",
+    [
+        ([[1], [VOCAB]], GREEDY, "prompt has the id 320"),
+        ([[1], []], GREEDY, "prompt has no tokens"),
+        ([prompt(127)], GREEDY, "more than max_total_tokens 128"),
+        ([[1], [1]], [GREEDY], "2 prompts but 1 sampling parameters"),
+        ([[1], [1]], [], "2 prompts but 0 sampling parameters"),
+    ],
+    ids=["id", "empty", "long", "one for two", "none for two"],
+)
+def test_what_cannot_be_served_is_refused_before_anything_runs(
+    llm: LLM, prompts: list[list[int]], params: SamplingParams | list[SamplingParams], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        llm.generate(prompts, params)
+    assert llm.engine.idle
+
+
+def test_a_request_that_fails_leaves_the_others_nothing_to_trip_over(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = llm.generate(prompt(9), GREEDY)[0].token_ids
+    with monkeypatch.context() as broken:
+        dispatch = llm.engine.runner.dispatch
+
+        def failing(plan: object) -> object:
+            if any(row.sequence.params.top_k == 3 for row in plan.rows):  # type: ignore[attr-defined]
+                raise RuntimeError("device")
+            return dispatch(plan)  # type: ignore[arg-type]
+
+        broken.setattr(llm.engine.runner, "dispatch", failing)
+        with pytest.raises(RuntimeError, match="failed inside the engine"):
+            llm.generate([prompt(9), prompt(5)], [GREEDY, SamplingParams(top_k=3)])
+    assert llm.generate(prompt(9), GREEDY)[0].token_ids == expected
+
+
+def test_a_call_that_is_interrupted_does_not_disturb_the_next(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = llm.generate(prompt(9), GREEDY)[0].token_ids
+    steps = iter(range(100))
+    step = llm.engine.step
+    with monkeypatch.context() as impatient:
+
+        def interrupted() -> object:
+            if next(steps) == 3:
+                raise KeyboardInterrupt
+            return step()
+
+        impatient.setattr(llm.engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([prompt(9), prompt(5)], GREEDY)
+    assert llm.generate(prompt(9), GREEDY)[0].token_ids == expected
+    assert llm.engine.idle
+
+
+def test_an_option_that_does_not_exist_is_named(directory: Path) -> None:
+    with pytest.raises(TypeError, match="max_tokenz"):
+        LLM(directory, max_tokenz=3)
