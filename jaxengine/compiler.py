@@ -136,7 +136,8 @@ class Compiler:
         seats, one = self.seats(), self.array(())
         bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
         ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((sampling.BANS,))
-        return self._lower(sampling.take_seat, (seats, one, ids, one, one, bias, bans), donate=(0,), returns=seats)
+        arguments = (seats, one, ids, one, one, bias, bans, self.array((), jnp.float32))
+        return self._lower(sampling.take_seat, arguments, donate=(0,), returns=seats)
 
     def lower_allocate(self) -> Any:
         def allocate() -> Any:

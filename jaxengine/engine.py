@@ -20,6 +20,7 @@ from jaxengine.compiler import Compiler, Shapes
 from jaxengine.interface import COMPILING, Description, OpenModel, Stats, StepResult
 from jaxengine.loading import abstract_parameters, load_parameters
 from jaxengine.memory import pool_pages, temporary_bytes
+from jaxengine.ops import choose
 from jaxengine.options import EngineOptions, derive_limits, resolve_dtype
 from jaxengine.pages import PagePool
 from jaxengine.runner import Drawn, InFlight, Results, Runner
@@ -73,7 +74,7 @@ class Engine:
         limits = derive_limits(options, spec, device.platform)
         dtype = resolve_dtype(options, model.source.dtype, device.platform)
         platform, top = device.platform, min(options.max_top_logprobs, spec.vocab_size)
-        attention = "reference" if options.attention == "auto" else options.attention
+        attention = choose(options.attention, device, spec.head_dim, spec.group, dtype)
 
         def compiler(pages: int, parameters: dict[str, Any]) -> Compiler:
             shapes = Shapes(spec, limits, dtype, pages, options.page_size, top)
@@ -182,8 +183,9 @@ class Engine:
             if event := self.inbox.popleft()():
                 result.events.append(event)
         now = time.monotonic()
-        for sequence in [s for s in self.live.values() if s.expired(now)]:
-            if event := self._finish_early(sequence.request.id, FinishReason.DEADLINE):
+        late = [(id, reason) for id, each in self.live.items() if (reason := each.expired(now)) is not None]
+        for request_id, reason in late:
+            if event := self._finish_early(request_id, reason):
                 result.events.append(event)
 
     def _arrive(self, request: Request) -> None:

@@ -14,14 +14,16 @@ from jaxengine.sequence import Event, Request, Token
 
 def request_from(message: pb.Generate, request_id: int) -> Request:
     """The request a message asks for. Raises ValueError, naming field, value and limit, if it makes no sense."""
-    if not message.timeout_seconds >= 0:  # NaN fails too
-        raise ValueError(f"timeout_seconds must be at least 0, got {message.timeout_seconds}")
+    for name in ("timeout_seconds", "queue_timeout_seconds"):
+        if not getattr(message, name) >= 0:  # NaN fails too
+            raise ValueError(f"{name} must be at least 0, got {getattr(message, name)}")
     return Request(
         id=request_id,
         prompt=list(message.prompt),
         params=_params_from(message),
         salt=message.cache_salt,
         timeout=message.timeout_seconds or None,
+        queue_timeout=message.queue_timeout_seconds or None,
         priority=message.priority,
     )
 
@@ -41,6 +43,7 @@ def _params_from(message: pb.Generate) -> SamplingParams:
         presence_penalty=sampling.presence_penalty,
         frequency_over_length=sampling.frequency_over_length,
         logit_bias=dict(sampling.logit_bias),
+        only_biased=sampling.only_biased,
         seed=sampling.seed,
         logprobs=sampling.top_logprobs,
         processed_logprobs=sampling.processed_logprobs,

@@ -18,8 +18,9 @@ class SamplingParams:
     """Defaults sample from the model's plain distribution; `temperature=0` is greedy.
 
     frequency_over_length: False is OpenAI's rule (penalty x count over generated ids), True is TGI's (penalty x count /
-    length over prompt and generated ids). processed_logprobs: False reports the model's own log-softmax, True the
-    distribution after penalties, temperature and filters.
+    length over prompt and generated ids). only_biased: ids without an entry in logit_bias, be it 0, cannot be drawn.
+    processed_logprobs: False reports the model's own log-softmax, True the distribution after penalties, temperature
+    and filters.
 
     Raises:
         ValueError: a value is out of range or not finite; the message names field, value and limit.
@@ -37,6 +38,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_over_length: bool = False
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    only_biased: bool = False
     seed: int | None = None
     logprobs: int = 0
     processed_logprobs: bool = False
@@ -62,6 +64,8 @@ class SamplingParams:
             raise ValueError(f"stop_token_ids has {len(self.stop_token_ids)} entries, at most {MAX_STOP_TOKEN_IDS}")
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise ValueError(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS}")
+        if self.only_biased and not self.logit_bias:
+            raise ValueError("only_biased needs a logit_bias, or no id could be drawn")
         wrong = next((bias for bias in self.logit_bias.values() if not abs(bias) <= MAX_BIAS), None)
         if wrong is not None:
             raise ValueError(f"logit_bias values must be in [-{MAX_BIAS}, {MAX_BIAS}], got {wrong}")

@@ -165,6 +165,7 @@ class Runner:
                     _padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0, np.float32),
                 ),
                 _padded([*stops, *params.stop_token_ids], BANS, vocab),
+                np.float32(-np.inf if params.only_biased else 0),
             ),
         )
 

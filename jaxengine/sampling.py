@@ -48,9 +48,19 @@ def empty_seats(slots: int, vocab: int) -> Seats:
 
 
 def take_seat(
-    seats: Seats, slot: Array, ids: Array, prompt_length: Array, length: Array, bias: tuple[Array, Array], bans: Array
+    seats: Seats,
+    slot: Array,
+    ids: Array,
+    prompt_length: Array,
+    length: Array,
+    bias: tuple[Array, Array],
+    bans: Array,
+    rest: Array | float = 0.0,
 ) -> Seats:
-    """Give `slot` to a sequence of `ids` [L], of which `length` are real and `prompt_length` the prompt's."""
+    """Give `slot` to a sequence of `ids` [L], of which `length` are real and `prompt_length` the prompt's.
+
+    `rest` is the bias, 0 or -inf, of the ids that `bias` does not list.
+    """
     vocab = seats.seen.shape[1]
     place = jnp.arange(ids.shape[0])
     count = jnp.zeros(vocab, jnp.int32)
@@ -59,7 +69,7 @@ def take_seat(
     return Seats(
         seats.seen.at[slot].set(seen),
         seats.generated.at[slot].set(generated),
-        seats.bias.at[slot].set(jnp.zeros(vocab).at[bias[0]].set(bias[1], mode="drop")),
+        seats.bias.at[slot].set(jnp.full(vocab, rest, jnp.float32).at[bias[0]].set(bias[1], mode="drop")),
         seats.bans.at[slot].set(bans),
     )
 

@@ -27,6 +27,7 @@ class FinishReason(enum.IntEnum):
     DEADLINE = 5
     INVALID = 6
     ERROR = 7
+    QUEUE_TIMEOUT = 8
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Request:
     params: SamplingParams
     salt: bytes = b""
     timeout: float | None = None  # seconds from arrival
+    queue_timeout: float | None = None  # seconds from arrival to first scheduled
     priority: int = 0  # lower runs earlier
     arrived: float = field(default_factory=time.monotonic)
 
@@ -113,5 +115,10 @@ class Sequence:
         """Place in the queue: first come first served, a priority step being worth AGING_SECONDS."""
         return (self.request.arrived + self.request.priority * AGING_SECONDS, self.arrival)
 
-    def expired(self, now: float) -> bool:
-        return self.request.timeout is not None and now - self.request.arrived > self.request.timeout
+    def expired(self, now: float) -> FinishReason | None:
+        """Which of its deadlines has passed."""
+        age = now - self.request.arrived
+        if self.request.timeout is not None and age > self.request.timeout:
+            return FinishReason.DEADLINE
+        queued = self.request.queue_timeout if self.admitted is None else None
+        return FinishReason.QUEUE_TIMEOUT if queued is not None and age > queued else None

@@ -5,6 +5,7 @@ is open, and the gateway informed, long before.
 """
 
 import argparse
+import dataclasses
 import logging
 import os
 import sys
@@ -59,6 +60,8 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
 
     progress(f"fetching {arguments.model_id or 'the default model'}")
     model = open_model(arguments.model_id, arguments.revision, cache_dir=arguments.cache_dir)
+    if arguments.model_name:
+        model = dataclasses.replace(model, model_id=arguments.model_name)
     progress("starting the device")
     import jax
 
@@ -96,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="text-generation-server serve", allow_abbrev=False)
     parser.add_argument("--uds-path", type=Path, required=True, help="socket to serve on, in a directory of mode 0700")
     parser.add_argument("--model-id", help="hub id, local directory or .gguf file; the default model if not given")
+    parser.add_argument("--model-name", help="what the model is called, if not by its id")
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument("--cache-dir", type=Path, help="where downloads and conversions are kept")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))

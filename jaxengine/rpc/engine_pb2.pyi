@@ -24,6 +24,7 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DEADLINE: _ClassVar[FinishReason]
     INVALID: _ClassVar[FinishReason]
     ERROR: _ClassVar[FinishReason]
+    QUEUE_TIMEOUT: _ClassVar[FinishReason]
 STARTING: State
 WARMING: State
 READY: State
@@ -36,6 +37,7 @@ CANCELLED: FinishReason
 DEADLINE: FinishReason
 INVALID: FinishReason
 ERROR: FinishReason
+QUEUE_TIMEOUT: FinishReason
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -92,7 +94,7 @@ class Cancel(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent")
+    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds")
     ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +106,7 @@ class Generate(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     id: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -115,10 +118,11 @@ class Generate(_message.Message):
     cache_salt: bytes
     priority: int
     traceparent: str
-    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    queue_timeout_seconds: float
+    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "typical_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "frequency_over_length", "logit_bias", "seed", "top_logprobs", "processed_logprobs", "prompt_logprobs")
+    __slots__ = ("temperature", "top_k", "top_p", "typical_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "frequency_over_length", "logit_bias", "seed", "top_logprobs", "processed_logprobs", "prompt_logprobs", "only_biased")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +144,7 @@ class Sampling(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROCESSED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_BIASED_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -154,7 +159,8 @@ class Sampling(_message.Message):
     top_logprobs: int
     processed_logprobs: bool
     prompt_logprobs: bool
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ...) -> None: ...
+    only_biased: bool
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ..., only_biased: bool = ...) -> None: ...
 
 class StepEvents(_message.Message):
     __slots__ = ("step", "stats", "events")
