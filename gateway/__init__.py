@@ -4,3 +4,5 @@ import os
 
 # Read when grpc is imported. We fork to exec only; grpc's handlers for more than that complain on stderr at each fork.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+__version__ = "0.1.0"  # as in pyproject.toml

@@ -3,16 +3,22 @@
 A request holds one permit per sequence it generates, from arrival until its answer is complete; its prompt counts as
 queued until the first token comes. What does not fit is refused at once with advice when to retry. Nothing waits here:
 the queue itself belongs to the engine.
+
+Between several API keys it is fair by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `SHARE`
+times as many permits as are free. One alone gets four fifths of them, two get four ninths each, and there is always
+room for one more to begin.
 """
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from jaxengine.rpc import engine_pb2 as pb
 
 RETRY_AFTER_SECONDS = (1, 60)
+SHARE = 4
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
 
 
@@ -71,30 +77,40 @@ class Admission:
         self.active = 0
         self.queued_tokens = 0
         self.throughput = Throughput()
+        self.fair = False  # between callers, of whom there may be several
+        self._held: Counter[int] = Counter()  # permits by caller
 
     @property
     def full(self) -> bool:
         return self.active >= self.max_requests
 
     @contextmanager
-    def request(self, copies: int = 1) -> Iterator[Ticket]:
+    def request(self, copies: int = 1, caller: int = 0) -> Iterator[Ticket]:
         """Hold `copies` permits for the body of the `with`.
 
         Raises:
-            Overloaded: fewer are free.
+            Overloaded: fewer are free, or free for this caller.
             ValueError: more than there can ever be.
         """
         if copies > self.max_requests:
             raise ValueError(f"{copies} sequences asked for, the server runs at most {self.max_requests}")
-        if self.active + copies > self.max_requests:
+        free = self.max_requests - self.active
+        if copies > free or not self._is_fair(copies, caller, free):
             raise Overloaded("Model is overloaded", self.retry_after())
         self.active += copies
+        self._held[caller] += copies
         ticket = Ticket(self)
         try:
             yield ticket
         finally:
             ticket.started()
             self.active -= copies
+            self._held[caller] -= copies
+
+    def _is_fair(self, copies: int, caller: int, free: int) -> bool:
+        """Whether `caller` may take so many; one that holds none may take any number."""
+        held = self._held[caller]
+        return not self.fair or not held or held + copies <= SHARE * (free - copies)
 
     def queue(self, prompt_tokens: int) -> None:
         if self.queued_tokens and self.queued_tokens + prompt_tokens > self.max_queued_tokens:

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from gateway import health
+from gateway import health, untagged, vertex
 from gateway.auth import require_key
 from gateway.docs import PAGE
 from gateway.guard import BodyGuard
@@ -19,8 +19,10 @@ from gateway.openai import routes as openai
 from gateway.plain import plain_error
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import routes as tgi
+from gateway.tgi.errors import TgiRoute
 
-pages = APIRouter(include_in_schema=False)
+pages = APIRouter(route_class=TgiRoute, include_in_schema=False)
+scrapes = APIRouter(include_in_schema=False)  # no key needed: few scrapers carry one
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -33,23 +35,24 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
-    for router in (tgi.router, openai.router):
+    for router in (tgi.router, untagged.router, vertex.router, openai.router, openai.helpers, pages):
         app.include_router(router, dependencies=guarded)
-    for router in (tgi.public, openai.public, health.router, pages):
+    for router in (health.router, scrapes):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
-    app.add_middleware(
-        CORSMiddleware,
-        allow_origins=gateway.options.cors_allow_origin or ("*",),
-        allow_methods=("GET", "POST"),
-        allow_headers=("content-type", "authorization"),
-    )
+    if gateway.options.cors_allow_origin:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=gateway.options.cors_allow_origin,
+            allow_methods=("GET", "POST"),
+            allow_headers=("content-type", "authorization", "x-request-id"),
+        )
     app.add_middleware(AccessLog)
     return app
 
 
-@pages.get("/metrics")
+@scrapes.get("/metrics")
 async def metrics(gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response(gateway.metrics.render(), headers={"content-type": CONTENT_TYPE})
 

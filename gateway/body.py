@@ -41,13 +41,32 @@ async def read_body(request: Request, model: type[Model]) -> Model:
         body = model.model_validate_json(raw)
     except ValidationError as error:
         raise _refusal(error) from None
-    _check_structure(raw)
+    _checked(raw)
     return body
+
+
+async def names_in(request: Request) -> frozenset[str]:
+    """The names at the top of the request's JSON object, by which some routes tell what it is.
+
+    Raises:
+        RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not an object).
+    """
+    _check_media_type(request)
+    value = _checked(await request.body())
+    if not isinstance(value, dict):
+        raise RequestError(Kind.SHAPE, "the body must be a JSON object")
+    return frozenset(value)
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
     """What OpenAPI is told about a route whose body is read by `read_body`."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(model)}}}}
+
+
+def any_of(*models: type[BaseModel]) -> dict[str, Any]:
+    """`takes` for a route that takes one of several."""
+    schema = {"anyOf": [_inlined(model) for model in models]}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _inlined(model: type[BaseModel]) -> dict[str, Any]:
@@ -103,7 +122,8 @@ def _field(location: tuple[int | str, ...]) -> str:
     return path[:100]
 
 
-def _check_structure(raw: bytes) -> None:
+def _checked(raw: bytes) -> Any:
+    """The JSON value of `raw`."""
     try:
         value = json.loads(
             raw,
@@ -116,6 +136,7 @@ def _check_structure(raw: bytes) -> None:
         raise RequestError(Kind.MALFORMED, "the body is not valid JSON") from None
     if _depth_exceeds(value, MAX_DEPTH):
         raise RequestError(Kind.MALFORMED, f"the body nests deeper than {MAX_DEPTH} levels")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

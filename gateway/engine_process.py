@@ -57,7 +57,8 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
     given = {
         "uds_path": socket,
         "parent_pid": parent,
-        "model_id": options.model_id,
+        "model_id": options.weights_cache_override or options.model_id,
+        "model_name": options.model_id if options.weights_cache_override else None,
         "revision": options.revision,
         "cache_dir": options.huggingface_hub_cache,
         "dtype": options.dtype,

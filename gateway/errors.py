@@ -8,6 +8,8 @@ from enum import Enum, auto
 
 from jaxengine.rpc import engine_pb2 as pb
 
+QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer than that to shrink
+
 
 class Kind(Enum):
     MALFORMED = auto()  # not JSON, not UTF-8
@@ -49,6 +51,8 @@ def engine_failure(event: pb.RequestEvent) -> RequestError | None:
     finish = event.finish
     if finish == pb.DEADLINE:
         return RequestError(Kind.DEADLINE, "the request's deadline passed before it was finished")
+    if finish == pb.QUEUE_TIMEOUT:
+        return RequestError(Kind.OVERLOADED, "the request waited too long in the queue", retry_after=QUEUE_RETRY)
     if finish == pb.CANCELLED:
         return RequestError(Kind.UNAVAILABLE, "the server is shutting down", retry_after=5)
     if finish == pb.INVALID:

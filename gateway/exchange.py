@@ -15,12 +15,15 @@ from gateway.admission import Overloaded, Ticket
 from gateway.engine_client import EngineUnavailable
 from gateway.errors import ClientGone, Kind, RequestError
 from gateway.generation import Step, Transcript, run_all
+from gateway.keys import Caller
 from gateway.metrics import Failure, Served
 from gateway.state import Gateway
 from gateway.text import TextModel
 from jaxengine.rpc import engine_pb2 as pb
 
 logger = logging.getLogger(__name__)
+
+MIN_TIMEOUT = 1e-3  # 0 would mean none
 
 CAUSES: dict[Kind, Failure] = {
     Kind.TEMPLATE: "template",
@@ -67,8 +70,8 @@ def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
 class Exchange:
     """A `with` block around everything done for one request."""
 
-    def __init__(self, gateway: Gateway, arrival: float | None = None) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, caller: Caller, arrival: float | None = None) -> None:
+        self._gateway, self._caller = gateway, caller
         self._stack = ExitStack()
         self._ticket: Ticket | None = None
         self._transcripts: list[Transcript] = []
@@ -94,7 +97,7 @@ class Exchange:
         limit = self._gateway.admission.max_requests
         if copies > limit:
             raise RequestError.invalid(f"the request asks for {copies} sequences, the server runs at most {limit}")
-        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies))
+        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._caller.number))
 
     async def run(self, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
         """Steps of all sequences as they come. `admit` must have been called."""
@@ -102,6 +105,8 @@ class Exchange:
         self._transcripts = transcripts
         self._ticket.queue(sum(len(each.prompt_ids) for each in transcripts))
         self.submitted = last = time.perf_counter()
+        for each in transcripts:
+            self._address(each.request)
         metrics = self._gateway.metrics
         first = True
         async with aclosing(run_all(self._gateway.engine, transcripts)) as steps:
@@ -115,6 +120,15 @@ class Exchange:
                 first, last = False, now
                 yield index, step
         self.ended = time.perf_counter()
+
+    def _address(self, request: pb.Generate) -> None:
+        """Add what the server decides, not the body: whose cache the request shares, and how long it may take."""
+        options = self._gateway.options
+        request.cache_salt = self._caller.salt + request.cache_salt
+        request.queue_timeout_seconds = options.queue_timeout
+        if options.request_timeout:
+            elapsed = self.submitted - self.arrival
+            request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
 
     async def collect(self, transcripts: list[Transcript]) -> list[list[Step]]:
         """Run to the end: every sequence's steps."""

@@ -20,6 +20,7 @@ async def live(gateway: Gateway = Depends(gateway_of)) -> Response:
 @router.get("/")
 @router.get("/health")
 @router.get("/ping")
+@router.post("/ping")
 @router.get("/health/ready")
 async def ready(gateway: Gateway = Depends(gateway_of)) -> Response:
     if gateway.ready:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from gateway import engine_process, logs
 from gateway.admission import Admission
 from gateway.app import create_app
 from gateway.engine_client import EngineClient
+from gateway.environment import environment_report
 from gateway.guard import MAX_HEAD_BYTES, TimedProtocol
 from gateway.metrics import Metrics
 from gateway.options import Options, UsageError, parse
@@ -60,11 +62,17 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         options = parse(argv, environ)
     except UsageError as error:
         return _fail(str(error), USAGE)
+    if problem := tls_problem(options):
+        return _fail(problem, USAGE)
     try:
         listener = bind(options.hostname, options.port)
     except OSError as error:
         return _fail(f"cannot listen on {options.hostname}:{options.port}: {error.strerror}", CANNOT_BIND)
     logs.configure(options.json_output)
+    for line in options.warnings:
+        logger.warning(line)
+    if options.env:
+        logger.info("%s", environment_report())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(options, environ, listener, engine, began))
 
@@ -89,6 +97,17 @@ def bind(hostname: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def tls_problem(options: Options) -> str | None:
+    """What is wrong with the certificate and key, if anything is."""
+    if options.ssl_certfile is None:
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
+    except OSError as error:  # SSLError is one
+        return f"--ssl-certfile and --ssl-keyfile cannot be used: {error.strerror or error}"
+    return None
 
 
 def _fail(message: str, code: int) -> int:
@@ -117,7 +136,7 @@ class Server:
     ) -> None:
         self._options, self._listener, self._began = options, listener, began
         port = listener.getsockname()[1]
-        self._url = f"http://{options.hostname}:{port}"
+        self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
         path = engine_process.socket_path(options.shard_uds_path, port)
         token = transport.new_token()
         self._metrics = Metrics()
@@ -212,6 +231,8 @@ class Server:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             limit_concurrency=max(1024, CONNECTIONS_PER_REQUEST * self._options.max_concurrent_requests),
             timeout_graceful_shutdown=HTTP_STOP_SECONDS,
+            ssl_certfile=self._options.ssl_certfile,
+            ssl_keyfile=self._options.ssl_keyfile,
         )
 
     def _engine_ready(self, description: pb.Description) -> None:

@@ -1,8 +1,9 @@
 """Every option of the server, once: the command line, the environment, `--help`, `/info` and the docs read this table.
 
-Names and meanings are those of TGI's launcher. An option that it has and this server does not is in `MISSING`: setting
-it is an error that says so, because an option that is taken and ignored is a lie. The command line wins over the
-environment; an empty environment variable counts as not set.
+Names and meanings are those of TGI's launcher. An option of its whose feature this server lacks is in `MISSING`:
+setting it is an error that says so. One that names a detail which does not exist here, such as CUDA graphs, is taken,
+with one warning that says what happens instead. The command line wins over the environment; an empty environment
+variable counts as not set.
 """
 
 # ruff: noqa: RUF009 — `option` is `dataclasses.field`
@@ -23,10 +24,27 @@ class UsageError(Exception):
 
 
 def option(
-    default: Any, parse: Callable[[str], Any], help: str, *, short: str | None = None, secret: bool = False
+    default: Any,
+    parse: Callable[[str], Any],
+    help: str,
+    *,
+    short: str | None = None,
+    secret: bool = False,
+    in_environment: bool = True,
+    idle: bool = False,
 ) -> Any:
-    """One row: `parse` makes the value out of text. A tuple as default means the option may be repeated."""
-    metadata = {"parse": parse, "help": help, "short": short, "secret": secret}
+    """One row: `parse` makes the value out of text. A tuple as default means the option may be repeated.
+
+    An `idle` option has no effect; its help says what happens instead.
+    """
+    metadata = {
+        "parse": parse,
+        "help": f"no effect: {help}" if idle else help,
+        "short": short,
+        "secret": secret,
+        "in_environment": in_environment,
+        "idle": idle,
+    }
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -46,7 +64,6 @@ class Options:
         values.one_of("auto", "float32", "float16", "bfloat16"),
         "of weights and activations; auto is the checkpoint's own on a GPU and float32 on a CPU",
     )
-    trust_remote_code: bool = option(False, values.flag, "no effect: code of a model repository is never run")
     max_concurrent_requests: int = option(
         128, values.whole(1, 1_000_000), "sequences in work at once; a request beyond is answered 429"
     )
@@ -64,10 +81,10 @@ class Options:
         None, values.whole(2), "prompt and new tokens of one request; what model and memory allow if not given"
     )
     waiting_served_ratio: float = option(
-        0.3, values.number(0, 1e9), "no effect: prompts join the running batch in chunks, as TGI does with chunking"
+        0.3, values.number(0, 1e9), "prompts join the running batch in chunks, as in TGI with chunking", idle=True
     )
     max_waiting_tokens: int = option(
-        20, values.whole(0), "no effect: prompts join the running batch in chunks, as TGI does with chunking"
+        20, values.whole(0), "prompts join the running batch in chunks, as in TGI with chunking", idle=True
     )
     max_batch_prefill_tokens: int | None = option(
         None, values.whole(1), "tokens one step computes; chosen by device if not given"
@@ -86,16 +103,25 @@ class Options:
         "prefix of the private directory of the engine's socket; the port is appended",
     )
     huggingface_hub_cache: Path | None = option(None, Path, "where hub downloads are kept")
+    weights_cache_override: Path | None = option(
+        None, values.existing_directory, "directory of the model's files; --model-id is then only the model's name"
+    )
     cuda_memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
     json_output: bool = option(False, values.flag, "log as JSON lines")
     cors_allow_origin: tuple[str, ...] = option(
-        (), values.origin, "origin whose pages may call; repeatable; any if none is given"
+        (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
     )
     api_key: str | None = option(
         None,
-        values.header_text,
-        "bearer token clients must send; API_KEY hides it from lists of processes",
+        values.keys,
+        "bearer token clients must send; several on lines of their own; API_KEY hides it from lists of processes",
         secret=True,
+    )
+    api_key_file: str | None = option(
+        None, values.key_file, "file of such tokens, one a line, beside those of --api-key", secret=True
+    )
+    share_prefix_cache: bool = option(
+        False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
     )
     tokenizer_config_path: Path | None = option(
         None, values.existing_file, "tokenizer_config.json to use instead of the model's"
@@ -106,10 +132,31 @@ class Options:
     graceful_termination_timeout: float = option(
         90.0, values.number(0, 86400), "seconds that running requests get after SIGTERM", short="-g"
     )
-    usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "no effect: nothing is ever sent")
+    usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "nothing is ever sent", idle=True)
+    cuda_graphs: str | None = option(
+        None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", idle=True
+    )
+    disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", idle=True)
+    disable_grammar_support: bool = option(False, values.flag, "grammars are not supported yet", idle=True)
+    master_addr: str | None = option(None, values.text, "the devices of one machine need no meeting point", idle=True)
+    master_port: int | None = option(
+        None, values.whole(0, 65535), "the devices of one machine need no meeting point", idle=True
+    )
+    prometheus_port: int | None = option(None, values.whole(0, 65535), "metrics are at /metrics of --port", idle=True)
+    env: bool = option(
+        False, values.flag, "print the versions and devices at hand, then serve", short="-e", in_environment=False
+    )
     engine_hang_timeout: float = option(
         30.0, values.number(0.1, 86400), "seconds without a sign of life after which the engine is restarted"
     )
+    request_timeout: float = option(
+        600.0, values.number(0, 86400), "seconds a request may take in all; 0 for no limit; beyond is answered 504"
+    )
+    queue_timeout: float = option(
+        60.0, values.number(0, 86400), "seconds a request may wait to be scheduled; 0 for no limit; beyond is 429"
+    )
+    ssl_certfile: Path | None = option(None, values.existing_file, "certificate chain (PEM) to serve HTTPS with")
+    ssl_keyfile: Path | None = option(None, values.existing_file, "private key (PEM), if not in --ssl-certfile")
     startup_timeout: float = option(1800.0, values.number(1, 86400), "seconds the engine may take to become ready")
 
     def __post_init__(self) -> None:
@@ -117,8 +164,23 @@ class Options:
             raise UsageError("--max-input-length is the older name of --max-input-tokens: set only one of them")
         if self.max_input_length is not None:
             object.__setattr__(self, "max_input_tokens", self.max_input_length)
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise UsageError("--ssl-keyfile needs --ssl-certfile")
         self._below("max_input_tokens", "max_total_tokens", strictly=True)
         self._below("max_total_tokens", "max_batch_total_tokens")
+
+    @property
+    def keys(self) -> list[str]:
+        """Every API key."""
+        return [*(self.api_key or "").splitlines(), *(self.api_key_file or "").splitlines()]
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each option that was given and has no effect."""
+        rows = [row for row in dataclasses.fields(self) if row.metadata["idle"]]
+        return [
+            f"{_flag(row.name)} has {row.metadata['help']}" for row in rows if getattr(self, row.name) != row.default
+        ]
 
     def _below(self, smaller: str, larger: str, *, strictly: bool = False) -> None:
         low, high = getattr(self, smaller), getattr(self, larger)
@@ -132,11 +194,7 @@ MISSING: Mapping[str, tuple[str, ...]] = {
     "quantize": (),
     "speculate": ("0",),
     "kv_cache_dtype": (),
-    "cuda_graphs": (),
-    "disable_grammar_support": ("false",),
-    "disable_custom_kernels": ("false",),
-    "prometheus_port": (),
-    "weights_cache_override": (),
+    "trust_remote_code": ("false",),
     "rope_scaling": (),
     "rope_factor": (),
     "otlp_endpoint": (),
@@ -166,7 +224,7 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         repeated = isinstance(row.default, tuple)
         if (value := given[row.name]) is not None:
             source = _flag(row.name)
-        elif value := environ.get(row.name.upper()):
+        elif value := environ.get(row.name.upper()) if row.metadata["in_environment"] else None:
             source = row.name.upper()
             if row.name == "hostname" and not _is_address(value):
                 continue  # container run-times set HOSTNAME to the container's name

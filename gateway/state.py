@@ -1,12 +1,13 @@
 """What every route may reach, as one value on the application: no module holds state of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
 
 from gateway.admission import Admission
 from gateway.engine_client import Engine
+from gateway.keys import Keys
 from gateway.metrics import Metrics
 from gateway.options import Options
 from gateway.text import Texts
@@ -21,6 +22,11 @@ class Gateway:
     texts: Texts
     alive: bool = True  # false once the engine cannot be brought back
     draining: bool = False  # running requests finish, new ones are turned away
+    keys: Keys = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache)
+        self.admission.fair = self.keys.several
 
     @property
     def ready(self) -> bool:

@@ -52,10 +52,16 @@ class TextModel:
         encode = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
         return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
 
-    async def spans(self, text: str, field: str) -> list[TokenSpan]:
-        """Tokens of `text` with their byte ranges, special tokens included. Raises as `encode`."""
+    async def spans(self, text: str, *, add_special_tokens: bool, field: str) -> list[TokenSpan]:
+        """Tokens of `text` with their byte ranges. Raises as `encode`."""
         self._check_length(text, field)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self.tokenizer.spans, text)
+        spans = partial(self.tokenizer.spans, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, spans)
+
+    async def decode(self, ids: list[int]) -> str:
+        """The text of `ids`, special tokens included."""
+        decode = partial(self.tokenizer.decode, ids, skip_special_tokens=False)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
 
     def _check_length(self, text: str, field: str) -> None:
         if len(text) > self.max_characters:

@@ -50,6 +50,28 @@ def header_text(value: str) -> str:
     return value
 
 
+def existing_directory(value: str) -> Path:
+    if not Path(value).is_dir():
+        raise ValueError("must be an existing directory")
+    return Path(value)
+
+
+def keys(value: str) -> str:
+    """One or several API keys, a line each."""
+    for line in value.splitlines() or [""]:
+        header_text(line)
+    return value
+
+
+def key_file(value: str) -> str:
+    """The keys in a file: its lines, but for empty ones."""
+    lines = existing_file(value).read_text(encoding="utf-8").splitlines()
+    found = "\n".join(line.strip() for line in lines if line.strip())
+    if not found:
+        raise ValueError("must hold at least one key")
+    return keys(found)
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value not in choices:

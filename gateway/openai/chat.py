@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from gateway.auth import caller_of
 from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, Transcript
 from gateway.openai import sampling
@@ -20,8 +21,8 @@ from jaxengine.rpc import engine_pb2 as pb
 
 async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> Response:
     """The whole answer."""
-    with Exchange(gateway, arrival) as exchange:
-        transcripts, description = await _begin(gateway, exchange, body)
+    with Exchange(gateway, caller_of(request), arrival) as exchange:
+        transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
         collected = await exchange.collect(transcripts)
         choices = [
@@ -43,8 +44,8 @@ def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[S
 
 async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
     """Chunks: per choice its role, its text, its end; then usage if asked for; then `[DONE]`."""
-    with Exchange(gateway, arrival) as exchange:
-        transcripts, description = await _begin(gateway, exchange, body)
+    with Exchange(gateway, caller_of(request), arrival) as exchange:
+        transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
         choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
         async with aclosing(exchange.run(transcripts)) as steps:
@@ -88,14 +89,14 @@ class _Deltas:
         return json_bytes({"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
 
 
-async def _begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tuple[list[Transcript], pb.Description]:
+async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tuple[list[Transcript], pb.Description]:
     """Validate, admit, render and tokenise: one transcript per choice."""
     model, description = serving(gateway)
     sampling.check_model(body.model, description)
     sampling.check_limits(body, gateway.options, description)
     top = sampling.top_logprobs(body.top_logprobs, "top_logprobs", description)
     exchange.admit(body.choices)
-    prompt = sampling.truncated(await _prompt(model, body), body, gateway.max_input_tokens)
+    prompt = sampling.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
     limit = sampling.new_tokens(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages"
     )
@@ -109,15 +110,21 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tup
     return [Transcript(model, each, prompt, body.stops, manner) for each in requests], description
 
 
-async def _prompt(model: TextModel, body: ChatRequest) -> list[int]:
+async def prompt_ids(model: TextModel, body: ChatRequest) -> list[int]:
+    """The chat as the model reads it. Raises RequestError."""
+    text = await prompt_text(model, body)
+    return await model.encode(text, add_special_tokens=bool(body.add_special_tokens), field="messages")
+
+
+async def prompt_text(model: TextModel, body: ChatRequest) -> str:
+    """What the template makes of the chat. Raises RequestError of kind TEMPLATE."""
     continues = bool(body.continue_final_message)
-    text = await model.render(
+    return await model.render(
         messages=[message.fields(_role(model, message.role)) for message in body.messages],
         add_generation_prompt=body.add_generation_prompt is not False and not continues,
         continue_final_message=continues,
         variables=body.template_variables,
     )
-    return await model.encode(text, add_special_tokens=bool(body.add_special_tokens), field="messages")
 
 
 def _role(model: TextModel, role: str) -> str:

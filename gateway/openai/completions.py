@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from gateway.auth import caller_of
 from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, TokenText, Transcript
@@ -22,7 +23,7 @@ from jaxengine.rpc import engine_pb2 as pb
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
     """The whole answer; choice `i * n + j` is the j-th of prompt i."""
-    with Exchange(gateway, arrival) as exchange:
+    with Exchange(gateway, caller_of(request), arrival) as exchange:
         choices, description = await _begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
@@ -35,7 +36,7 @@ async def stream(
     request: Request, gateway: Gateway, body: CompletionRequest, arrival: float
 ) -> AsyncGenerator[bytes, None]:
     """Chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
-    with Exchange(gateway, arrival) as exchange:
+    with Exchange(gateway, caller_of(request), arrival) as exchange:
         choices, description = await _begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]

@@ -4,7 +4,7 @@ OpenAI's SDKs repeat 408, 409, 429 and every 5xx unless `x-should-retry` says ot
 reasons of its own would fail, and cost, three times.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
@@ -65,14 +65,19 @@ class OpenAIRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def guarded(request: Request) -> Response:
-            try:
-                response = await handle(request)
-            except ClientGone:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            except Exception as error:
-                response = error_response(as_request_error(error))
-            response.headers["x-request-id"] = request_id(request)
-            return response
+        async def handle_worded(request: Request) -> Response:
+            return await worded(request, handle(request))
 
-        return guarded
+        return handle_worded
+
+
+async def worded(request: Request, work: Awaitable[Response]) -> Response:
+    """What `work` answers, its exceptions in OpenAI's words."""
+    try:
+        response = await work
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except Exception as error:
+        response = error_response(as_request_error(error))
+    response.headers["x-request-id"] = request_id(request)
+    return response

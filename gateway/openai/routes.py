@@ -4,13 +4,15 @@ import time
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from gateway import __version__
 from gateway.body import read_body, takes
 from gateway.errors import Kind, RequestError
 from gateway.exchange import serving
-from gateway.openai import chat, completions
+from gateway.openai import chat, completions, tokens
 from gateway.openai.errors import OpenAIRoute, error_event
 from gateway.openai.identity import request_id
 from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.openai.tokens import Detokenize
 from gateway.sse import EventStream, while_connected
 from gateway.state import Gateway, gateway_of
 from gateway.wire import json_bytes
@@ -19,7 +21,7 @@ from jaxengine.rpc import engine_pb2 as pb
 STARTED = int(time.time())
 
 router = APIRouter(prefix="/v1", route_class=OpenAIRoute, tags=["OpenAI"])
-public = APIRouter(prefix="/v1", route_class=OpenAIRoute, tags=["OpenAI"])  # no key needed, as in TGI
+helpers = APIRouter(route_class=OpenAIRoute, tags=["OpenAI"])  # of vLLM, beside /v1
 
 
 @router.post("/chat/completions", openapi_extra=takes(ChatRequest))
@@ -44,7 +46,7 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
     return await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
 
 
-@public.get("/models")
+@router.get("/models")
 async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     """The one model this server serves."""
     _, description = serving(gateway)
@@ -52,13 +54,31 @@ async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response(content, media_type="application/json")
 
 
-@public.get("/models/{name:path}")
+@router.get("/models/{name:path}")
 async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The model of that name."""
     _, description = serving(gateway)
     if name != description.model_id:
         raise RequestError(Kind.MODEL_NOT_FOUND, "the model does not exist; see /v1/models", param="model")
     return Response(json_bytes(_card(description)), media_type="application/json")
+
+
+@helpers.post("/detokenize", openapi_extra=takes(Detokenize))
+async def detokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The text of token ids."""
+    return await tokens.detokenize(request, gateway)
+
+
+@helpers.get("/version")
+async def version() -> Response:
+    """Of this server."""
+    return Response(json_bytes({"version": __version__}), media_type="application/json")
+
+
+@helpers.get("/load")
+async def load(gateway: Gateway = Depends(gateway_of)) -> Response:
+    """Sequences in work, over all clients."""
+    return Response(json_bytes({"server_load": gateway.admission.active}), media_type="application/json")
 
 
 def _card(description: pb.Description) -> dict[str, object]:

@@ -3,7 +3,7 @@
 TGI answers some of them as plain text or with an empty body; its clients parse JSON, so JSON it is, same status.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
@@ -56,12 +56,17 @@ class TgiRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def guarded(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except ClientGone:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            except Exception as error:
-                return error_response(as_request_error(error))
+        async def handle_worded(request: Request) -> Response:
+            return await worded(handle(request))
 
-        return guarded
+        return handle_worded
+
+
+async def worded(work: Awaitable[Response]) -> Response:
+    """What `work` answers, its exceptions in TGI's words."""
+    try:
+        return await work
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except Exception as error:
+        return error_response(as_request_error(error))

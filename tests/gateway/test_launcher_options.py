@@ -14,7 +14,7 @@ ROWS = {row.name: row for row in dataclasses.fields(Options)}
 # A valid value other than the default, for each option.
 EXAMPLES = {
     "model_id": "org/model", "revision": "main", "validation_workers": "3", "sharded": "true", "num_shard": "2",
-    "dtype": "bfloat16", "trust_remote_code": "true", "max_concurrent_requests": "7", "max_queued_tokens": "99",
+    "dtype": "bfloat16", "max_concurrent_requests": "7", "max_queued_tokens": "99",
     "max_best_of": "5", "max_stop_sequences": "9", "max_top_n_tokens": "8", "max_input_tokens": "100",
     "max_input_length": "100", "max_total_tokens": "200", "waiting_served_ratio": "1.2", "max_waiting_tokens": "5",
     "max_batch_prefill_tokens": "512", "max_batch_total_tokens": "4096", "max_batch_size": "16",
@@ -22,17 +22,25 @@ EXAMPLES = {
     "cuda_memory_fraction": "0.5", "json_output": "true", "cors_allow_origin": "https://a.example", "api_key": "secret",
     "tokenizer_config_path": __file__, "max_client_batch_size": "2", "payload_limit": "1000",
     "enable_prefill_logprobs": "true", "graceful_termination_timeout": "5", "usage_stats": "on",
-    "engine_hang_timeout": "9", "startup_timeout": "60",
+    "engine_hang_timeout": "9", "startup_timeout": "60", "api_key_file": str(ROOT / "LICENSE"),
+    "share_prefix_cache": "true", "request_timeout": "5", "queue_timeout": "5", "ssl_certfile": __file__,
+    "ssl_keyfile": __file__, "weights_cache_override": "/tmp", "cuda_graphs": "1,2,4", "env": "true",
+    "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
+    "prometheus_port": "9001",
 }  # fmt: skip
+FLAG_ONLY = {"env"}  # TGI reads no variable of that name
+TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile")}
 # TGI 3's launcher, as its reference lists it.
-TGI = """model-id revision validation-workers sharded num-shard quantize speculate dtype kv-cache-dtype trust-remote-code
+TGI = """
+model-id revision validation-workers sharded num-shard quantize speculate dtype kv-cache-dtype trust-remote-code
 max-concurrent-requests max-best-of max-stop-sequences max-top-n-tokens max-input-tokens max-input-length
-max-total-tokens waiting-served-ratio max-batch-prefill-tokens max-batch-total-tokens max-waiting-tokens max-batch-size
-cuda-graphs hostname port prometheus-port shard-uds-path huggingface-hub-cache weights-cache-override
+max-total-tokens waiting-served-ratio max-batch-prefill-tokens max-batch-total-tokens max-waiting-tokens
+max-batch-size cuda-graphs hostname port prometheus-port shard-uds-path huggingface-hub-cache weights-cache-override
 disable-custom-kernels cuda-memory-fraction rope-scaling rope-factor json-output otlp-endpoint otlp-service-name
 cors-allow-origin api-key watermark-gamma watermark-delta ngrok ngrok-authtoken ngrok-edge tokenizer-config-path
 disable-grammar-support max-client-batch-size lora-adapters usage-stats payload-limit enable-prefill-logprobs
-graceful-termination-timeout""".split()
+graceful-termination-timeout master-addr master-port env
+"""
 
 
 def flag(name: str) -> str:
@@ -43,23 +51,25 @@ def test_every_row_has_an_example() -> None:
     assert EXAMPLES.keys() == ROWS.keys()
 
 
+def flags(name: str) -> list[str]:
+    """`name` with its example, and what cannot be without it."""
+    return [f"{flag(each)}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))]
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_the_command_line_and_the_environment_say_the_same(name: str) -> None:
-    by_flag = parse([f"{flag(name)}={EXAMPLES[name]}"], {})
-    by_variable = parse([], {name.upper(): EXAMPLES[name]})
-    assert by_flag == by_variable
-    assert getattr(by_flag, name) != ROWS[name].default
+    by_variable = parse([], {each.upper(): EXAMPLES[each] for each in TOGETHER.get(name, (name,))})
+    assert (parse(flags(name), {}) == by_variable) is (name not in FLAG_ONLY)
+    assert getattr(parse(flags(name), {}), name) != ROWS[name].default
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_command_line_wins_and_an_empty_variable_is_not_set(name: str) -> None:
-    assert parse([f"{flag(name)}={EXAMPLES[name]}"], {name.upper(): "nonsense" * 50}) == parse(
-        [f"{flag(name)}={EXAMPLES[name]}"], {}
-    )
+    assert parse(flags(name), {name.upper(): "nonsense" * 50}) == parse(flags(name), {})
     assert parse([], {name.upper(): ""}) == Options()
 
 
-@pytest.mark.parametrize("name", TGI)
+@pytest.mark.parametrize("name", TGI.split())
 def test_every_option_of_tgi_is_known_or_refused_by_name(name: str) -> None:
     row = name.replace("-", "_")
     assert (row in ROWS) != (row in MISSING)
@@ -100,6 +110,19 @@ def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str
         with pytest.raises(UsageError) as wrong:
             parse(arguments, environment)
         assert str(wrong.value).startswith(f"{source} {value!r} {reason}")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.metadata["idle"]])
+def test_an_option_without_effect_is_taken_with_one_warning_that_says_what_happens_instead(name: str) -> None:
+    [warning] = parse(flags(name), {}).warnings
+    assert warning.startswith(f"{flag(name)} has no effect: ")
+    assert warning.endswith(ROWS[name].metadata["help"])
+
+
+def test_options_with_an_effect_are_taken_without_warning() -> None:
+    idle = {name for name, row in ROWS.items() if row.metadata["idle"]} | {"max_input_length"}
+    given = [f"{flag(name)}={value}" for name, value in EXAMPLES.items() if name not in idle]
+    assert parse(given, {}).warnings == []
 
 
 def test_a_wrong_key_is_not_repeated() -> None:

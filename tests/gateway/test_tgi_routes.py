@@ -252,20 +252,6 @@ async def test_stream_headers() -> None:
         assert "content-length" not in headers
 
 
-async def test_tokenize_gives_byte_ranges() -> None:
-    async with serve() as served:
-        response = await served.post("/tokenize", inputs="hé lo")
-        [e1, e2] = ids("é")
-        assert response.json() == [
-            {"id": BOS, "text": "", "start": 0, "stop": 0},
-            {"id": ids("h")[0], "text": "h", "start": 0, "stop": 1},
-            {"id": e1, "text": "é", "start": 1, "stop": 3},
-            {"id": e2, "text": "é", "start": 1, "stop": 3},
-            {"id": ids(" ")[0], "text": " ", "start": 3, "stop": 4},
-            {"id": ids("lo")[0], "text": "lo", "start": 4, "stop": 6},
-        ]
-
-
 async def test_info_tells_the_model_and_every_limit() -> None:
     async with serve(max_best_of=3, max_input_tokens=40) as served:
         info = (await served.http.get("/info")).json()

@@ -1,0 +1,67 @@
+"""API keys: which are valid, and what a valid one says about who is calling.
+
+Kept and compared as digests, all of them each time, so that neither the time nor a memory dump tells a key. With more
+than one key the prefix cache is private to each: a shared one would tell, by the time to the first token, what others
+have asked. Its salt is made with a secret of this boot, so no client can choose another's.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever holds one key, or everybody where no key is needed."""
+
+    number: int = 0  # of the key, in the order given
+    salt: bytes = b""  # of the prefix-cache pages it may share; none where all may share
+
+
+ANYBODY = Caller()
+
+
+class Keys:
+    """The keys of one boot.
+
+    Args:
+        keys: as clients send them; none lets everybody in.
+        share_cache: whether callers with different keys share the prefix cache.
+    """
+
+    def __init__(self, keys: Sequence[str], *, share_cache: bool = False) -> None:
+        self._digests = [_digest(key) for key in dict.fromkeys(keys)]
+        private = len(self._digests) > 1 and not share_cache
+        boot = secrets.token_bytes(32)
+        salts = [hmac.digest(boot, each, "sha256")[:16] if private else b"" for each in self._digests]
+        self._callers = [Caller(number, salt) for number, salt in enumerate(salts)]
+
+    @property
+    def needed(self) -> bool:
+        return bool(self._digests)
+
+    @property
+    def several(self) -> bool:
+        return len(self._digests) > 1
+
+    def caller(self, authorizations: Sequence[str]) -> Caller | None:
+        """Who sends these `Authorization` headers; None unless it is exactly one, `Bearer` with a valid key."""
+        if not self.needed:
+            return ANYBODY
+        if len(authorizations) != 1:
+            return None
+        scheme, _, credential = authorizations[0].partition(" ")
+        offered = _digest(credential.strip())
+        found = [
+            caller
+            for digest, caller in zip(self._digests, self._callers, strict=True)
+            if hmac.compare_digest(digest, offered)
+        ]
+        return found[0] if found and scheme.lower() == "bearer" else None
+
+
+def _digest(text: str) -> bytes:
+    """Of equal length whatever the text, so that comparing tells nothing about the key's."""
+    return hashlib.sha256(text.encode()).digest()

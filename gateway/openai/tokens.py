@@ -1,0 +1,73 @@
+"""`/tokenize` and `/detokenize` as vLLM answers them: counting and showing the tokens of a text, a chat or ids."""
+
+from typing import Annotated
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from gateway.body import StrictModel, read_body
+from gateway.exchange import serving
+from gateway.openai import sampling
+from gateway.openai.chat import prompt_ids
+from gateway.openai.schemas import ChatRequest
+from gateway.state import Gateway
+from gateway.tokenizer import refuse_unknown_ids
+from gateway.wire import json_bytes
+
+MAX_IDS = 1 << 20
+
+
+class TokenizeText(StrictModel):
+    """A text to tokenise; special tokens are added unless told not to."""
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeChat(ChatRequest):
+    """A chat to render and tokenise, with all that decides the prompt of `/v1/chat/completions`."""
+
+    return_token_strs: bool | None = None
+
+
+class Detokenize(StrictModel):
+    model: str | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=MAX_IDS)]
+
+
+async def tokenize_text(request: Request, gateway: Gateway) -> Response:
+    body = await read_body(request, TokenizeText)
+    model, description = serving(gateway)
+    sampling.check_model(body.model, description)
+    special = body.add_special_tokens is not False
+    ids = await model.encode(body.prompt, add_special_tokens=special, field="prompt")
+    return _answer(gateway, ids, show=bool(body.return_token_strs))
+
+
+async def tokenize_chat(request: Request, gateway: Gateway) -> Response:
+    body = await read_body(request, TokenizeChat)
+    model, description = serving(gateway)
+    sampling.check_model(body.model, description)
+    return _answer(gateway, await prompt_ids(model, body), show=bool(body.return_token_strs))
+
+
+async def detokenize(request: Request, gateway: Gateway) -> Response:
+    body = await read_body(request, Detokenize)
+    model, description = serving(gateway)
+    sampling.check_model(body.model, description)
+    refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
+    text = await model.decode(body.tokens)
+    return Response(json_bytes({"prompt": text}), media_type="application/json")
+
+
+def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
+    model, description = serving(gateway)
+    fields = {
+        "count": len(ids),
+        "max_model_len": description.max_total_tokens,
+        "tokens": ids,
+        "token_strs": [model.tokenizer.token_text(id) for id in ids] if show else None,
+    }
+    return Response(json_bytes(fields), media_type="application/json")

@@ -1,0 +1,109 @@
+"""One `GenerateRequest` answered: as a whole, or as a stream of events."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import Request, Response
+
+from gateway.auth import caller_of
+from gateway.exchange import Exchange, serving
+from gateway.generation import Manner, Transcript
+from gateway.keys import Caller
+from gateway.sse import EventStream, while_connected
+from gateway.state import Gateway
+from gateway.tgi import answers
+from gateway.tgi.errors import error_event
+from gateway.tgi.schemas import GenerateRequest
+from gateway.tgi.validation import Limits, check_parameters, sampling, tokenize
+from gateway.wire import json_bytes
+from jaxengine.rpc import engine_pb2 as pb
+
+MANNER = Manner(keep_stop=True, show_end=True, skip_special=True, length_first=True)
+
+
+async def answer(
+    request: Request,
+    gateway: Gateway,
+    body: GenerateRequest,
+    arrival: float,
+    *,
+    full_text: bool,
+    in_array: bool = False,
+) -> Response:
+    """The whole answer, as an object or as the array of one that the Inference API answers."""
+
+    async def work() -> Response:
+        with Exchange(gateway, caller_of(request), arrival) as exchange:
+            outcomes, description = await run(gateway, exchange, body)
+            fields = answers.generation(outcomes, body.inputs if full_text else "")
+            headers = answers.compute_headers(description, body.inputs) | answers.timing_headers(exchange.served())
+        content = json_bytes([fields] if in_array else fields)
+        return Response(content, headers=headers, media_type="application/json")
+
+    return await while_connected(request.receive, work())
+
+
+async def run(
+    gateway: Gateway, exchange: Exchange, body: GenerateRequest
+) -> tuple[list[answers.Outcome], pb.Description]:
+    """All sequences of a request, run to their ends."""
+    transcripts, description = await _begin(gateway, exchange, body, stream=False)
+    steps = await exchange.collect(transcripts)
+    outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(transcripts, steps, strict=True)]
+    return outcomes, description
+
+
+async def stream(
+    request: Request, gateway: Gateway, body: GenerateRequest, arrival: float, *, full_text: bool
+) -> Response:
+    """One event per token."""
+    events = _events(gateway, caller_of(request), body, arrival, body.inputs if full_text else "")
+    description = gateway.engine.description or pb.Description()
+    return await EventStream.begin(request, events, error_event, answers.compute_headers(description, body.inputs))
+
+
+async def _events(
+    gateway: Gateway, caller: Caller, body: GenerateRequest, arrival: float, prompt_text: str
+) -> AsyncGenerator[bytes, None]:
+    with Exchange(gateway, caller, arrival) as exchange:
+        [transcript], _ = await _begin(gateway, exchange, body, stream=True)
+        index = 0
+        async with aclosing(exchange.run([transcript])) as steps:
+            async for _, step in steps:
+                for number, token in enumerate(step.tokens, 1):
+                    index += 1
+                    if step.finish is not None and number == len(step.tokens):
+                        details = _last_details(transcript, body) if body.settings.details else None
+                        text = prompt_text + transcript.text
+                        yield answers.full_event(index, token, transcript.model, generated_text=text, details=details)
+                    elif token.top:
+                        yield answers.full_event(index, token, transcript.model, generated_text=None, details=None)
+                    else:
+                        yield answers.token_event(index, token)
+
+
+def _last_details(transcript: Transcript, body: GenerateRequest) -> dict[str, object]:
+    return {**answers.ending(transcript, body.settings), "input_length": len(transcript.prompt_ids)}
+
+
+async def _begin(
+    gateway: Gateway, exchange: Exchange, body: GenerateRequest, *, stream: bool
+) -> tuple[list[Transcript], pb.Description]:
+    """Validate, admit and tokenise: one transcript per sequence to generate."""
+    model, description = serving(gateway)
+    limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
+    check_parameters(body, limits, stream=stream)
+    settings = body.settings
+    copies = max(1, settings.best_of or 1)
+    exchange.admit(copies)
+    prompt, new_tokens = await tokenize(body, model, limits)
+    prefill = settings.decoder_input_details and gateway.options.enable_prefill_logprobs
+    requests = [
+        pb.Generate(
+            prompt=prompt,
+            sampling=sampling(settings, prompt_logprobs=prefill),
+            max_new_tokens=new_tokens,
+        )
+        for _ in range(copies)
+    ]
+    return [Transcript(model, each, prompt, settings.stop, MANNER) for each in requests], description

@@ -1,0 +1,78 @@
+"""Routes that two dialects share, told apart by the names in the body: `inputs` is TGI's, `messages` and `prompt` are
+OpenAI's. Errors are in the dialect of the body; one that fits neither is told so in TGI's, whose routes these are.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from gateway.body import any_of, names_in, read_body, takes
+from gateway.errors import Kind, RequestError
+from gateway.exchange import serving
+from gateway.openai import routes as openai
+from gateway.openai import tokens
+from gateway.openai.chat import prompt_text
+from gateway.openai.errors import worded
+from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.state import Gateway, gateway_of
+from gateway.tgi import routes as tgi
+from gateway.tgi.errors import TgiRoute
+from gateway.tgi.schemas import GenerateRequest
+from gateway.tokenizer import TokenSpan
+from gateway.wire import json_bytes
+
+Handler = Callable[[Request, Gateway], Awaitable[Response]]
+
+router = APIRouter(route_class=TgiRoute, tags=["Text Generation Inference"])
+
+
+@router.post("/invocations", openapi_extra=any_of(GenerateRequest, ChatRequest, CompletionRequest))
+async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """As SageMaker calls: the body of `/`, of a chat or of a completion, and that route's answer."""
+    return await _by_body(
+        request, gateway, inputs=tgi.compatible, messages=openai.chat_completions, prompt=openai.text_completions
+    )
+
+
+@router.post("/tokenize", openapi_extra=any_of(GenerateRequest, tokens.TokenizeChat, tokens.TokenizeText))
+async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """Tokens: of `inputs` with their byte ranges, as TGI; of `prompt` or `messages` counted, as vLLM."""
+    return await _by_body(
+        request, gateway, inputs=_tokenize_inputs, messages=tokens.tokenize_chat, prompt=tokens.tokenize_text
+    )
+
+
+@router.post("/chat_tokenize", openapi_extra=takes(ChatRequest))
+async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """A chat as the text its template makes of it, and that text's tokens."""
+    body = await read_body(request, ChatRequest)
+    model, _ = serving(gateway)
+    text = await prompt_text(model, body)
+    spans = await model.spans(text, field="messages", add_special_tokens=bool(body.add_special_tokens))
+    fields = {"tokenize_response": _listed(spans), "templated_text": text}
+    return Response(json_bytes(fields), media_type="application/json")
+
+
+async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
+    body = await read_body(request, GenerateRequest)
+    model, _ = serving(gateway)
+    spans = await model.spans(body.inputs, field="inputs", add_special_tokens=True)
+    return Response(json_bytes(_listed(spans)), media_type="application/json")
+
+
+async def _by_body(
+    request: Request, gateway: Gateway, *, inputs: Handler, messages: Handler, prompt: Handler
+) -> Response:
+    names = await names_in(request)
+    if "inputs" in names:
+        return await inputs(request, gateway)
+    if "messages" in names:
+        return await worded(request, messages(request, gateway))
+    if "prompt" in names:
+        return await worded(request, prompt(request, gateway))
+    raise RequestError(Kind.SHAPE, "the body needs `inputs`, `messages` or `prompt`")
+
+
+def _listed(spans: list[TokenSpan]) -> list[dict[str, Any]]:
+    return [{"id": each.id, "text": each.text, "start": each.start, "stop": each.stop} for each in spans]
