@@ -264,6 +264,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--uds-path", type=Path, required=True)
     parser.add_argument("--model-dir", type=Path, default=MockOptions.model_dir)
     parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--script", type=int, nargs="*", default=[], help="ids every request is answered with")
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
@@ -286,6 +287,7 @@ def main(argv: list[str]) -> int:
             max_total_tokens=arguments.max_total_tokens,
             max_batch_size=arguments.max_batch_size,
             model_dir=arguments.model_dir,
+            script=tuple(arguments.script),
         )
         return process.Loaded(MockEngine(options), arguments.model_dir)
 

@@ -19,7 +19,10 @@ def test_permits_are_bounded_and_come_back_however_a_request_ends() -> None:
 
 
 def test_more_copies_than_there_are_permits_is_not_an_overload() -> None:
-    with pytest.raises(ValueError, match="4 sequences asked for, the server runs at most 3"), Admission(3, 10).request(4):
+    with (
+        pytest.raises(ValueError, match="4 sequences asked for, the server runs at most 3"),
+        Admission(3, 10).request(4),
+    ):
         pass
 
 

@@ -30,7 +30,10 @@ async def stream(url: str, text: str, new_tokens: int) -> tuple[list[int], dict[
     """Token ids of a `/generate_stream`, and the error it ended in: an event, or an answer other than 200."""
     body = {"inputs": text, "parameters": {"max_new_tokens": new_tokens}}
     ids: list[int] = []
-    async with httpx.AsyncClient(timeout=20) as http, http.stream("POST", url + "/generate_stream", json=body) as answer:
+    async with (
+        httpx.AsyncClient(timeout=20) as http,
+        http.stream("POST", url + "/generate_stream", json=body) as answer,
+    ):
         if answer.status_code != 200:
             assert 1 <= int(answer.headers["retry-after"]) <= 60
             return [], json.loads(await answer.aread())

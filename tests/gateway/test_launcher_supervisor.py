@@ -80,8 +80,9 @@ async def test_a_crash_loop_ends_with_70_after_five_restarts(monkeypatch: pytest
 async def test_a_final_code_after_having_been_ready_is_an_ordinary_death(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.supervisor.BACKOFF_SECONDS", (0.01,))
     causes: list[str] = []
-    supervisor = Supervisor(script("import time; time.sleep(0.2); raise SystemExit(74)"), os.environ,
-                            on_restart=causes.append)
+    supervisor = Supervisor(
+        script("import time; time.sleep(0.2); raise SystemExit(74)"), os.environ, on_restart=causes.append
+    )
     running = asyncio.create_task(supervisor.run())
     await until(lambda: supervisor.pid is not None)
     supervisor.ready()
@@ -93,8 +94,9 @@ async def test_a_final_code_after_having_been_ready_is_an_ordinary_death(monkeyp
 async def test_an_engine_that_never_becomes_ready_is_killed_and_counts_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.supervisor.STACK_DUMP_SECONDS", 0.1)
     causes: list[str] = []
-    supervisor = Supervisor(script("import time; time.sleep(60)"), os.environ, startup_timeout=0.3,
-                            on_restart=causes.append)
+    supervisor = Supervisor(
+        script("import time; time.sleep(60)"), os.environ, startup_timeout=0.3, on_restart=causes.append
+    )
     running = asyncio.create_task(supervisor.run())
     await until(lambda: causes == ["hung"])
     await supervisor.stop(0.1)
@@ -102,7 +104,9 @@ async def test_an_engine_that_never_becomes_ready_is_killed_and_counts_as_hung(m
 
 
 async def test_stopping_kills_an_engine_that_ignores_sigterm() -> None:
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    )
     supervisor = Supervisor(script(stubborn), os.environ)
     running = asyncio.create_task(supervisor.run())
     await until(lambda: supervisor.pid is not None)
@@ -141,15 +145,18 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
     command = engine_process.command(options, Path("/s/engine.sock"), 7)
     assert command[:4] == [sys.executable, "-m", "convert.cli", "serve"]
     parsed = vars(_parser().parse_args(command[4:]))
-    assert parsed == {
+    given = {
         "uds_path": Path("/s/engine.sock"), "parent_pid": 7, "model_id": "a/b", "revision": "r", "dtype": "float32",
         "tensor_parallel": 2, "max_total_tokens": 64, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 640,
         "max_batch_size": 4, "cache_dir": Path("/c"), "memory_fraction": 0.5, "drain_seconds": 5.0,
     }  # fmt: skip
+    assert given.items() <= parsed.items()
     assert not any("hush" in part for part in command)
 
 
-@pytest.mark.parametrize(("sharded", "num_shard", "devices"), [(None, None, 1), (True, None, 0), (False, None, 1), (False, 2, 2)])
+@pytest.mark.parametrize(
+    ("sharded", "num_shard", "devices"), [(None, None, 1), (True, None, 0), (False, None, 1), (False, 2, 2)]
+)
 def test_sharding_means_what_it_means_in_tgi(sharded: bool | None, num_shard: int | None, devices: int) -> None:
     command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), Path("/s"), 1)
     assert f"--tensor-parallel={devices}" in command

@@ -1,6 +1,7 @@
 """The engine's gRPC service over the mock engine, in this process: sessions, ids, heartbeats, draining."""
 
 import asyncio
+import itertools
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -183,7 +184,7 @@ async def test_an_idle_engine_sends_heartbeats_with_its_state(world: World) -> N
         message = await asyncio.wait_for(call.read(), 2)
         assert message.stats.pages_total > 0 and not message.events and not message.stats.step_seconds
         times.append(loop.time())
-    assert all(0.3 < after - before < 0.8 for before, after in zip(times, times[1:], strict=False))
+    assert all(0.3 < after - before < 0.8 for before, after in itertools.pairwise(times))
 
 
 async def test_a_step_is_reported_once(world: World) -> None:

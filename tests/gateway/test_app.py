@@ -1,0 +1,119 @@
+"""The application as a whole: which routes are public, what unknown ones say, CORS, docs and the API key."""
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from tests.gateway.fixtures import Served, serve
+
+PUBLIC = {
+    *(("GET", path) for path in ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")),
+    ("POST", "/ping"),  # SageMaker's
+}
+BODY = {"inputs": "hello"}
+
+
+def routes(within: FastAPI | APIRouter) -> Iterator[tuple[str, str]]:
+    """Method and path of every route, also of included routers, which newer FastAPI keeps apart."""
+    for route in within.routes:
+        if isinstance(route, APIRoute):
+            yield from ((method, route.path) for method in route.methods)
+        else:
+            included = getattr(route, "original_router", None)
+            assert included is not None, f"{route} is no route this test understands"
+            yield from routes(included)
+
+
+async def test_every_route_is_either_on_the_public_list_or_asks_for_the_key() -> None:
+    async with serve(api_key="hush") as served:
+        found = set(routes(served.app))
+        answers = {each: await served.http.request(each[0], re.sub(r"{.*?}", "x", each[1])) for each in found}
+    assert {each for each, answer in answers.items() if answer.status_code != 401} == PUBLIC
+    assert {("POST", "/generate"), ("POST", "/v1/chat/completions"), ("GET", "/info"), ("GET", "/docs")} <= found
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "hush",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Basic hush",
+        "Bearer hush extra",
+        "Bearer HUSH",
+        "Bearer é",
+    ],
+)
+async def test_a_missing_or_wrong_key_is_401(header: str | None) -> None:
+    async with serve(api_key="hush") as served:
+        headers = {} if header is None else {b"authorization": header.encode("latin-1")}
+        tgi = await served.http.post("/generate", json=BODY, headers=headers)
+        openai = await served.http.post("/v1/completions", json={"prompt": "hello"}, headers=headers)
+    assert (tgi.status_code, tgi.content) == (401, b"")
+    assert openai.status_code == 401
+    assert openai.json()["error"]["code"] == "invalid_api_key"
+    assert openai.headers["www-authenticate"] == tgi.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("header", ["Bearer hush", "bearer hush", "BEARER hush"])
+async def test_the_key_opens_and_its_scheme_may_be_written_in_any_case(header: str) -> None:
+    async with serve(api_key="hush") as served:
+        answer = await served.http.post("/generate", json=BODY, headers={"authorization": header})
+        assert answer.status_code == 200
+
+
+async def test_two_authorization_headers_are_refused_even_if_one_is_right() -> None:
+    async with serve(api_key="hush") as served:
+        headers = [("authorization", "Bearer hush"), ("authorization", "Bearer hush")]
+        assert (await served.http.post("/generate", json=BODY, headers=headers)).status_code == 401
+
+
+async def test_the_key_is_checked_before_the_body() -> None:
+    async with serve(api_key="hush") as served:
+        assert (await served.raw("/generate", b"not json")).status_code == 401
+
+
+async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> None:
+    async with serve() as served:
+        unknown = await served.http.get("/v1/nope")
+        assert unknown.status_code == 404 and unknown.json()["error"]["type"] == "invalid_request_error"
+        method = await served.http.get("/generate")
+        assert method.status_code == 405 and method.headers["allow"] == "POST"
+        assert method.json()["error_type"] == "validation"
+
+
+async def preflight(served: Served, origin: str) -> httpx.Response:
+    headers = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    return await served.http.options("/generate", headers=headers)
+
+
+async def test_browsers_may_call_from_the_origins_that_are_given_and_from_no_other() -> None:
+    async with serve() as served:
+        assert "access-control-allow-origin" not in (await preflight(served, "https://a.example")).headers
+    async with serve(cors_allow_origin=("https://a.example",)) as served:
+        assert (await preflight(served, "https://b.example")).status_code == 400
+        answer = await preflight(served, "https://a.example")
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://a.example"
+        assert "access-control-allow-credentials" not in answer.headers
+
+
+async def test_the_docs_need_nothing_from_elsewhere_and_describe_every_route_of_both_dialects() -> None:
+    async with serve() as served:
+        page = (await served.http.get("/docs")).text
+        api = (await served.http.get("/openapi.json")).json()
+        assert (await served.http.get("/api-doc/openapi.json")).json() == api
+    assert "http://" not in page and "https://" not in page
+    assert {"/generate", "/generate_stream", "/", "/info", "/tokenize", "/health"} <= api["paths"].keys()
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models"} <= api["paths"].keys()
