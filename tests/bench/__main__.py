@@ -1,0 +1,43 @@
+"""One command, one table: our engine against transformers, and the gateway against a mock engine.
+
+python -m tests.bench [--rounds 5] [--new-tokens 64] [--skip-engine] [--skip-gateway]
+"""
+
+import argparse
+import platform
+import subprocess
+import sys
+
+from tests.bench import engine, gateway
+from tests.bench.table import markdown
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--skip-engine", action="store_true")
+    parser.add_argument("--skip-gateway", action="store_true")
+    options = parser.parse_args()
+    print(f"{_machine()}, commit {_commit()}, medians of {options.rounds} rounds\n")
+    if not options.skip_engine:
+        rows = engine.measure(batches=(1, 16), rounds=options.rounds, new_tokens=options.new_tokens)
+        print(markdown(engine.COLUMNS, rows), "\n")
+    if not options.skip_gateway:
+        print(markdown(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))
+    return 0
+
+
+def _machine() -> str:
+    with open("/proc/cpuinfo") as file:
+        models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return f"{len(models)} x {models[0]}, Python {platform.python_version()}"
+
+
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Tokens per second of our engine and of transformers' static-batch `generate`: same weights, prompts and machine."""
+
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from convert.cache import cache_root
+from convert.source import open_model
+from jaxengine.compile_cache import enable_compile_cache
+from jaxengine.engine import Engine
+from jaxengine.options import EngineOptions
+from jaxengine.params import SamplingParams
+from jaxengine.roofline import step_cost, weight_elements
+from jaxengine.sequence import Request
+from tests.bench.transformers_twin import twin
+
+PROMPT = 32  # tokens
+COLUMNS = ("default model", "ours tok/s", "transformers tok/s", "ratio", "ratios seen", "weights read GB/s")
+
+
+def measure(batches: tuple[int, ...], rounds: int, new_tokens: int) -> list[list[str]]:
+    """Whole requests, prefill included, greedy, f32; no prefix is shared. One row a batch size."""
+    enable_compile_cache(cache_root() / "compiled")
+    torch.set_num_threads(os.cpu_count() or 1)
+    model = open_model(None)
+    engine = Engine.load(model, EngineOptions(dtype="float32", prefix_cache=False, max_batch_size=max(batches)))
+    engine.finish_compiling()
+    reference = twin(model.source)
+    rng = np.random.default_rng(0)
+    rows = []
+    for batch in batches:
+        ours, theirs = [], []
+        for _ in range(rounds + 1):
+            prompts = rng.integers(100, model.source.spec.vocab_size, (batch, PROMPT))
+            ours.append(batch * new_tokens / _seconds(_ours, engine, prompts, new_tokens))
+            theirs.append(batch * new_tokens / _seconds(_theirs, reference, prompts, new_tokens))
+        rows.append(_row(engine, batch, ours[1:], theirs[1:], model.source.spec))  # the first round warms up
+    return rows
+
+
+def _seconds(run: Callable[..., None], *arguments: Any) -> float:
+    began = time.perf_counter()
+    run(*arguments)
+    return time.perf_counter() - began
+
+
+def _ours(engine: Engine, prompts: np.ndarray, new_tokens: int) -> None:
+    params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, seed=0)
+    for i, prompt in enumerate(prompts):
+        engine.submit(Request(i, prompt.tolist(), params))
+    while not engine.idle:
+        engine.step()
+
+
+def _theirs(model: Any, prompts: np.ndarray, new_tokens: int) -> None:
+    ids = torch.from_numpy(prompts)
+    with torch.inference_mode():
+        model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new_tokens,
+            min_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+
+
+def _row(engine: Engine, batch: int, ours: list[float], theirs: list[float], spec: Any) -> list[str]:
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    itemsize = 4 if engine.description.dtype == "float32" else 2
+    rate = median(ours) / batch * weight_elements(spec) * itemsize / 1e9
+    return [
+        f"{engine.description.dtype}, batch {batch}{_share(batch, spec, median(ours), itemsize)}",
+        f"{median(ours):.1f}",
+        f"{median(theirs):.1f}",
+        f"{median(ratios):.2f}x",
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+        f"{rate:.1f}",
+    ]
+
+
+def _share(batch: int, spec: Any, rate: float, itemsize: int) -> str:
+    """On a GPU, the share of what its bandwidth (a copy, measured here) would allow."""
+    if jax.default_backend() == "cpu":
+        return ""
+    floor = step_cost(spec, batch, 1, PROMPT, itemsize, itemsize).bytes / _copy_bandwidth()
+    return f", {rate / batch * floor:.0%} of the roofline"
+
+
+def _copy_bandwidth(size: int = 1 << 30, repeats: int = 10) -> float:
+    """Bytes per second read and written by a copy on the device."""
+    array = jax.numpy.zeros(size // 4, jax.numpy.float32)
+    copy = jax.jit(lambda a: a + 1)
+    jax.block_until_ready(copy(array))
+    return 2 * size / min(_seconds(lambda: jax.block_until_ready(copy(array))) for _ in range(repeats))
