@@ -30,6 +30,7 @@ from gateway.environment import environment_report
 from gateway.guard import MAX_HEAD_BYTES, TimedProtocol
 from gateway.metrics import Metrics
 from gateway.options import Options, UsageError, parse
+from gateway.progress import StartProgress
 from gateway.state import Gateway
 from gateway.supervisor import Supervisor
 from gateway.text import Texts
@@ -43,7 +44,6 @@ ENGINE_STOP_SECONDS = 5.0
 HTTP_STOP_SECONDS = 2
 BACKLOG = 2048
 CONNECTIONS_PER_REQUEST = 8  # most connections are idle or probes
-PROGRESS_SECONDS = 2.0  # between two lines about the same thing
 
 EngineCommand = Callable[[Options, Path, int], list[str]]
 
@@ -163,7 +163,7 @@ class Server:
         self._gateway = Gateway(options, self._client, self._admission, self._metrics, self._texts)
         self._http = HttpServer(self._http_config())
         self._signals: asyncio.Queue[int] = asyncio.Queue()
-        self._last_progress = ("", 0.0)
+        self._start_progress = StartProgress(bars=not options.json_output)
 
     async def run(self) -> int:
         """Serve until a signal, or a failure that a restart of the engine does not mend; the exit code."""
@@ -237,6 +237,7 @@ class Server:
 
     def _engine_ready(self, description: pb.Description) -> None:
         self._supervisor.ready()
+        self._start_progress.close()
         self._metrics.engine_ready(description, self._gateway.max_input_tokens)
         logger.info(
             "ready: %s (%s, %d x %s) on %s after %.1f s",
@@ -256,11 +257,8 @@ class Server:
     def _progress(self, description: pb.Description) -> None:
         if description.state == pb.WARMING:
             self._supervisor.compiling()
-        topic, now = description.progress.partition(" ")[0], time.monotonic()
-        last_topic, last_time = self._last_progress
-        if description.state != pb.READY and (topic != last_topic or now - last_time >= PROGRESS_SECONDS):
-            self._last_progress = topic, now
-            logger.info("engine: %s", description.progress)
+        if description.state != pb.READY:
+            self._start_progress.show(description.progress)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A template is a program that came with a model, so it runs in Jinja's immutable sandbox with little in reach, and with
 products, powers, ranges and output bounded. What the sandbox can't bound (time, memory of clever string building) is
-bounded by the process `gateway.renderer` runs this in. Templates never come from a request.
+bounded by the process `gateway.renderer` runs this in, so that a template may even come from a request.
 
 As in transformers, text of a message that spells a control token becomes that token when the prompt is encoded:
 the ids equal the reference's. Deployments that take untrusted text into a trusted prompt must filter it.

@@ -41,6 +41,7 @@ class TextModel:
         self.defaults = _sampling_defaults(_read_json(directory / "generation_config.json"))
         template = find_template(directory, config)
         self._renderer = Renderer(template, special_tokens(config), self.max_characters) if template else None
+        self._guest = Renderer(None, special_tokens(config), self.max_characters)  # of requests
         self.knows_developer = template is not None and "developer" in template
         self._executor = executor
 
@@ -71,8 +72,14 @@ class TextModel:
                 param=field,
             )
 
-    async def render(self, **chat: Any) -> str:
-        """The prompt for a chat: `ChatTemplate.render`. Raises RequestError of kind TEMPLATE."""
+    async def render(self, *, template: str | None = None, **chat: Any) -> str:
+        """The prompt for a chat: `ChatTemplate.render`, of the model's own template unless another is given.
+
+        Raises:
+            RequestError: of kind TEMPLATE.
+        """
+        if template is not None:
+            return await self._guest.render(source=template, **chat)
         if self._renderer is None:
             raise RequestError(Kind.TEMPLATE, "the model has no chat template", param="messages")
         return await self._renderer.render(**chat)
@@ -81,6 +88,7 @@ class TextModel:
         return Detokenizer(self.tokenizer, prompt, skip_special_tokens=skip_special_tokens)
 
     async def close(self) -> None:
+        await self._guest.close()
         if self._renderer is not None:
             await self._renderer.close()
 

@@ -19,6 +19,9 @@ def check_request(request: Request, limits: Description) -> None:
         )
     if params.logprobs > limits.max_top_logprobs:
         raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
+    ends = {*limits.eos_token_ids, *params.stop_token_ids}
+    if params.only_biased and params.min_tokens and ends.issuperset(params.logit_bias):
+        raise ValueError("only_biased leaves no id that may be drawn before min_tokens")
     for name, ids in (
         ("prompt", request.prompt),
         ("stop_token_ids", params.stop_token_ids),

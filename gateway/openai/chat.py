@@ -11,7 +11,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, Transcript
 from gateway.openai import sampling
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import VisibleTokens, chat_logprobs
+from gateway.openai.logprobs import VisibleTokens, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -29,6 +29,9 @@ async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival:
             _choice(body, index, transcript, steps)
             for index, (transcript, steps) in enumerate(zip(transcripts, collected, strict=True))
         ]
+        if body.prompt_logprobs is not None:
+            tokenizer, prompt = transcripts[0].model.tokenizer, transcripts[0].prompt
+            envelope.fields["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt.tokens, body.prompt_logprobs)
         return envelope.answer(choices, usage(transcripts))
 
 
@@ -124,6 +127,7 @@ async def prompt_text(model: TextModel, body: ChatRequest) -> str:
         add_generation_prompt=body.add_generation_prompt is not False and not continues,
         continue_final_message=continues,
         variables=body.template_variables,
+        template=body.chat_template,
     )
 
 

@@ -12,7 +12,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, TokenText, Transcript
 from gateway.openai import sampling
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import VisibleTokens, completion_logprobs, prompt_offsets
+from gateway.openai.logprobs import VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -28,7 +28,8 @@ async def answer(request: Request, gateway: Gateway, body: CompletionRequest, ar
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
         collected = await exchange.collect(transcripts)
-        fields = [choice.whole(steps) for choice, steps in zip(choices, collected, strict=True)]
+        chosen = _best(body, list(zip(choices, collected, strict=True)))
+        fields = [choice.whole(index, steps) for index, (choice, steps) in enumerate(chosen)]
         return envelope.answer(fields, usage(transcripts, generated=_generated(body)))
 
 
@@ -49,6 +50,22 @@ async def stream(
         yield DONE
 
 
+def _best(body: CompletionRequest, runs: list[tuple["_Choice", list[Step]]]) -> list[tuple["_Choice", list[Step]]]:
+    """Of each prompt's sequences the `n` with the highest mean logprob, the best first."""
+    if body.sequences == body.choices:
+        return runs
+    chosen = []
+    for first in range(0, len(runs), body.sequences):
+        ranked = sorted(runs[first : first + body.sequences], key=lambda run: _mean_logprob(run[1]), reverse=True)
+        chosen += ranked[: body.choices]
+    return chosen
+
+
+def _mean_logprob(steps: list[Step]) -> float:
+    logprobs = [token.logprob for step in steps for token in step.tokens]
+    return sum(logprobs) / max(1, len(logprobs))
+
+
 def _generated(body: CompletionRequest) -> int | None:
     """0 where the one token the engine must make was not asked for."""
     return 0 if body.new_tokens == 0 else None
@@ -62,15 +79,23 @@ class _Choice:
         self._index, self._echo = index, echo
         self._silent = body.new_tokens == 0
         self._lists_logprobs = body.logprobs is not None
+        self._top = body.logprobs or 0
+        self._prompt_top = body.prompt_logprobs
         self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
         self._visible = VisibleTokens(transcript)
         self._began = False
 
-    def whole(self, steps: list[Step]) -> dict[str, Any]:
+    def whole(self, index: int, steps: list[Step]) -> dict[str, Any]:
+        """The finished choice, as number `index` of the answer."""
+        self._index = index
         prompt = next((step.prompt for step in steps if step.prompt is not None), None)
         tokens = [token for step in steps for token in step.tokens]
         merged = Step(tokens, self.transcript.text, self.transcript.finish, prompt)
-        return self._fields(merged, self._echo)
+        fields = self._fields(merged, self._echo)
+        if self._prompt_top is not None:
+            known = prompt.tokens if prompt is not None else []
+            fields["prompt_logprobs"] = prompt_logprobs(self.transcript.model.tokenizer, known, self._prompt_top)
+        return fields
 
     def chunks(self, step: Step) -> list[bytes]:
         """At most one chunk; the echo comes with the first."""
@@ -102,7 +127,7 @@ class _Choice:
         if self._echoes_logprobs and step.prompt is not None:
             tokens = [*step.prompt.tokens, *tokens]
             offsets = prompt_offsets(tokenizer, step.prompt.tokens) + offsets
-        return completion_logprobs(tokenizer, tokens, offsets)
+        return completion_logprobs(tokenizer, tokens, offsets, self._top)
 
 
 async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
@@ -114,7 +139,7 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
     most = gateway.options.max_client_batch_size
     if len(body.prompts) > most:
         raise RequestError.invalid(f"prompt takes at most {most} prompts, given {len(body.prompts)}", "prompt")
-    exchange.admit(len(body.prompts) * body.choices)
+    exchange.admit(len(body.prompts) * body.sequences)
     manner = Manner(
         keep_stop=bool(body.include_stop_str_in_output),
         show_end=bool(body.include_stop_str_in_output),
@@ -129,7 +154,7 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
             ids, max(1, body.new_tokens), gateway.max_input_tokens, description.max_total_tokens, "prompt"
         )
         requests = sampling.generate_requests(
-            body, ids, limit, model, top_logprobs=top, prompt_logprobs=bool(body.echo) and body.logprobs is not None
+            body, ids, limit, model, top_logprobs=top, echo_logprobs=bool(body.echo) and body.logprobs is not None
         )
         echo = _echo(model, body, prompt, ids)
         for each in requests:

@@ -56,26 +56,45 @@ def _entry(tokenizer: Tokenizer, token: TokenText | pb.Alternative) -> dict[str,
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, tokens: Sequence[TokenText | pb.Token], offsets: list[int]
+    tokenizer: Tokenizer, tokens: Sequence[TokenText | pb.Token], offsets: list[int], top: int
 ) -> dict[str, Any]:
     """`{tokens, token_logprobs, top_logprobs, text_offset}`; the prompt's first token has no logprob."""
     return {
         "tokens": [tokenizer.token_text(token.id) for token in tokens],
         "token_logprobs": [None if math.isnan(token.logprob) else _number(token.logprob) for token in tokens],
-        "top_logprobs": [None if math.isnan(token.logprob) else _alternatives(tokenizer, token) for token in tokens],
+        "top_logprobs": [
+            None if math.isnan(token.logprob) else _alternatives(tokenizer, token, top) for token in tokens
+        ],
         "text_offset": offsets,
     }
 
 
-def _alternatives(tokenizer: Tokenizer, token: TokenText | pb.Token) -> dict[str, float]:
+def _alternatives(tokenizer: Tokenizer, token: TokenText | pb.Token, top: int) -> dict[str, float]:
     """Text to logprob, most likely first; the token itself is always among them.
 
     Of two ids with the same text the likelier one counts.
     """
     found: dict[str, float] = {}
-    for each in (*token.top, token):
+    for each in (*token.top[:top], token):
         found.setdefault(tokenizer.token_text(each.id), _number(each.logprob))
     return found
+
+
+def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[pb.Token], top: int) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: per prompt token its logprob and the `top` likeliest ones', by id; none for the first.
+
+    `rank` is null for a token that is not among the alternatives known.
+    """
+    return [None if math.isnan(token.logprob) else _ranked(tokenizer, token, top) for token in tokens]
+
+
+def _ranked(tokenizer: Tokenizer, token: pb.Token, top: int) -> dict[str, Any]:
+    ranks = {each.id: rank for rank, each in enumerate(token.top, 1)}
+    shown = {each.id: each.logprob for each in token.top[:top]} | {token.id: token.logprob}
+    return {
+        str(id): {"logprob": _number(logprob), "rank": ranks.get(id), "decoded_token": tokenizer.token_text(id)}
+        for id, logprob in shown.items()
+    }
 
 
 def prompt_offsets(tokenizer: Tokenizer, tokens: Sequence[pb.Token]) -> list[int]:

@@ -24,6 +24,11 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
         raise RequestError.invalid(f"stop takes at most {limit} texts, given {len(body.stops)}", "stop")
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
+    refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
+    ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
+    if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
+        message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
+        raise RequestError.invalid(message, "allowed_token_ids")
 
 
 def check_model(name: str | None, description: pb.Description) -> None:
@@ -79,7 +84,7 @@ def generate_requests(
     model: TextModel,
     *,
     top_logprobs: int,
-    prompt_logprobs: bool = False,
+    echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
     """One engine request per choice. A given seed counts up over the choices, or they would all be the same."""
     if (body.min_tokens or 0) > limit:
@@ -88,11 +93,11 @@ def generate_requests(
         )
     seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
     requests = []
-    for number in range(body.choices):
+    for number in range(body.sequences):
         sampling = _sampling(body, model.defaults)
         sampling.seed = (seed + number) % 2**64
-        sampling.top_logprobs = top_logprobs
-        sampling.prompt_logprobs = prompt_logprobs
+        sampling.top_logprobs = max(top_logprobs, body.prompt_logprobs or 0)
+        sampling.prompt_logprobs = echo_logprobs or body.prompt_logprobs is not None
         requests.append(
             pb.Generate(
                 prompt=prompt,
@@ -124,5 +129,13 @@ def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
         repetition_penalty=chosen("repetition_penalty", 1.0),
         frequency_penalty=body.frequency_penalty or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
-        logit_bias={int(key): value for key, value in (body.logit_bias or {}).items()},
+        logit_bias=_biases(body),
+        only_biased=body.allowed_token_ids is not None,
     )
+
+
+def _biases(body: Common) -> dict[int, float]:
+    given = {int(key): float(value) for key, value in (body.logit_bias or {}).items()}
+    if body.allowed_token_ids is None:
+        return given
+    return {id: given.get(id, 0.0) for id in body.allowed_token_ids}

@@ -20,10 +20,13 @@ MAX_PARTS = 64
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_IDS = 64
 MAX_BIASES = 300
+MAX_ALLOWED_IDS = 300
 MAX_BIAS = 100
 MAX_LOGPROBS = 20
 MAX_TEMPLATE_VARIABLES = 32
 MAX_TEMPLATE_CHARACTERS = 16_384
+MAX_DOCUMENTS = 64
+MAX_DOCUMENT_CHARACTERS = 262_144
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -44,7 +47,6 @@ class Common(StrictModel):
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    best_of: int | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Probability | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
@@ -54,6 +56,8 @@ class Common(StrictModel):
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = None
     logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_BIASES)
+    allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_ALLOWED_IDS)
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | list[StopText] | None = None
     stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_IDS)
@@ -71,6 +75,11 @@ class Common(StrictModel):
     @property
     def choices(self) -> int:
         return self.n or 1
+
+    @property
+    def sequences(self) -> int:
+        """How many are generated; a completion may choose the best of more than it answers."""
+        return self.choices
 
     @property
     def stops(self) -> list[str]:
@@ -105,9 +114,8 @@ class Common(StrictModel):
     def _is_consistent(self) -> "Common":
         if self.stream_options is not None and not self.stream:
             raise RequestError.invalid("stream_options is only allowed when stream is true", "stream_options")
-        if self.best_of is not None and self.best_of != self.choices:
-            message = f"best_of is not supported, unless it equals n (given {self.best_of} and {self.choices})"
-            raise RequestError.invalid(message, "best_of")
+        if self.prompt_logprobs and self.stream:
+            raise RequestError.invalid("prompt_logprobs is not supported when streaming", "prompt_logprobs")
         refuse_unsupported(self.model_extra or {})
         return self
 
@@ -119,6 +127,7 @@ class CompletionRequest(Common):
     max_tokens: Count | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     @field_validator("prompts", mode="plain")
     @classmethod
@@ -133,6 +142,18 @@ class CompletionRequest(Common):
     @property
     def new_tokens(self) -> int:
         return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def sequences(self) -> int:
+        return self.best_of or self.choices
+
+    @model_validator(mode="after")
+    def _chooses_among_enough(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of < self.choices:
+            raise RequestError.invalid(f"best_of must be at least n = {self.choices} (given {self.best_of})", "best_of")
+        if self.sequences > self.choices and self.stream:
+            raise RequestError.invalid("best_of above n is not supported when streaming", "best_of")
+        return self
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> "CompletionRequest":
@@ -196,6 +217,8 @@ class ChatRequest(Common):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
     reasoning_effort: Annotated[str, Field(max_length=16)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=MAX_TEMPLATE_VARIABLES)
 
@@ -205,8 +228,16 @@ class ChatRequest(Common):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return effort | (self.chat_template_kwargs or {})
+        named = {"reasoning_effort": self.reasoning_effort, "documents": self.documents or None}
+        given = {name: value for name, value in named.items() if value is not None}
+        return given | (self.chat_template_kwargs or {})
+
+    @field_validator("documents")
+    @classmethod
+    def _are_bounded(cls, value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        if len(json.dumps(value)) > MAX_DOCUMENT_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_DOCUMENT_CHARACTERS} characters of JSON")
+        return value
 
     @field_validator("chat_template_kwargs")
     @classmethod

@@ -21,15 +21,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
     "use_beam_search": (False,),
+    "best_of": (1,),  # of chats; completions declare it
     "length_penalty": (1, 1.0),
-    "allowed_token_ids": (),
     "bad_words": ([],),
-    "prompt_logprobs": (),
     "logprob_token_ids": (),
     "prompt_embeds": (),
     "echo": (False,),  # of chats; completions declare it
-    "chat_template": (),
-    "documents": ([],),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),

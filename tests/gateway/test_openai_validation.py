@@ -25,7 +25,12 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"presence_penalty": -3}, ["presence_penalty", "-3", "-2"]),
     ({"n": 0}, ["n", "0", "1"]),
     ({"n": 9}, ["n", "9", "8"]),
-    ({"best_of": 2}, ["best_of", "2"]),
+    ({"allowed_token_ids": []}, ["allowed_token_ids", "1"]),
+    ({"allowed_token_ids": [320]}, ["allowed_token_ids", "320", "319"]),
+    ({"allowed_token_ids": [1] * 301}, ["allowed_token_ids", "300", "301"]),
+    ({"allowed_token_ids": [0], "min_tokens": 1}, ["allowed_token_ids", "min_tokens"]),
+    ({"prompt_logprobs": 21}, ["prompt_logprobs", "21", "20"]),
+    ({"prompt_logprobs": 1, "stream": True}, ["prompt_logprobs", "streaming"]),
     ({"seed": 2**63}, ["seed"]),
     ({"stop": ""}, ["stop"]),
     ({"stop": ["a"] * 5}, ["stop", "5", "4"]),
@@ -63,6 +68,11 @@ CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"chat_template_kwargs": {"bos_token": "x"}}, ["chat_template_kwargs"]),
     ({"chat_template_kwargs": {"x": "y" * 20000}}, ["chat_template_kwargs", "16384"]),
     ({"echo": True}, ["echo"]),
+    ({"chat_template": ""}, ["chat_template"]),
+    ({"chat_template": "x" * 16385}, ["chat_template", "16384"]),
+    ({"chat_template": "{% if %}"}, ["chat template"]),
+    ({"documents": [{}] * 65}, ["documents", "64"]),
+    ({"documents": [{"text": "x" * 262144}]}, ["documents", "262144"]),
 ]
 TEXT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"prompt": None}, ["prompt"]),
@@ -78,6 +88,9 @@ TEXT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"logprobs": 21}, ["logprobs", "21", "20"]),
     ({"logprobs": True}, ["logprobs"]),
     ({"suffix": "x"}, ["suffix"]),
+    ({"best_of": 1, "n": 2}, ["best_of", "1", "2"]),
+    ({"best_of": 9}, ["best_of", "9", "8"]),
+    ({"best_of": 2, "stream": True}, ["best_of", "streaming"]),
 ]
 CASES = [
     *(("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY),

@@ -1,0 +1,58 @@
+"""How far the engine's start has come: a bar on a terminal, a line every other second in a log."""
+
+import logging
+import re
+import sys
+import time
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+logger = logging.getLogger("gateway")
+
+LINE_SECONDS = 2.0  # between two lines about the same thing
+
+
+class StartProgress:
+    """Shows the engine's progress lines, "compiling 3/8" or words alone, as they come.
+
+    Args:
+        stream: where to; bars are drawn only if it is a terminal.
+        bars: False where a terminal gets machine-readable logs all the same.
+    """
+
+    def __init__(self, stream: TextIO = sys.stderr, *, bars: bool = True) -> None:
+        self._stream = stream
+        self._draw = bars and stream.isatty()
+        self._topic, self._told = "", 0.0
+        self._bar: Any = None
+
+    def show(self, line: str) -> None:
+        counted = re.fullmatch(r"(.+) (\d+)/(\d+)", line)
+        topic = counted[1] if counted else line
+        if not self._draw:
+            self._log(topic, line)
+        elif counted:
+            self._advance(topic, int(counted[2]), int(counted[3]))
+        elif topic != self._topic:
+            self.close()
+            logger.info("engine: %s", line)
+        self._topic = topic
+
+    def close(self) -> None:
+        """No more to come of what is shown."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _log(self, topic: str, line: str) -> None:
+        now = time.monotonic()
+        if topic != self._topic or now - self._told >= LINE_SECONDS:
+            self._told = now
+            logger.info("engine: %s", line)
+
+    def _advance(self, topic: str, done: int, total: int) -> None:
+        if topic != self._topic or self._bar is None:
+            self.close()
+            self._bar = tqdm(total=total, desc=topic, file=self._stream, leave=True)
+        self._bar.update(done - self._bar.n)
