@@ -1,0 +1,24 @@
+"""Servers that several test packages talk to, each started once and only when asked for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server, serving
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The default model behind every route. The first time on a machine, it is fetched."""
+    with serving(tmp_path_factory.mktemp("smollm2")) as server:
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of two layers that can talk for 2,000 tokens, at about 1 ms each."""
+    from tests.tiny import write_tiny  # imports torch, which most tests do without
+
+    return write_tiny(tmp_path_factory.mktemp("tiny"), "llama2_gqa", max_position_embeddings=2048)

@@ -1,0 +1,19 @@
+"""The tiny model behind a whole server: faults and floods want one that starts fast."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server, serving
+
+# Few rows make few graphs to compile.
+TINY_OPTIONS = ("--max-batch-size=8", "--max-batch-prefill-tokens=64")
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that leave it as they found it."""
+    with serving(tmp_path_factory.mktemp("tiny-server"), f"--model-id={tiny_model}", *TINY_OPTIONS) as server:
+        server.wait_ready()
+        yield server

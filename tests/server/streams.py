@@ -1,0 +1,43 @@
+"""What a client sees of one stream: its token ids, and how it ended. A stream that just stops is a failure."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`error` is the event or the body that ended the request; None if it is complete."""
+
+    ids: tuple[int, ...]
+    error: dict[str, Any] | None
+
+
+async def stream(url: str, inputs: str, new_tokens: int, **parameters: Any) -> Outcome:
+    """A greedy `/generate_stream`. Fails on anything but a complete stream, one error event at its end, or a 503."""
+    body = {"inputs": inputs, "parameters": {"max_new_tokens": new_tokens, **parameters}}
+    http = httpx.AsyncClient(timeout=TIMEOUT)
+    async with http, http.stream("POST", url + "/generate_stream", json=body) as answer:
+        if answer.status_code == 200:
+            return outcome([line async for line in answer.aiter_lines() if line])
+        assert answer.status_code == 503, answer.status_code
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        return Outcome((), json.loads(await answer.aread()))
+
+
+def outcome(lines: list[str]) -> Outcome:
+    events = [json.loads(line.removeprefix("data:")) for line in lines]
+    *tokens, last = events
+    assert all(event["generated_text"] is None for event in tokens)
+    if "error" in last:
+        return Outcome(ids_of(tokens), last)
+    assert last["generated_text"] is not None, "the stream stopped without an end"
+    return Outcome(ids_of(events), None)
+
+
+def ids_of(events: list[dict[str, Any]]) -> tuple[int, ...]:
+    return tuple(event["token"]["id"] for event in events)

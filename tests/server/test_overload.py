@@ -1,0 +1,55 @@
+"""A full server says so at once, and when to come back."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import TINY_OPTIONS
+from tests.servers import serving
+
+LONG = {"prompt": "quick brown", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("/generate", {"inputs": "a"}),
+    ("/generate_stream", {"inputs": "a"}),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "stream": True}),
+]
+
+
+async def test_beyond_the_concurrency_limit_every_route_answers_429_with_retry_after(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with serving(tmp_path, f"--model-id={tiny_model}", "--max-concurrent-requests=2", *TINY_OPTIONS) as server:
+        await asyncio.to_thread(server.wait_ready)
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+            async with http.stream("POST", "/v1/completions", json=LONG) as first:
+                await anext(first.aiter_lines())
+                async with http.stream("POST", "/v1/completions", json=LONG) as second:
+                    await anext(second.aiter_lines())
+                    for path, body in OTHERS:
+                        refusal = await http.post(path, json=body)
+                        assert refusal.status_code == 429, path
+                        assert 1 <= int(refusal.headers["retry-after"]) <= 60
+                        assert_worded(path, refusal.json()["error"])
+            for path, body in OTHERS[:3]:
+                assert (await accepted(http, path, body)).status_code == 200
+
+
+def assert_worded(path: str, error: Any) -> None:
+    if path.startswith("/v1"):
+        assert error["type"] == "rate_limit_error" and error["message"] == "Model is overloaded"
+    else:
+        assert error == "Model is overloaded"
+
+
+async def accepted(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> httpx.Response:
+    """The answer once the clients that left have been noticed. Fails after 5 s."""
+    for _ in range(100):
+        answer = await http.post(path, json=body)
+        if answer.status_code != 429:
+            return answer
+        await asyncio.sleep(0.05)
+    pytest.fail("the permits of clients that left are not free")

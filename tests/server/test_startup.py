@@ -1,0 +1,56 @@
+"""Starting: later starts are quick and need nobody, and what cannot start says so in one line."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.processes import ROOT, free_port
+from tests.server.test_default_model import GOLDENS
+from tests.servers import Server, serving
+
+LATER_START_SECONDS = 40.0
+WRONG_MODEL_SECONDS = 15.0  # 2 s on an idle machine
+NOBODY = "http://127.0.0.1:9"  # the discard port, on which nothing listens here
+UNPLUGGED = {
+    "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": NOBODY, "PIP_INDEX_URL": NOBODY, "PIP_EXTRA_INDEX_URL": "",
+    "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "http_proxy": NOBODY, "https_proxy": NOBODY, "no_proxy": "127.0.0.1",
+}  # fmt: skip
+
+
+def test_a_later_start_needs_no_network_and_is_ready_within_forty_seconds(smollm2: Server, tmp_path: Path) -> None:
+    smollm2.stop()  # two at once would share the memory and the cores
+    with serving(tmp_path, env=UNPLUGGED) as server:
+        took = server.wait_ready()
+        print(f"a later start of the default model: {took:.1f} s")
+        body = {"inputs": GOLDENS[0]["prompt"], "parameters": {"max_new_tokens": 40}}
+        answer = httpx.post(server.url + "/generate", json=body, timeout=60).json()
+        assert answer == {"generated_text": GOLDENS[0]["text"]}
+    assert took < LATER_START_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "reason"),
+    [
+        ("/nowhere/model", 2, "'/nowhere/model': no such file or directory, and not a hub id"),
+        ("not an id!", 2, "'not an id!': no such file or directory, and not a hub id"),
+        ("some-body/some-model", 69, f"is not in the cache and {NOBODY} cannot be reached"),
+        (str(ROOT / "tests"), 65, "no config.json and no .gguf file"),
+        (str(ROOT / "LICENSE"), 65, "LICENSE"),
+    ],
+    ids=["no-such-path", "not-an-id", "hub-unreachable", "no-model-inside", "not-a-model-file"],
+)  # fmt: skip
+def test_a_wrong_model_is_one_line_and_its_own_exit_code(tmp_path: Path, model: str, code: int, reason: str) -> None:
+    command = [sys.executable, "-m", "gateway.launcher", f"--port={free_port()}", "--hostname=127.0.0.1"]
+    env = {**os.environ, "HF_ENDPOINT": NOBODY, "HF_HUB_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    flags = [f"--model-id={model}", f"--shard-uds-path={tmp_path}/uds"]
+    began = time.monotonic()
+    done = subprocess.run([*command, *flags], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert time.monotonic() - began < WRONG_MODEL_SECONDS
+    assert done.returncode == code
+    complaints = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    assert len(complaints) == 1 and complaints[0].startswith("error: ") and reason in complaints[0], done.stderr

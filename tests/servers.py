@@ -1,0 +1,101 @@
+"""Whole servers for tests: the launcher, its engine and a real model, as users run them. None outlives its `with`."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from tests.processes import Launcher, free_port, gone, start
+
+READY_SECONDS = 240.0  # the first start of all fetches and converts the default model and compiles
+STOP_SECONDS = 30.0
+
+
+@dataclass
+class Server(Launcher):
+    """A launcher with a real engine."""
+
+    uds_prefix: str = ""
+
+    def engine_pid(self) -> int:
+        """The engine's process id. Fails if there is none for 30 s: a restart waits for its backoff."""
+        deadline = time.monotonic() + 30
+        while not (found := [pid for pid in children(self.process.pid) if "serve" in arguments(pid)]):
+            assert time.monotonic() < deadline, "the launcher has no engine"
+            time.sleep(0.01)
+        return found[0]
+
+    def wait_ready(self, seconds: float = READY_SECONDS) -> float:
+        """Until it is ready; how long that took. Fails at once if it ends instead."""
+        began = time.monotonic()
+        while self.status() != 200:
+            assert self.process.poll() is None, f"the server ended: {self.log.read_text()}"
+            assert time.monotonic() - began < seconds, f"not ready within {seconds} s: {self.log.read_text()}"
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def gauges(self) -> dict[str, float]:
+        """Every sample of /metrics by its name and labels, as written there."""
+        lines = httpx.get(self.url + "/metrics", timeout=5).text.splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+    def stop(self) -> None:
+        """SIGTERM. Fails unless everything ends well, and nothing of it is left."""
+        family = [self.process.pid, *descendants(self.process.pid)]
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(STOP_SECONDS)
+        assert code == 0, f"exit code {code}: {self.log.read_text()}"
+        self.assert_gone(family)
+
+    def assert_gone(self, family: list[int]) -> None:
+        assert all(gone(pid) for pid in family), "a process is left over"
+        directory = Path(f"{self.uds_prefix}-{self.url.rpartition(':')[2]}")
+        assert not directory.exists(), f"{directory} is left over"
+
+
+@contextmanager
+def serving(directory: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """The launcher on a free loopback port, its log in `directory`. Ended, and checked to be gone, at the end."""
+    port, prefix = free_port(), f"{directory}/uds"
+    log = directory / f"server-{port}.log"
+    flags = (f"--port={port}", "--hostname=127.0.0.1", f"--shard-uds-path={prefix}", *options)
+    with log.open("w") as stderr:
+        process = start("gateway.launcher", *flags, env=env, stdout=stderr, stderr=stderr)
+    server = Server(process, f"http://127.0.0.1:{port}", log, prefix)
+    try:
+        yield server
+        if process.poll() is None:
+            server.stop()
+    finally:
+        for pid in [*descendants(process.pid), process.pid]:
+            if not gone(pid, 0.01):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads. None if it has ended."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text().split())
+        except FileNotFoundError:
+            continue  # the thread ended
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    direct = children(pid)
+    return direct + [below for child in direct for below in descendants(child)]
+
+
+def arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except FileNotFoundError:
+        return []
