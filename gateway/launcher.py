@@ -137,7 +137,7 @@ class Server:
         self._options, self._listener, self._began = options, listener, began
         port = listener.getsockname()[1]
         self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
-        path = engine_process.socket_path(options.shard_uds_path, port)
+        self._socket = path = engine_process.socket_path(options.shard_uds_path, port)
         token = transport.new_token()
         self._metrics = Metrics()
         self._admission = Admission(options.max_concurrent_requests, options.max_queued_tokens)
@@ -184,6 +184,7 @@ class Server:
         client.cancel()
         await self._supervisor.stop(ENGINE_STOP_SECONDS)
         await asyncio.wait((client, engine))
+        engine_process.remove_socket(self._socket)
         await self._texts.close()
         return code
 

@@ -115,7 +115,7 @@ class _Answer:
         }
         if self._request_id is not None:
             fields["request_id"] = self._request_id
-        level = logging.DEBUG if scope["path"] in QUIET_PATHS and self._status == 200 else logging.INFO
+        level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
         logger.log(level, "answered" if self._complete else "cut", extra={"fields": fields})
 
 

@@ -178,6 +178,7 @@ async def test_a_second_signal_stops_at_once(model: Path) -> None:
         assert await asyncio.to_thread(server.process.wait, 5) == 128 + signal.SIGTERM
         assert gone(engine, 0.5)
         assert (await task)[1] is not None
+    assert not list(model.glob("s-*"))
 
 
 def test_stopping_while_the_engine_loads_is_immediate(model: Path) -> None:
