@@ -1,0 +1,51 @@
+"""One tiny model over 1, 2, 4 and 8 devices, as a program: `python -m tests.jaxengine.tensor_parallel DIRECTORY`.
+
+How many devices a CPU shows is fixed when JAX starts, so this is a process of its own. It prints one JSON object.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from tests.jaxengine.engines import ask, load, prompt, serve
+
+DEVICES = (1, 2, 4, 8)
+# One step of prompts in chunks, one of decodes: all that a few requests need.
+SMALL = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 256, "max_top_logprobs": 2}
+
+
+def report(directory: Path, devices: int) -> dict[str, object]:
+    """What the model answers on `devices` devices, and how large one device's part of each array is."""
+    engine = load(directory, tensor_parallel=devices, **SMALL)
+    ways: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
+    answers = serve(engine, [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(ways)])
+    keys, values = engine.runner.layers[0]
+    arrays = {"keys": keys, "values": values, "head": engine.runner.head.weight[...]}
+    whole = sum(leaf.nbytes for leaf in engine.runner.leaves)
+    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.leaves)
+    return {
+        "ids": [answer.ids for answer in answers.values()],
+        "logprobs": [token.logprob for answer in answers.values() for token in answer.tokens],
+        "shape": {name: array.shape for name, array in arrays.items()},
+        "shard": {name: array.addressable_shards[0].data.shape for name, array in arrays.items()},
+        "weights_held": held / whole,
+        "device_count": engine.description.device_count,
+    }
+
+
+def refusal(directory: Path, devices: int) -> str:
+    try:
+        load(directory, tensor_parallel=devices, **SMALL)
+    except ValueError as error:
+        return str(error)
+    return "served"
+
+
+def main(directory: Path) -> None:
+    reports = {devices: report(directory, devices) for devices in DEVICES}
+    refusals = {devices: refusal(directory, devices) for devices in (3, 16)}
+    print(json.dumps({"reports": reports, "refusals": refusals}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
