@@ -12,9 +12,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from gateway import health, untagged, vertex
 from gateway.auth import require_key
 from gateway.docs import PAGE
+from gateway.exposition import CONTENT_TYPE
 from gateway.guard import BodyGuard
 from gateway.logs import AccessLog
-from gateway.metrics import CONTENT_TYPE
 from gateway.openai import routes as openai
 from gateway.plain import plain_error
 from gateway.state import Gateway, gateway_of

@@ -14,7 +14,7 @@ from types import TracebackType
 from gateway.admission import Overloaded, Ticket
 from gateway.engine_client import EngineUnavailable
 from gateway.errors import ClientGone, Kind, RequestError
-from gateway.generation import Step, Transcript, run_all
+from gateway.generation import Finish, Step, Transcript, run_all
 from gateway.keys import Caller
 from gateway.metrics import Failure, Served
 from gateway.state import Gateway
@@ -78,6 +78,7 @@ class Exchange:
         self.arrival = time.perf_counter() if arrival is None else arrival
         self.submitted = self.arrival
         self.ended = self.arrival
+        self.first_token = self.arrival
 
     def __enter__(self) -> "Exchange":
         self._gateway.metrics.received()
@@ -114,6 +115,7 @@ class Exchange:
                 now = time.perf_counter()
                 if first:
                     self._ticket.started()
+                    self.first_token = now
                     metrics.first_token(now - self.arrival)
                 elif step.tokens:
                     metrics.next_token((now - last) / len(step.tokens))
@@ -151,4 +153,6 @@ class Exchange:
             queue=queue,
             inference=max(0.0, total - validation - queue),
             total=total,
+            first_token=self.first_token - self.arrival,
+            finishes=tuple("length" if each.finish is Finish.LENGTH else "stop" for each in self._transcripts),
         )

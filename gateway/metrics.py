@@ -1,23 +1,25 @@
-"""What `/metrics` says: TGI's series under TGI's names, and those TGI lacks under `textgen_`.
+"""What `/metrics` says: TGI's series under TGI's names, vLLM's under vLLM's, and what both lack under `textgen_`.
 
 Names, types and buckets of `tgi_*` are TGI 3's, so its dashboards read them; every request is counted once, which TGI's
-chat route does not manage. Series about things this engine does not do (filtering and concatenating batches) do not
-exist. Labels come from closed sets only. Nothing of a request's content is ever a label.
+chat route does not manage. What happens inside a step here and beside it there (choosing tokens, merging and filtering
+batches, accepting drafts) is observed as the 0 seconds or tokens it takes of its own. Labels come from closed sets
+only. Nothing of a request's content is ever a label.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
-from prometheus_client.utils import floatToGoString
 
+from gateway.exposition import render
+from gateway.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS, Timing, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DURATIONS = tuple(0.0001 * 1.5**k for k in range(1, 36))
 BATCH_SIZES = tuple(range(1, 1025))
+SKIPPED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 ENGINE_COUNTERS = (
     "preemptions",
     "prompt_tokens",
@@ -27,11 +29,15 @@ ENGINE_COUNTERS = (
     "compiles_after_warmup",
 )
 Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
+METHODS = ("prefill", "decode")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """One finished request, in tokens and seconds. `inference` runs from first scheduled to the last token."""
+    """One finished request, in tokens and seconds. `inference` runs from first scheduled to the last token.
+
+    `first_token` counts from arrival; `finishes` has each sequence's reason in OpenAI's words.
+    """
 
     input_tokens: int
     generated_tokens: int
@@ -40,6 +46,8 @@ class Served:
     queue: float
     inference: float
     total: float
+    first_token: float
+    finishes: tuple[str, ...]
 
 
 class Metrics:
@@ -54,16 +62,22 @@ class Metrics:
         self._own()
         self._engine = EngineCounters()
         self.registry.register(self._engine)
+        self._vllm = VllmMetrics(self.registry)
 
     def _requests(self) -> None:
         self._count = self._counter("tgi_request_count", "Requests received")
         self._success = self._counter("tgi_request_success", "Requests answered")
         self._failure = self._counter("tgi_request_failure", "Requests not answered, by cause", "err")
+        for cause in get_args(Failure):
+            self._failure.labels(cause)
         self._total = self._duration("tgi_request_duration", "Arrival to last token")
         self._validation = self._duration("tgi_request_validation_duration", "Arrival to handed to the engine")
         self._queue = self._duration("tgi_request_queue_duration", "Handed to the engine to first scheduled")
         self._inference = self._duration("tgi_request_inference_duration", "First scheduled to last token")
         self._per_token = self._duration("tgi_request_mean_time_per_token_duration", "Inference per generated token")
+        self._skipped = Histogram(
+            "tgi_request_skipped_tokens", "Accepted draft tokens", registry=self.registry, buckets=SKIPPED
+        )
 
     def _steps(self) -> None:
         self._queue_size = self._gauge("tgi_queue_size", "Requests waiting in the engine")
@@ -76,12 +90,25 @@ class Metrics:
         self._concat = self._counter("tgi_batch_concat", "Steps in which prompts joined running requests", "reason")
         self._batches = self._counter("tgi_batch_inference_count", "Steps", "method")
         self._batches_done = self._counter("tgi_batch_inference_success", "Steps that succeeded", "method")
+        self._batches_failed = self._counter(
+            "tgi_batch_inference_failure", "Steps that failed, all as decode", "method"
+        )
+        for method in METHODS:
+            self._batches_failed.labels(method)
         self._batch_time = self._duration("tgi_batch_inference_duration", "Time of a step", "method")
         self._forward_time = self._duration("tgi_batch_forward_duration", "Time of a step", "method")
+        self._choose_time = self._duration("tgi_batch_decode_duration", "Choosing tokens, outside the step", "method")
+        self._filter_time = self._duration("tgi_batch_filter_duration", "Removing requests, outside the step", "method")
+        self._concat_time = self._duration("tgi_batch_concat_duration", "Adding requests, outside the step", "method")
 
     def _own(self) -> None:
-        self._first_token = self._duration("textgen_time_to_first_token_seconds", "Arrival to first token")
-        self._next_token = self._duration("textgen_inter_token_seconds", "Between two events of a stream, per token")
+        self._first_token = self._histogram(
+            "textgen_time_to_first_token_seconds", "Arrival to first token", FIRST_TOKEN_SECONDS
+        )
+        self._next_token = self._histogram(
+            "textgen_inter_token_seconds", "Between two events of a stream, per token", TOKEN_SECONDS
+        )
+        self._step_time = self._histogram("textgen_step_seconds", "Time of a step", TOKEN_SECONDS, "method")
         self._pages = self._gauge("textgen_kv_pages", "KV cache pages by what they hold", "state")
         self._restarts = self._counter("textgen_engine_restarts", "Engine restarts by cause", "cause")
         self._state = self._gauge("textgen_engine_state", "1 for the state the engine is in", "state")
@@ -97,6 +124,8 @@ class Metrics:
         self._queue.observe(served.queue)
         self._inference.observe(served.inference)
         self._per_token.observe(served.inference / max(1, served.generated_tokens))
+        self._skipped.observe(0)
+        self._vllm.succeeded(_timing(served), served.finishes)
         if self._sizes:
             self._sizes["input_length"].observe(served.input_tokens)
             self._sizes["generated_tokens"].observe(served.generated_tokens)
@@ -104,12 +133,15 @@ class Metrics:
 
     def failed(self, cause: Failure) -> None:
         self._failure.labels(cause).inc()
+        self._vllm.ended("abort" if cause == "dropped" else "error")
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
+        self._vllm.first_token(seconds)
 
     def next_token(self, seconds: float) -> None:
         self._next_token.observe(seconds)
+        self._vllm.next_token(seconds)
 
     def engine_restarted(self, cause: Literal["died", "hung"]) -> None:
         self._restarts.labels(cause).inc()
@@ -122,6 +154,7 @@ class Metrics:
         """Learn the engine's limits: the size histograms have a hundred buckets up to them."""
         self._page_size = description.page_size
         self._batch_limit.set(description.max_batch_total_tokens)
+        self._vllm.engine_ready(description)
         if not self._sizes:
             limits = {
                 "input_length": max_input_tokens,
@@ -131,7 +164,9 @@ class Metrics:
             self._sizes = {name: self._size(f"tgi_request_{name}", limit) for name, limit in limits.items()}
 
     def observe_step(self, stats: pb.Stats) -> None:
+        self._batches_failed.labels("decode").inc(max(0, stats.step_failures - self._engine.stats.step_failures))
         self._engine.stats = stats
+        self._vllm.observe_step(stats)
         self._queue_size.set(stats.waiting)
         self._batch_size.set(stats.running)
         self._batch_tokens.set(stats.pages_used * self._page_size)
@@ -147,13 +182,17 @@ class Metrics:
         self._batches_done.labels(method).inc()
         self._batch_time.labels(method).observe(stats.step_seconds)
         self._forward_time.labels(method).observe(stats.step_seconds)
+        self._step_time.labels(method).observe(stats.step_seconds)
+        for inside_the_step in (self._choose_time, self._filter_time):
+            inside_the_step.labels(method).observe(0)
         if stats.step_prefill_tokens:
             self._next_size.observe(stats.running)
             if stats.step_decode_tokens:
                 self._concat.labels("chunking").inc()
+                self._concat_time.labels("decode").observe(0)
 
     def render(self) -> bytes:
-        return "".join(_render(metric) for metric in self.registry.collect()).encode()
+        return render(self.registry.collect())
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -162,7 +201,10 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def _duration(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=DURATIONS)
+        return self._histogram(name, text, DURATIONS, *labels)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
     def _size(self, name: str, limit: int) -> Histogram:
         buckets = [limit * (k + 1) / 100 for k in range(100)]
@@ -182,18 +224,16 @@ class EngineCounters:
             yield metric
 
 
-def _render(metric: Metric) -> str:
-    """One metric in Prometheus' text format, version 0.0.4.
-
-    prometheus_client's own writer ends every counter's name in `_total`, which none of TGI's has.
-    """
-    total = metric.type == "counter" and not metric.name.startswith("tgi_")
-    family = metric.name + ("_total" if total else "")
-    lines = [f"# HELP {family} {metric.documentation}", f"# TYPE {family} {metric.type}"]
-    for sample in metric.samples:
-        if sample.name.endswith("_created"):
-            continue
-        name = family if metric.type == "counter" else sample.name
-        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
-        lines.append(f"{name}{'{' + labels + '}' if labels else ''} {floatToGoString(sample.value)}")
-    return "\n".join(lines) + "\n"
+def _timing(served: Served) -> Timing:
+    scheduled = served.validation + served.queue
+    prefill = max(0.0, served.first_token - scheduled)
+    return Timing(
+        prompt_tokens=served.input_tokens,
+        generated_tokens=served.generated_tokens,
+        max_new_tokens=served.max_new_tokens,
+        choices=len(served.finishes),
+        queue=served.queue,
+        prefill=prefill,
+        decode=max(0.0, served.inference - prefill),
+        total=served.total,
+    )

@@ -1,0 +1,29 @@
+"""Metrics as Prometheus' text format, version 0.0.4.
+
+prometheus_client's own writer ends every counter's name in `_total`, which none of TGI's has.
+"""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+from prometheus_client.utils import floatToGoString
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def render(metrics: Iterable[Metric]) -> bytes:
+    return "".join(map(_family, metrics)).encode()
+
+
+def _family(metric: Metric) -> str:
+    total = metric.type == "counter" and not metric.name.startswith("tgi_")
+    family = metric.name + ("_total" if total else "")
+    lines = [f"# HELP {family} {metric.documentation}", f"# TYPE {family} {metric.type}"]
+    for sample in metric.samples:
+        if sample.name.endswith("_created"):
+            continue
+        name = family if metric.type == "counter" else sample.name
+        labels = ",".join(f'{key}="{value.translate(ESCAPES)}"' for key, value in sorted(sample.labels.items()))
+        lines.append(f"{name}{'{' + labels + '}' if labels else ''} {floatToGoString(sample.value)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,158 @@
+"""The series that vLLM's dashboards, autoscalers and routing gateways read, under vLLM's names.
+
+Beside ours and TGI's, so that such a consumer works without relabelling. Labels as there: the model and the engine's
+number. Buckets are vLLM's with finer ones below: its finest inter-token bucket is 10 ms, and an 8B step takes 3.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+
+from jaxengine.rpc import engine_pb2 as pb
+
+LABELS = ("model_name", "engine")
+STEP_SECONDS = (0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.004, 0.005, 0.006, 0.008)
+TOKEN_SECONDS = (
+    *STEP_SECONDS,
+    *(0.01, 0.015, 0.02, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+FIRST_TOKEN_SECONDS = (
+    *(0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    *(160, 640, 2560),
+)
+REQUEST_SECONDS = (
+    *(0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920),
+    7680,
+)
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+CHOICES = (1, 2, 5, 10, 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Where a finished request's seconds and tokens went."""
+
+    prompt_tokens: int
+    generated_tokens: int
+    max_new_tokens: int
+    choices: int
+    queue: float
+    prefill: float  # first scheduled to first token
+    decode: float  # first token to last
+    total: float
+
+
+class VllmMetrics:
+    """One engine's series; they exist once the model's name is known."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._engine: _Engine | None = None
+
+    def engine_ready(self, description: pb.Description) -> None:
+        if self._engine is None:
+            self._engine = _Engine(self._registry, description)
+
+    def observe_step(self, stats: pb.Stats) -> None:
+        if self._engine is not None:
+            self._engine.observe_step(stats)
+
+    def succeeded(self, timing: Timing, finishes: Iterable[str]) -> None:
+        if self._engine is not None:
+            self._engine.succeeded(timing, finishes)
+
+    def ended(self, reason: str) -> None:
+        """A request ended without an answer: "abort" where the client left, else "error"."""
+        if self._engine is not None:
+            self._engine.finished.labels(*self._engine.labels, reason).inc()
+
+    def first_token(self, seconds: float) -> None:
+        if self._engine is not None:
+            self._engine.first_token.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        if self._engine is not None:
+            self._engine.next_token.observe(seconds)
+
+
+class _Engine:
+    def __init__(self, registry: CollectorRegistry, description: pb.Description) -> None:
+        self._registry = registry
+        self.labels = (description.model_id, "0")
+        self._stats = pb.Stats()
+        self._running = self._gauge("num_requests_running", "Requests running in the engine")
+        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine")
+        self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1")
+        self.finished = Counter(
+            "vllm:request_success", "Requests by how they ended", (*LABELS, "finished_reason"), registry=registry
+        )
+        for reason in ("stop", "length", "abort", "error"):
+            self.finished.labels(*self.labels, reason)
+        self.first_token = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS)
+        self.next_token = self._histogram("inter_token_latency_seconds", TOKEN_SECONDS)
+        self._per_token = self._histogram("request_time_per_output_token_seconds", TOKEN_SECONDS)
+        seconds = {name: f"request_{name}_time_seconds" for name in ("queue", "inference", "prefill", "decode")}
+        seconds["total"] = "e2e_request_latency_seconds"
+        self._seconds = {part: self._histogram(name, REQUEST_SECONDS) for part, name in seconds.items()}
+        lengths = _one_two_five(description.max_total_tokens)
+        self._prompt = self._histogram("request_prompt_tokens", lengths)
+        self._generated = self._histogram("request_generation_tokens", lengths)
+        self._most = self._histogram("request_params_max_tokens", lengths)
+        self._choices = self._histogram("request_params_n", CHOICES)
+        self._step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
+        pages = description.max_batch_total_tokens // max(1, description.page_size)
+        config = ("block_size", "num_gpu_blocks")
+        info = Gauge("vllm:cache_config_info", "Sizes of the KV cache", (*LABELS, *config), registry=registry)
+        info.labels(*self.labels, str(description.page_size), str(pages)).set(1)
+        registry.register(self)
+
+    def observe_step(self, stats: pb.Stats) -> None:
+        self._stats = stats
+        self._running.set(stats.running)
+        self._waiting.set(stats.waiting)
+        self._usage.set(stats.pages_used / max(1, stats.pages_total))
+        if stats.step_seconds > 0:
+            self._step_tokens.observe(stats.step_prefill_tokens + stats.step_decode_tokens)
+
+    def succeeded(self, timing: Timing, finishes: Iterable[str]) -> None:
+        for reason in finishes:
+            self.finished.labels(*self.labels, reason).inc()
+        parts = {"queue": timing.queue, "prefill": timing.prefill, "decode": timing.decode, "total": timing.total}
+        for part, seconds in (parts | {"inference": timing.prefill + timing.decode}).items():
+            self._seconds[part].observe(seconds)
+        if timing.generated_tokens > 1:
+            self._per_token.observe(timing.decode / (timing.generated_tokens - 1))
+        self._prompt.observe(timing.prompt_tokens)
+        self._generated.observe(timing.generated_tokens)
+        self._most.observe(timing.max_new_tokens)
+        self._choices.observe(timing.choices)
+
+    def collect(self) -> Iterator[Metric]:
+        """Counters the engine keeps, as last reported."""
+        prompt = self._stats.prompt_tokens + self._stats.cached_prompt_tokens  # the engine counts what it computed
+        for name, value in (
+            ("prompt_tokens", prompt),
+            ("generation_tokens", self._stats.generated_tokens),
+            ("prefix_cache_queries", prompt),
+            ("prefix_cache_hits", self._stats.cached_prompt_tokens),
+            ("num_preemptions", self._stats.preemptions),
+        ):
+            metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
+            metric.add_sample(metric.name, dict(zip(LABELS, self.labels, strict=True)), value)
+            yield metric
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"vllm:{name}", text, LABELS, registry=self._registry).labels(*self.labels)
+
+    def _histogram(self, name: str, buckets: Iterable[float]) -> Histogram:
+        text = name.replace("_", " ").capitalize()
+        histogram = Histogram(f"vllm:{name}", text, LABELS, registry=self._registry, buckets=tuple(buckets))
+        return histogram.labels(*self.labels)
+
+
+def _one_two_five(limit: int) -> list[float]:
+    """1, 2, 5, 10, 20 … up to `limit`."""
+    bounds = [float(m * 10**e) for e in range(10) for m in (1, 2, 5)]
+    return [bound for bound in bounds if bound <= limit] or [1.0]
