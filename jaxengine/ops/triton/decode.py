@@ -28,21 +28,21 @@ MERGE_WARPS = 4
 class Rows(NamedTuple):
     """What each row of the batch has for these kernels. i32 [R] each."""
 
-    token: Array  # its query
-    keys: Array  # how many keys lie before the end of its query; 0 if the row has nothing here
+    keys: Any  # how many keys lie before the end of its query; 0 if the row has nothing here
+    token: Any  # its query; None where row r is token r
 
 
 def rows_of_step(batch: AttentionBatch) -> Rows:
     """Of a decode step: row r is token r."""
-    token = jnp.arange(batch.position.shape[0])
-    return Rows(token, jnp.where(token < batch.tokens, batch.position + 1, 0))
+    real = jnp.arange(batch.position.shape[0]) < batch.tokens
+    return Rows(jnp.where(real, batch.position + 1, 0), None)
 
 
 def single_rows(batch: AttentionBatch) -> Rows:
     """Of a mixed step: the rows that are one query."""
     starts = row_starts(batch)
     token = jnp.minimum(starts[:-1], batch.position.shape[0] - 1)
-    return Rows(token, jnp.where(starts[1:] - starts[:-1] == 1, batch.position[token] + 1, 0))
+    return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.position[token] + 1, 0), token)
 
 
 def row_starts(batch: AttentionBatch) -> Array:
@@ -67,7 +67,7 @@ def attend_rows(problem: Problem, inputs: Inputs, rows: Rows, out: Array | None)
     Args:
         out: [T·K·G, D], overwritten in place.
     """
-    count, heads = len(rows.token), problem.kv_heads
+    count, heads = len(rows.keys), problem.kv_heads
     splits = splits_for(count, heads)
     parts = count * heads * splits * problem.group
     numbers = jax.ShapeDtypeStruct((parts,), jnp.float32)
@@ -91,6 +91,10 @@ def attend_rows(problem: Problem, inputs: Inputs, rows: Rows, out: Array | None)
     )(out, rows, inputs.sinks, partials)
 
 
+def _token(rows: Rows, row: Array) -> Array:
+    return row if rows.token is None else rows.token[row]
+
+
 def _shares(problem: Problem, splits: int, keys: Array) -> tuple[Array, Array, Array]:
     """First key block of a row with `keys` keys, one past its last, and the blocks of each split."""
     first = first_visible(problem, keys - 1) // problem.key_block
@@ -109,7 +113,7 @@ def _split_kernel(
     @pl.when(first < end)
     def _() -> None:
         m = tile_rows(problem.group)
-        tile = Tile(row, head, rows.token[row], jnp.int32(1), keys - 1, first, jnp.minimum(first + share, end))
+        tile = Tile(row, head, _token(rows, row), jnp.int32(1), keys - 1, first, jnp.minimum(first + share, end))
         start = jnp.full(m, LOWEST), jnp.zeros(m), jnp.zeros((m, problem.padded_dim))
         maximum, total, output = attend(problem, tile, inputs, m, start)
         at = ((row * problem.kv_heads + head) * splits + split) * problem.group + jnp.arange(m)  # [M]
@@ -147,5 +151,5 @@ def _merge_kernel(problem: Problem, splits: int, old: Any, rows: Rows, sinks: An
         if sinks is not None:
             total += jnp.exp2(sink - highest)
         merged = (weights[:, None] * output).sum(0) / jnp.where(total == 0, 1, total)
-        to = rows.token[row] * (problem.kv_heads * problem.group) + query_head
+        to = _token(rows, row) * (problem.kv_heads * problem.group) + query_head
         plt.store(out_ref.at[to, column], merged.astype(out_ref.dtype), mask=column < problem.dim)

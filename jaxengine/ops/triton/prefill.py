@@ -19,7 +19,7 @@ from jaxengine.ops.triton.decode import row_starts
 from jaxengine.ops.triton.tile import BLOCK_BYTES, LOG2E, LOWEST, Inputs, Problem, Tile, attend, first_visible
 
 ROWS = 128  # M of most: two warpgroups of 64, the smallest product of Hopper's wgmma
-ROWS_PER_WARP = 16
+LEAST_WARPS, ROWS_PER_WARP = 4, 16  # fewer warps spill
 STAGES = 3
 
 
@@ -51,8 +51,8 @@ def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
 
 
 def tile_rows(problem: Problem) -> int:
-    """M: as many as keep a tile of q in 32 KiB of shared memory, but at least the group."""
-    fit = 2 * BLOCK_BYTES // (problem.padded_dim * problem.dtype.itemsize)
+    """M: as many as keep a tile of q in 32 KiB of shared memory, an f32 one with its tf32 halves, but the group at least."""
+    fit = 4 * BLOCK_BYTES // (problem.padded_dim * problem.dtype.itemsize**2)
     return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
 
 
@@ -64,7 +64,7 @@ def attend_tiles(problem: Problem, inputs: Inputs, batch: AttentionBatch) -> Arr
         partial(_kernel, problem, rows),
         out_shape=jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
         grid=(problem.kv_heads, len(tiles.row)),
-        compiler_params=plt.CompilerParams(num_warps=rows // ROWS_PER_WARP, num_stages=STAGES),
+        compiler_params=plt.CompilerParams(num_warps=max(LEAST_WARPS, rows // ROWS_PER_WARP), num_stages=STAGES),
         interpret=problem.interpret,
         name="paged_prefill",
     )(tiles, inputs)

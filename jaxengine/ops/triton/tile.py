@@ -138,7 +138,7 @@ def _absorb_block(
     maximum, total, output = running
     key = j * problem.key_block + jnp.arange(problem.key_block)  # [S]
     k, v = _load_block(problem, tile, inputs, key, masked)
-    scores = _scores(problem, _dot(q, k.astype(q.dtype), 1))  # [M, S]
+    scores = _scores(problem, _dot(problem, q, k.astype(q.dtype), 1))  # [M, S]
     distance = position[:, None] - key[None, :]
     if slope is not None:
         scores = scores - slope[:, None] * distance.astype(jnp.float32)
@@ -148,7 +148,7 @@ def _absorb_block(
     new = jnp.maximum(maximum, scores.max(1))
     weights = jnp.exp2(scores - new[:, None])
     decay = jnp.exp2(maximum - new)
-    output = output * decay[:, None] + _dot(weights.astype(q.dtype), v.astype(q.dtype), 0)
+    output = output * decay[:, None] + _dot(problem, weights.astype(q.dtype), v.astype(q.dtype), 0)
     return new, total * decay + weights.sum(1), output
 
 
@@ -178,9 +178,13 @@ def _scores(problem: Problem, products: Array) -> Array:
     return jnp.tanh(products * (scale / cap)) * (cap * LOG2E)
 
 
-def _dot(a: Array, b: Array, contract: int) -> Array:
-    """a [M, X] times b, whose axis `contract` is X, in f32. f32 operands are multiplied in f32, not in tf32."""
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(
-        a, b, (((1,), (contract,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )
+def _dot(problem: Problem, a: Array, b: Array, contract: int) -> Array:
+    """a [M, X] times b, whose axis `contract` is X, in f32.
+
+    f32 operands: as three products of tf32 halves, near f32. As one f32 product they leave the tensor cores and spill
+    38 KB of registers per thread in `prefill`; one product in tf32 would be wrong by 1e-3.
+    """
+    f32 = a.dtype == jnp.float32 and not problem.interpret
+    precision = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if f32 else None
+    contracted = (((1,), (contract,)), ((), ()))
+    return jax.lax.dot_general(a, b, contracted, precision=precision, preferred_element_type=jnp.float32)

@@ -1,0 +1,68 @@
+"""The back end is chosen at start; what cannot run is refused with what is supported, and never replaced."""
+
+from dataclasses import dataclass
+
+import jax
+import pytest
+
+from jaxengine.ops import BACKENDS, AttentionSpec, choose, paged_attention
+from jaxengine.sharding import make_mesh
+
+
+@dataclass(frozen=True)
+class Gpu:
+    compute_capability: str
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA H200"
+
+
+CPU = jax.devices("cpu")[0]
+H200 = Gpu("9.0")
+
+
+@pytest.mark.parametrize("attention", ["auto", "triton"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_a_gpu_runs_the_kernels(attention: str, dtype: str, head_dim: int) -> None:
+    assert choose(attention, H200, head_dim, group=4, dtype=dtype) == "triton"
+
+
+def test_a_cpu_runs_the_reference() -> None:
+    assert choose("auto", CPU, 128, group=4, dtype="float32") == "reference"
+
+
+def test_the_reference_runs_anywhere_if_asked_for() -> None:
+    assert choose("reference", Gpu("7.5"), 1000, group=500, dtype="float32") == "reference"
+
+
+@pytest.mark.parametrize(
+    ("attention", "device", "head_dim", "group", "dtype", "words"),
+    [
+        ("flash", CPU, 128, 4, "float32", "attention must be one of auto, reference, triton, got 'flash'"),
+        ("triton", CPU, 128, 4, "float32", r"triton needs an NVIDIA GPU, this is cpu \(cpu\)"),
+        ("auto", Gpu("7.5"), 128, 4, "float16", "compute capability 8.0 or newer, NVIDIA H200 has 7.5"),
+        ("auto", Gpu("gfx942"), 128, 4, "float16", "triton needs an NVIDIA GPU"),
+        ("auto", H200, 512, 4, "bfloat16", "head_dim 16 to 256 in multiples of 8, the model has 512"),
+        ("auto", H200, 100, 4, "bfloat16", "head_dim 16 to 256 in multiples of 8, the model has 100"),
+        ("auto", H200, 128, 129, "bfloat16", "up to 128 query heads per key/value head, the model has 129"),
+        ("auto", H200, 128, 4, "float64", "dtype bfloat16, float16, float32, got float64"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_sentence(
+    attention: str, device: Gpu, head_dim: int, group: int, dtype: str, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words) as refusal:
+        choose(attention, device, head_dim, group, dtype)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_back_end_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'flash' is not one of reference, triton"):
+        paged_attention("flash", make_mesh(1))
+    assert set(BACKENDS) == {"reference", "triton"}
+
+
+@pytest.mark.parametrize("wrong", [{"window": -1}, {"softcap": -0.5}])
+def test_a_spec_without_meaning_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be at least 0"):
+        AttentionSpec(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""The kernels, interpreted on the CPU, against the reference: same step, same answer, up to the rounding of the dtype.
+
+Interpreted means that the kernel's own program runs, block by block; it proves addressing, masks and the merging of
+partial results, not the compiler. What the compiler makes of the kernels is in tests/gpu_compile.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, reference, triton
+from jaxengine.ops.triton import decode, prefill
+from tests.jaxengine.ops.steps import Shape, Step, build_step, random_step, random_terms
+
+# Outputs are averages of N(0, 1) values, at most a few units large. Both sides read the same rounded inputs; what differs
+# is the order of f32 sums and, in 16 bits, that the kernels' weights are rounded before they meet the values.
+TOLERANCE = {"float32": 5e-6, "float16": 4e-3, "bfloat16": 3e-2}
+
+TINY = Shape(kv_heads=1, group=1, dim=2, width=32)
+GEMMA = AttentionSpec(scale=0.08, window=200, softcap=5.0)
+
+Run = Callable[[Array, Array, Array, AttentionBatch], Array]
+
+
+def both(spec: AttentionSpec = AttentionSpec(), heads: HeadTerms = HeadTerms()) -> tuple[Run, Run]:
+    """The kernels and the reference, each compiled at most once."""
+    kernels = partial(triton.attention, spec=spec, heads=heads, interpret=True)
+    return jax.jit(kernels), jax.jit(partial(reference.attention, spec=spec, heads=heads))
+
+
+def check(kernels: Run, oracle: Run, step: Step, dtype: str) -> None:
+    arrays, real = step.arrays(dtype), step.tokens
+    out, expected = (np.asarray(run(*arrays), np.float32) for run in (kernels, oracle))
+    np.testing.assert_allclose(out[:real], expected[:real], atol=TOLERANCE[dtype], rtol=0)
+    assert not out[real:].any(), "padding is 0"
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "with_terms", "dtype"),
+    [
+        pytest.param(Shape(kv_heads=2, group=1, dim=80), AttentionSpec(), False, "float32", id="phi 2"),
+        pytest.param(
+            Shape(kv_heads=2, group=4, width=12, page_size=32), AttentionSpec(), False, "bfloat16", id="llama"
+        ),
+        pytest.param(Shape(kv_heads=1, group=2, dim=256), GEMMA, False, "float16", id="gemma 2"),
+        pytest.param(Shape(kv_heads=1, group=20, dim=96), AttentionSpec(window=70), True, "float32", id="every term"),
+    ],
+)
+def test_a_mixed_step_agrees_with_the_reference(
+    shape: Shape, spec: AttentionSpec, with_terms: bool, dtype: str
+) -> None:
+    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
+    for seed in range(3):
+        step = random_step(seed, shape, rows=5, tokens=96, ragged=True, window=spec.window)
+        check(kernels, oracle, step, dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "with_terms", "dtype"),
+    [
+        pytest.param(Shape(kv_heads=2, group=3, dim=96), AttentionSpec(), False, "bfloat16", id="plain"),
+        pytest.param(
+            Shape(kv_heads=1, group=8), AttentionSpec(window=70, softcap=4.0), True, "float32", id="every term"
+        ),
+    ],
+)
+def test_a_decode_step_agrees_with_the_reference(
+    shape: Shape, spec: AttentionSpec, with_terms: bool, dtype: str
+) -> None:
+    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
+    for seed in range(3):
+        check(kernels, oracle, random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window), dtype)
+
+
+def test_every_length_around_the_blocks_and_shares_of_a_row_is_right() -> None:
+    shape = Shape(kv_heads=1, group=1, dim=16, width=48)
+    edges = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 511, 512, 513, 767, 768]
+    count = len(edges)
+    step = build_step(np.random.default_rng(0), shape, edges, [1] * count, rows=count, tokens=count, ragged=False)
+    check(*both(), step, "float32")
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
+def test_a_step_of_padding_alone_is_zero(ragged: bool) -> None:
+    shape = Shape(kv_heads=1, group=1, dim=16, width=8)
+    step = build_step(np.random.default_rng(0), shape, [], [], rows=4, tokens=16 if ragged else 4, ragged=ragged)
+    check(*both(), step, "float32")
+
+
+def test_padding_never_reads_a_page() -> None:
+    """A decode step of one row in four; the tables of the others point nowhere."""
+    shape = Shape(kv_heads=1, group=1, dim=16, width=8)
+    step = random_step(3, shape, rows=4, tokens=4, ragged=False, absent_rows=3)
+    wild = replace(step.batch, tables=step.batch.tables.at[1:].set(2**31 - 1))
+    kernels, oracle = both()
+    expected = oracle(*step.arrays("float32"))
+    out = kernels(*step.arrays("float32")[:3], wild)
+    np.testing.assert_allclose(out[:1], expected[:1], atol=TOLERANCE["float32"], rtol=0)
+    assert not jnp.any(out[1:])
+
+
+@pytest.mark.parametrize("queries", [1, 7, 32])
+def test_tiles_cover_each_query_of_longer_rows_and_the_padding_once(queries: int) -> None:
+    random = np.random.default_rng(queries)
+    tiles_of, single_rows = jax.jit(prefill.tiles_of, static_argnums=1), jax.jit(decode.single_rows)
+    for _ in range(20):
+        counts = random.multinomial(int(random.integers(0, 97)), random.dirichlet(np.full(8, 0.4))).tolist()
+        lengths = [count + int(random.integers(0, 300)) for count in counts]
+        step = build_step(random, TINY, lengths, counts, rows=9, tokens=96, ragged=True)
+        seen = np.zeros(96, int)
+        for tile in zip(*map(np.asarray, tiles_of(step.batch, queries)), strict=True):
+            row, token, count, position, keys = tile
+            seen[token : token + count] += 1
+            if count and keys:
+                assert (np.asarray(step.batch.row)[token : token + count] == row).all()
+                assert np.asarray(step.batch.position)[token] == position == keys - count
+        longer = np.repeat([*(count != 1 for count in counts), True], [*counts, 96 - sum(counts)])
+        np.testing.assert_array_equal(seen, longer)
+        assert np.count_nonzero(single_rows(step.batch).keys) == counts.count(1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "splits"), [(1, 8, 32), (32, 8, 16), (128, 8, 4), (256, 8, 4), (256, 1, 16)]
+)
+def test_the_programs_that_share_a_row_fill_the_gpu_at_any_batch_size(rows: int, kv_heads: int, splits: int) -> None:
+    assert decode.splits_for(rows, kv_heads) == splits
