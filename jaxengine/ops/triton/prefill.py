@@ -51,7 +51,7 @@ def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
 
 
 def tile_rows(problem: Problem) -> int:
-    """M: as many as keep a tile of q in 32 KiB of shared memory, an f32 one with its tf32 halves, but the group at least."""
+    """M: what keeps a tile of q in 32 KiB of shared memory, an f32 one with its tf32 halves, but the group at least."""
     fit = 4 * BLOCK_BYTES // (problem.padded_dim * problem.dtype.itemsize**2)
     return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
 

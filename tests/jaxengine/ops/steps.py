@@ -44,7 +44,8 @@ class Step:
         return sum(self.counts)
 
     def arrays(self, dtype: str) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray, AttentionBatch]:
-        return (*(jnp.asarray(x, dtype) for x in (self.q, self.keys, self.values)), self.batch)
+        q, keys, values = (jnp.asarray(x, dtype) for x in (self.q, self.keys, self.values))
+        return q, keys, values, self.batch
 
 
 def random_step(

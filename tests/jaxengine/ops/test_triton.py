@@ -18,8 +18,8 @@ from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, reference, t
 from jaxengine.ops.triton import decode, prefill
 from tests.jaxengine.ops.steps import Shape, Step, build_step, random_step, random_terms
 
-# Outputs are averages of N(0, 1) values, at most a few units large. Both sides read the same rounded inputs; what differs
-# is the order of f32 sums and, in 16 bits, that the kernels' weights are rounded before they meet the values.
+# Outputs are averages of N(0, 1) values, at most a few units large. Both sides read the same rounded inputs; what
+# differs is the order of f32 sums and, in 16 bits, that the kernels' weights are rounded before they meet the values.
 TOLERANCE = {"float32": 5e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 TINY = Shape(kv_heads=1, group=1, dim=2, width=32)
