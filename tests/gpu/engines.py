@@ -1,0 +1,87 @@
+"""Engines over random weights, and the one client that the measurements drive them with."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+
+from jaxengine import engine as engine_module
+from jaxengine.engine import Engine
+from jaxengine.model.spec import ModelSpec
+from jaxengine.options import EngineOptions
+from jaxengine.params import SamplingParams
+from jaxengine.sequence import Event, FinishReason, Request
+from tests.gpu.scale import Scale
+from tests.gpu.weights import RandomSource, random_parameters
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """What `Engine.load` takes for an opened checkpoint."""
+
+    source: RandomSource
+    model_id: str = "random"
+    revision: str = "0"
+    eos_token_ids: tuple[int, ...] = ()
+
+
+def measured_engine(scale: Scale, **options: object) -> Engine:
+    """An engine of `scale`'s model and buckets whose weights were never on the host.
+
+    `Engine.load` is the product's own. Two names that it looks up are replaced, because a measurement wants no
+    checkpoint and no bucket that it does not measure.
+    """
+    replaced = {
+        "derive_limits": lambda *_: scale.limits,
+        "load_parameters": lambda source, mesh, dtype, platform, _: random_parameters(
+            source.spec, mesh, dtype, platform
+        ),
+    }
+    chosen = EngineOptions(dtype=scale.dtype, **options)  # type: ignore[arg-type]
+    with mock.patch.multiple(engine_module, **replaced):
+        return Engine.load(RandomModel(RandomSource(scale.spec, scale.dtype)), chosen)
+
+
+def small_engine(spec: ModelSpec, **options: object) -> Engine:
+    """An engine of the same weights on every platform, with one decode and one mixed bucket, for comparisons."""
+    engine = Engine.load(RandomModel(RandomSource(spec)), EngineOptions(**options))  # type: ignore[arg-type]
+    engine.close()
+    return engine
+
+
+class Client:
+    """Asks one engine for random work, in this thread. Every prompt differs, so none is found in the prefix cache."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.numbers = itertools.count()
+
+    def submit(self, count: int, length: int, new: int) -> list[int]:
+        """`count` greedy requests of `length` random tokens for exactly `new` more; their ids."""
+        params = SamplingParams(temperature=0, seed=0, max_tokens=new, ignore_eos=True)
+        ids = [next(self.numbers) for _ in range(count)]
+        for number in ids:
+            prompt = np.random.default_rng(number).integers(0, self.engine.description.vocab_size, length)
+            self.engine.submit(Request(number, prompt.tolist(), params))
+        return ids
+
+    def step(self) -> list[Event]:
+        """One step; a request that failed in it is an error here."""
+        result = self.engine.step()
+        events = result.events if result else []
+        for event in events:
+            if event.finish is FinishReason.ERROR:
+                raise RuntimeError(f"request {event.request_id} failed: {event.error}")
+        return events
+
+    def drain(self) -> None:
+        """Step until nothing is left."""
+        while not self.engine.idle:
+            self.step()
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        for number in ids:
+            self.engine.cancel(number)
+        self.drain()

@@ -1,0 +1,148 @@
+"""Every attention back end against plain NumPy in float64: the same random step, pages scattered, strangers' pages NaN.
+
+What a layer's kernel must get right shows here: the causal mask behind a cached prefix, windows, soft caps, padding,
+and that nothing of a page leaks which the row does not own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxengine.ops import BACKENDS, AttentionBatch, AttentionSpec, paged_attention
+from jaxengine.sharding import make_mesh
+
+PAGE_SIZE = 16
+PLAIN = AttentionSpec()
+# Relative error of the whole result. bf16 rounds what it stores to 8 bits, 1.5e-3 by the
+# reference; a tf32 product keeps 11.
+LIMITS = {"float32": 2e-3, "bfloat16": 6e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step: `chunks` are (tokens cached before, new tokens) of each row; one new token each is a decode step."""
+
+    name: str
+    chunks: tuple[tuple[int, int], ...]
+    spec: AttentionSpec = PLAIN
+    kv_heads: int = 8
+    group: int = 4
+    head_dim: int = 128
+    padding: int = 0
+
+    @property
+    def ragged(self) -> bool:
+        return any(new > 1 for _, new in self.chunks)
+
+
+DECODE = ((0, 1), (15, 1), (16, 1), (700, 1), (1999, 1))
+MIXED = ((300, 1), (0, 33), (64, 100), (517, 7), (0, 1))
+CASES = (
+    Case("decode", DECODE, padding=3),
+    Case("decode, head 64, one query head", DECODE, group=1, head_dim=64),
+    Case("decode, window 100, soft cap 5", DECODE, AttentionSpec(window=100, softcap=5.0)),
+    Case("mixed", MIXED, padding=18),
+    Case("mixed, head 64, seven query heads", MIXED, kv_heads=2, group=7, head_dim=64, padding=18),
+    Case("mixed, window 100, soft cap 5", MIXED, AttentionSpec(window=100, softcap=5.0), padding=18),
+)
+
+
+def backends() -> list[str]:
+    """Those that must run on the first device: all of them on a GPU, where a refusal is an error."""
+    return list(BACKENDS) if jax.devices()[0].platform == "gpu" else ["reference"]
+
+
+def error(backend: str, case: Case, dtype: str) -> float:
+    """‖attended - exact‖ / ‖exact‖ over the real tokens; NaN if anything is."""
+    step = Step(case, np.random.default_rng(0))
+    attend = jax.jit(paged_attention(backend, make_mesh(1), case.spec))
+    cast = [jnp.asarray(array, dtype) for array in (step.q, step.k, step.v, step.keys, step.values)]
+    attended, _, _ = attend(*cast, step.batch())
+    exact = step.exact(*(np.asarray(array, np.float64) for array in cast))
+    real = np.asarray(attended, np.float64)[: len(exact)]
+    return float(np.linalg.norm(real - exact) / np.linalg.norm(exact))
+
+
+class Step:
+    """Random arrays for a case. Legend as in `jaxengine/ops`: T tokens, R rows, K heads, G group, D dimension."""
+
+    def __init__(self, case: Case, random: np.random.Generator) -> None:
+        self.case = case
+        new = [count for _, count in case.chunks]
+        self.count = sum(new)
+        tokens, heads, dim = self.count + case.padding, case.kv_heads, case.head_dim
+        self.row = np.repeat(np.arange(len(new)), new)
+        self.position = np.concatenate([np.arange(cached, cached + count) for cached, count in case.chunks])
+        self.tables = self._tables(random)
+        self.q = random.normal(size=(tokens, heads, case.group, dim))
+        self.k, self.v = (random.normal(size=(tokens, heads, dim)) for _ in range(2))
+        pages = int(self.tables.max()) + 8
+        self.keys, self.values = (np.full((pages, PAGE_SIZE, heads, dim), np.nan) for _ in range(2))
+        for row, (cached, _) in enumerate(case.chunks):
+            at = self._places(row, cached)
+            self.keys[at], self.values[at] = random.normal(size=(2, cached, heads, dim))
+
+    def _tables(self, random: np.random.Generator) -> np.ndarray:
+        """i32 [R, W]: a row's pages lie anywhere; entries it does not need name the sink."""
+        lengths = [-(-sum(chunk) // PAGE_SIZE) for chunk in self.case.chunks]
+        free = iter(1 + random.permutation(sum(lengths) + 8))
+        tables = np.zeros((len(lengths), 128), np.int32)  # the width of a 2048-token limit
+        for row, length in enumerate(lengths):
+            tables[row, :length] = [next(free) for _ in range(length)]
+        return tables
+
+    def _places(self, row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(pages, offsets) of the first `count` tokens of a row."""
+        position = np.arange(count)
+        return self.tables[row, position // PAGE_SIZE], position % PAGE_SIZE
+
+    def batch(self) -> AttentionBatch:
+        def padded(values: np.ndarray, fill: int) -> Array:
+            return jnp.asarray(np.append(values, [fill] * self.case.padding), jnp.int32)
+
+        rows = len(self.case.chunks)
+        tables = self.tables
+        if not self.case.ragged:  # without it token t is row t, padding included
+            rows += self.case.padding
+            tables = np.pad(tables, ((0, self.case.padding), (0, 0)))
+        return AttentionBatch(
+            position=padded(self.position, 0),
+            prompt_length=padded(self.position + 1, 0),
+            row=padded(self.row, rows),
+            page=padded(self.tables[self.row, self.position // PAGE_SIZE], 0),
+            offset=padded(self.position % PAGE_SIZE, 0),
+            tables=jnp.asarray(tables),
+            tokens=jnp.int32(self.count),
+            ragged=self.case.ragged,
+        )
+
+    def exact(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """f64 [real tokens, K, G, D], one query at a time."""
+        at = (self.tables[self.row, self.position // PAGE_SIZE], self.position % PAGE_SIZE)
+        keys[at], values[at] = k[: self.count], v[: self.count]
+        return np.stack([self._attend(t, q[t], keys, values) for t in range(self.count)])
+
+    def _attend(self, token: int, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        spec, position = self.case.spec, int(self.position[token])
+        first = max(0, position + 1 - spec.window) if spec.window else 0
+        at = tuple(part[first:] for part in self._places(int(self.row[token]), position + 1))
+        scores = np.einsum("kgd,skd->kgs", q, keys[at]) * spec.scale_for(self.case.head_dim)
+        if spec.softcap:
+            scores = spec.softcap * np.tanh(scores / spec.softcap)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        attended: np.ndarray = np.einsum("kgs,skd->kgd", weights / weights.sum(-1, keepdims=True), values[at])
+        return attended
+
+
+def measure(cases: Sequence[Case] = CASES) -> Iterator[dict[str, object]]:
+    """A row for every back end, case and dtype."""
+    for backend in backends():
+        for case in cases:
+            for dtype, limit in LIMITS.items():
+                found = error(backend, case, dtype)
+                name = f"attention: {case.name}"
+                yield {"check": name, "backend": backend, "dtype": dtype, "error": found, "limit": limit}

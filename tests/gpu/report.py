@@ -1,0 +1,169 @@
+"""Rows → results: what the measured ceilings make of them, as JSON and as Markdown tables."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tests.gpu.loads import OURS
+from tests.gpu.record import Row, Tables
+
+PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "numpy", "torch", "transformers")
+Column = tuple[str, Callable[[Row], str]]
+
+
+# --- what was measured, and on what ---------------------------------------------------------------------------------
+
+
+def identity(commit: str) -> Row:
+    """Commit, versions and machine. Reads the driver's version and changes nothing."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    return {
+        "commit": commit or _output(["git", "describe", "--always", "--dirty", "--abbrev=12"]) or "unknown",
+        "gpu": _output(query) or "none",
+        "host": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": versions,
+    }
+
+
+def _output(command: list[str]) -> str:
+    """Standard output, or "" where the command is missing or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=Path(__file__).parent)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+# --- against the ceilings -------------------------------------------------------------------------------------------
+
+
+def derive(tables: Tables) -> None:
+    """Adds rates, shares of the roofline and ratios to the rows, in place."""
+    rates = {row["unit"]: row["rate"] for row in tables.get("ceilings", ())}
+    for row in [*tables.get("decode", ()), *tables.get("prefill", ())]:
+        row["tokens_per_second"] = row["tokens"] / row["seconds"]
+        row["bandwidth"] = row["bytes"] / row["seconds"]
+        row["arithmetic"] = row["operations"] / row["seconds"]
+        if len(rates) == 2:
+            floor = max(row["bytes"] / rates["byte"], row["operations"] / rates["operation"])
+            row["share"] = floor / row["seconds"]
+    ours = {row["load"]: row["seconds"] for row in tables.get("loads", ()) if row["engine"] == OURS}
+    for row in tables.get("loads", ()):
+        row["tokens_per_second"] = row["tokens"] / row["seconds"]
+        if row["load"] in ours:
+            row["ours_is_faster_by"] = row["seconds"] / ours[row["load"]]
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def text(name: str) -> Column:
+    return name.replace("_", " "), lambda row: str(row.get(name, ""))
+
+
+def number(title: str, name: str, scale: float = 1, form: str = ",.1f") -> Column:
+    return title, lambda row: format(row[name] * scale, form) if name in row else ""
+
+
+TOKENS = number("tok/s", "tokens_per_second", form=",.0f")
+SHARE = number("share of roofline", "share", form=".0%")
+MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
+    "correctness": (
+        "Correctness (relative errors)",
+        (*map(text, ("check", "backend", "dtype")), number("error", "error", form=".2g"), text("limit"), text("ok")),
+    ),
+    "ceilings": ("Ceilings, measured", (text("what"), number("T/s", "rate", 1e-12, ",.2f"), text("unit"))),
+    "starts": (
+        "Start: new process → first token; every bucket compiled (weights drawn on the device)",
+        (text("kind"), number("first token, s", "ready_seconds"), number("all compiled, s", "compiled_seconds")),
+    ),
+    "prefill": (
+        "Prefill: a lone prompt, submission → first token",
+        (
+            text("tokens"),
+            number("ms", "seconds", 1e3),
+            TOKENS,
+            number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
+            SHARE,
+        ),
+    ),
+    "decode": (
+        "Decode",
+        (
+            *map(text, ("weights", "rows", "context")),
+            TOKENS,
+            number("ms/step", "seconds", 1e3, ",.2f"),
+            number("p99 ms", "p99_seconds", 1e3, ",.2f"),
+            number("GB/s", "bandwidth", 1e-9, ",.0f"),
+            SHARE,
+            number("host ms/step", "host_seconds", 1e3, ",.2f"),
+            number("device idle at most", "idle_at_most", form=".1%"),
+        ),
+    ),
+    "loads": (
+        "Loads: requests x (prompt + new), all at once",
+        (
+            text("load"),
+            text("engine"),
+            number("s", "seconds", form=",.2f"),
+            TOKENS,
+            number("ours is faster by", "ours_is_faster_by", form=",.2f"),
+            text("attention"),
+        ),
+    ),
+    "traces": (
+        "Traces of decode steps",
+        (text("rows"), number("kernels/step", "kernels_per_step", form=",.0f"), number("idle", "idle", form=".1%")),
+    ),
+    "kernels": (
+        "Slowest kernels of a decode step",
+        (
+            text("rows"),
+            text("kernel"),
+            number("calls", "calls"),
+            number("µs/step", "seconds", 1e6),
+            number("share", "share", form=".1%"),
+        ),
+    ),
+    "counters": ("Counters", (text("compiles_after_warmup"), text("steps"))),
+    "skipped": ("Not measured", (text("what"), text("why"))),
+    "errors": ("Errors", (text("part"), text("error"))),
+    "parts": ("Where the time went", (text("part"), number("s", "seconds"))),
+}
+
+
+def table(columns: Iterable[Column], rows: Iterable[Row]) -> str:
+    columns = list(columns)
+    lines = [[title for title, _ in columns], ["---"] * len(columns)]
+    lines += [[cell(row).replace("|", "\\|").replace("\n", " ") for _, cell in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown(tables: Tables) -> str:
+    (run,) = tables["run"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    head = [f"# {run['gpu']}", f"Commit {run['commit']}; {run['host']}; {versions}; scale {run['scale']}."]
+    filled = [(title, table(columns, tables[name])) for name, (title, columns) in MARKDOWN.items() if name in tables]
+    return "\n\n".join([*head, *(f"## {title}\n\n{body}" for title, body in filled)]) + "\n"
+
+
+def write(tables: Tables, directory: Path, date: str) -> Path:
+    """Writes both files; the Markdown one's path."""
+    derive(tables)
+    device = tables.get("device", [{"kind": "unknown"}])[0]["kind"]
+    name = f"{date}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}"
+    (directory / f"{name}.json").write_text(json.dumps({"date": date, **tables}, indent=1) + "\n")
+    path = directory / f"{name}.md"
+    path.write_text(markdown(tables))
+    return path

@@ -1,0 +1,53 @@
+"""The whole evidence of a GPU in one command: `python -m tests.gpu.run`. It needs this repository, JAX, Flax and NumPy;
+torch and transformers for the comparison. It downloads nothing and changes nothing on the device.
+
+Writes DATE-DEVICE.json and .md to `--out`. Ends with 1 if a section failed or an answer was wrong; the tables are
+written all the same.
+"""
+
+import argparse
+import datetime
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.gpu import report
+from tests.gpu.record import Record, read
+from tests.gpu.scale import SCALES
+from tests.gpu.sections import SECTIONS, environment, spawn
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="where the results go")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
+    parser.add_argument("--minutes", type=float, default=9.5, help="for the whole run; what does not fit is cut short")
+    parser.add_argument("--commit", default="", help="of this tree, where git cannot tell")
+    parser.add_argument("--scale", choices=SCALES, default="full", help="smoke: tiny shapes, to try the scripts out")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    end = time.monotonic() + 60 * given.minutes
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ |= environment(Path(directory) / "compiled")
+        lines = Path(directory) / "rows.jsonl"
+        record = Record(lines)
+        record.add("run", **report.identity(given.commit), scale=given.scale)
+        for name in given.only:
+            left = end - time.monotonic()
+            problem = spawn(name, given.scale, lines, min(SECTIONS[name].seconds, left)) if left > 1 else "no time left"
+            if problem:
+                record.add("errors", part=name, error=problem)
+        tables = read(lines)
+    written = report.write(tables, given.out, f"{datetime.date.today()}")
+    print(written.read_text())
+    return 1 if tables.get("errors") or any(not row["ok"] for row in tables.get("correctness", ())) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

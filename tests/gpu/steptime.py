@@ -1,0 +1,61 @@
+"""Where a step's wall time goes: waiting for the device, or the host's own work."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest import mock
+
+import jax
+
+from jaxengine.engine import Engine
+from jaxengine.runner import InFlight, Results
+
+
+@dataclass
+class StepTimes:
+    """Seconds of each step. `waited`: blocked until its tokens were there. `starved`: they were there already, so the
+    device may have been without work.
+    """
+
+    wall: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    starved: list[bool] = field(default_factory=list)
+
+    @property
+    def host(self) -> list[float]:
+        return [wall - waited for wall, waited in zip(self.wall, self.waited, strict=True)]
+
+    @property
+    def idle_at_most(self) -> float:
+        """Upper bound of the share of time the device had nothing to do: it cannot idle longer than the host worked,
+        and in a step that was waited for it did not idle at all.
+        """
+        idle = sum(host for host, starved in zip(self.host, self.starved, strict=True) if starved)
+        return idle / sum(self.wall)
+
+
+@contextmanager
+def watched(engine: Engine) -> Iterator[StepTimes]:
+    """Times every `engine.step()` inside that completes a step."""
+    times, fetch, step = StepTimes(), engine.runner.fetch, engine.step
+    waits: list[tuple[float, bool]] = []
+
+    def watched_fetch(flight: InFlight) -> Results:
+        start, ready = time.perf_counter(), flight.drawn is None or flight.drawn.is_ready()
+        jax.block_until_ready(flight.drawn)
+        waits.append((time.perf_counter() - start, ready))
+        return fetch(flight)
+
+    def watched_step() -> object:
+        waits.clear()
+        start = time.perf_counter()
+        result = step()
+        if waits:
+            times.wall.append(time.perf_counter() - start)
+            times.waited.append(sum(wait for wait, _ in waits))
+            times.starved.append(any(ready for _, ready in waits))
+        return result
+
+    with mock.patch.object(engine.runner, "fetch", watched_fetch), mock.patch.object(engine, "step", watched_step):
+        yield times

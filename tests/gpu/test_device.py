@@ -1,0 +1,23 @@
+"""The device computes what a CPU computes: every attention back end, and whole engines. `pytest -m gpu tests/gpu`."""
+
+import jax
+import pytest
+
+from tests.gpu import correctness, kernels
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU"),
+]
+
+
+@pytest.mark.parametrize("dtype", kernels.LIMITS)
+@pytest.mark.parametrize("case", kernels.CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+def test_attention_equals_numpy(backend: str, case: kernels.Case, dtype: str) -> None:
+    assert kernels.error(backend, case, dtype) <= kernels.LIMITS[dtype]
+
+
+def test_engines_answer_as_on_a_cpu() -> None:
+    wrong = [row for row in correctness.engines(correctness.LIMITS) if not row["ok"]]
+    assert not wrong

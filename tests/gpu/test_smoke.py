@@ -1,0 +1,124 @@
+"""The GPU suite's scripts, at tiny shapes on whatever device there is, so that they run on the day a GPU is lent."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.gpu import kernels, report, trace
+from tests.gpu.record import Record, read
+from tests.gpu.sections import ROOT
+from tests.gpu.steptime import StepTimes
+
+ABSENT_ON_A_BARE_GPU_MACHINE = ("gguf", "grpc", "tokenizers", "transformers", "torch", "fastapi", "convert", "gateway")
+
+
+def python(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+
+
+def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
+    sections = ("ceilings", "correctness", "llama", "quantised")
+    done = python(
+        "-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--commit", "c0ffee", "--only", *sections
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (results,) = tmp_path.glob("*.json")
+    tables = json.loads(results.read_text())
+    assert {"correctness", "ceilings", "starts", "prefill", "decode", "loads", "counters", "skipped"} <= tables.keys()
+    assert all(0 < row["seconds"] and 0 < row["share"] for row in [*tables["decode"], *tables["prefill"]])
+    assert tables["counters"][0]["compiles_after_warmup"] == 0
+    assert tables["run"][0]["commit"] == "c0ffee"
+    page = results.with_suffix(".md").read_text()
+    assert all(f"## {title}" in page for name, (title, _) in report.MARKDOWN.items() if name in tables)
+
+
+def test_a_section_that_fails_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
+    record = Record(tmp_path / "rows")
+    with record.part("broken"):
+        raise ValueError("no such thing\nand more")
+    with record.part("sound"):
+        record.add("ceilings", rate=1)
+    tables = read(record.path)
+    assert tables["errors"] == [{"part": "broken", "error": "ValueError: no such thing"}]
+    assert [row["part"] for row in tables["parts"]] == ["broken", "sound"]
+    assert tables["ceilings"] == [{"rate": 1}]
+
+
+def test_engine_and_measurements_need_nothing_but_jax_flax_and_numpy() -> None:
+    modules = (
+        "jaxengine.engine",
+        *(f"tests.gpu.{name}" for name in ("run", "llama", "correctness", "restart", "quantised")),
+    )
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({ABSENT_ON_A_BARE_GPU_MACHINE}))"
+    done = python("-c", "; ".join([blocked, *(f"import {module}" for module in modules)]))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("case", kernels.CASES, ids=lambda case: case.name)
+def test_the_kernel_check_passes_what_is_right(case: kernels.Case) -> None:
+    assert kernels.error("reference", case, "float32") < kernels.LIMITS["float32"]
+
+
+def test_the_kernel_check_catches_an_attention_that_ignores_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_key_short(q, keys, values, batch, *rest):  # type: ignore[no-untyped-def]
+        return reference(q, keys, values, batch.__class__(**{**vars(batch), "position": batch.position - 1}), *rest)
+
+    reference = kernels.BACKENDS["reference"]
+    monkeypatch.setitem(kernels.BACKENDS, "reference", one_key_short)
+    assert not kernels.error("reference", kernels.CASES[3], "float32") < kernels.LIMITS["bfloat16"]
+
+
+def test_shares_and_ratios_follow_from_the_ceilings() -> None:
+    tables = {
+        "ceilings": [{"unit": "byte", "rate": 4e12}, {"unit": "operation", "rate": 8e14}],
+        "decode": [{"tokens": 8, "seconds": 0.01, "bytes": 2e10, "operations": 1e11}],
+        "loads": [
+            {"load": "a", "engine": report.OURS, "seconds": 2.0, "tokens": 100},
+            {"load": "a", "engine": "peer", "seconds": 7.0, "tokens": 100},
+        ],
+    }
+    report.derive(tables)
+    assert tables["decode"][0]["tokens_per_second"] == pytest.approx(800)
+    assert tables["decode"][0]["share"] == pytest.approx(0.5)
+    assert tables["loads"][1]["ours_is_faster_by"] == pytest.approx(3.5)
+
+
+def event(name: str, start: float, duration: float) -> SimpleNamespace:
+    return SimpleNamespace(name=name, start_ns=start, duration_ns=duration)
+
+
+def test_a_trace_counts_overlapping_streams_once_and_ranks_kernels() -> None:
+    streams = [
+        SimpleNamespace(name="Stream #7(Kernel)", events=[event("gemm", 0, 60), event("norm", 80, 20)]),
+        SimpleNamespace(name="Stream #8(MemcpyD2H)", events=[event("copy", 50, 20)]),
+        SimpleNamespace(name="XLA Ops", events=[event("fusion.1", 0, 100)]),
+    ]
+    host = SimpleNamespace(
+        name="/host:CPU", lines=[SimpleNamespace(name="Stream #1", events=[event("python", 0, 900)])]
+    )
+    profile = SimpleNamespace(planes=[SimpleNamespace(name="/device:GPU:0", lines=streams), host])
+    spans = list(trace.device_spans(profile))
+    assert trace.busy_ns(spans) == 70 + 20
+    ranked = trace.slowest(spans)
+    assert [row["kernel"] for row in ranked] == ["gemm", "norm", "copy"]
+    assert ranked[0]["share"] == pytest.approx(0.6)
+
+
+def test_a_device_that_is_waited_for_is_not_idle() -> None:
+    times = StepTimes(wall=[4.0, 4.0], waited=[3.0, 0.0], starved=[False, True])
+    assert times.host == [1.0, 4.0]
+    assert times.idle_at_most == pytest.approx(0.5)
+
+
+def test_random_sources_agree_on_every_slice() -> None:
+    from tests.gpu.scale import TINY
+    from tests.gpu.weights import RandomSource
+
+    whole = RandomSource(TINY).read("layers.0.down", (slice(None), slice(None)))
+    part = RandomSource(TINY).read("layers.0.down", (slice(3, 9), slice(5)))
+    np.testing.assert_array_equal(whole[3:9, :5], part)

@@ -1,0 +1,89 @@
+"""Which kernels decoding spends the device's time on, and how much of it nothing ran, from JAX's own profiler."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from jax.profiler import ProfileData
+
+from tests.gpu.decode import fill
+from tests.gpu.engines import Client
+from tests.gpu.record import Record, Row
+from tests.gpu.scale import Scale
+
+STEPS = 16
+SHOWN = 15
+
+
+class Span(NamedTuple):
+    """A kernel's run; nanoseconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+def measure(client: Client, record: Record, scale: Scale) -> None:
+    """Rows of "kernels", the slowest first, and one of "traces", for each batch size."""
+    crowd: list[int] = []
+    for rows in scale.traced_rows:
+        crowd += client.submit(rows - len(crowd), min(scale.contexts), scale.growth)
+        fill(client, crowd)
+        profile = traced(client)
+        spans = list(device_spans(profile))
+        if not spans:
+            lines = [f"{plane.name}: {line.name}" for plane in profile.planes for line in plane.lines]
+            record.add("skipped", what=f"trace of {rows} rows", why=f"no stream of a GPU in the profile, but {lines}")
+            continue
+        busy, whole = busy_ns(spans), max(span.end for span in spans) - min(span.start for span in spans)
+        record.add("traces", rows=rows, steps=STEPS, kernels_per_step=len(spans) / STEPS, idle=1 - busy / whole)
+        for row in slowest(spans):
+            record.add("kernels", rows=rows, **row)
+    client.cancel(crowd)
+
+
+def traced(client: Client) -> ProfileData:
+    """The profile of `STEPS` steps."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = options.host_tracer_level = 0  # tracing Python would starve the device
+    with tempfile.TemporaryDirectory() as directory:
+        with jax.profiler.trace(directory, profiler_options=options):
+            for _ in range(STEPS):
+                client.step()
+        (file,) = Path(directory).rglob("*.xplane.pb")
+        return ProfileData.from_file(str(file))
+
+
+def device_spans(profile: ProfileData) -> Iterator[Span]:
+    """Kernels and copies on the streams of the first GPU; other lines of a plane repeat them under other names."""
+    for plane in profile.planes:
+        if not plane.name.startswith("/device:GPU:0"):
+            continue
+        for line in plane.lines:
+            if line.name.startswith("Stream"):
+                yield from (Span(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in line.events)
+
+
+def busy_ns(spans: Iterable[Span]) -> float:
+    """Length of the union of `spans`: streams overlap."""
+    busy, until = 0.0, float("-inf")
+    for span in sorted(spans, key=lambda span: span.start):
+        busy += max(0.0, span.end - max(span.start, until))
+        until = max(until, span.end)
+    return busy
+
+
+def slowest(spans: Iterable[Span]) -> list[Row]:
+    """The kernels that took most time, with their share of all of it."""
+    runs: dict[str, list[float]] = defaultdict(list)
+    for span in spans:
+        runs[span.name].append(span.end - span.start)
+    total = sum(map(sum, runs.values()))
+    ranked = sorted(runs.items(), key=lambda item: -sum(item[1]))[:SHOWN]
+    return [
+        {"kernel": name, "calls": len(each) / STEPS, "seconds": sum(each) / STEPS / 1e9, "share": sum(each) / total}
+        for name, each in ranked
+    ]

@@ -1,0 +1,75 @@
+"""Random weights for a spec: drawn on the device for measurements, or on the host where two platforms must agree.
+
+Values are scaled by fan-in so that activations stay finite through every layer; nothing here is a trained model.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from jaxengine.loading import abstract_parameters
+from jaxengine.model.spec import ModelSpec, Parameter, parameter_table
+
+
+def amplitude(parameter: Parameter) -> float:
+    """Half the width of the uniform draw: unit variance out of a matrix, a tenth in a vector."""
+    if len(parameter.shape) == 1:
+        return 0.1
+    fan_in = math.prod(parameter.shape[-parameter.inputs :]) if parameter.inputs else parameter.shape[-1]
+    return math.sqrt(3 / fan_in)
+
+
+def centre(name: str) -> float:
+    return 1.0 if name.endswith("norm") else 0.0
+
+
+def seed_of(name: str) -> int:
+    return zlib.crc32(name.encode()) & 0x7FFFFFFF
+
+
+def random_parameters(spec: ModelSpec, mesh: Mesh, dtype: str, platform: str) -> dict[str, Array]:
+    """Every array of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
+    table = parameter_table(spec)
+    parameters = {
+        name: _draw(array, amplitude(table[name]), centre(name), seed_of(name))
+        for name, array in abstract_parameters(spec, mesh, dtype, platform).items()
+        if name in table
+    }
+    parameters.setdefault("head", parameters["embedding"])
+    return parameters
+
+
+def _draw(array: jax.ShapeDtypeStruct, width: float, middle: float, seed: int) -> Array:
+    return _drawing(array.shape, array.dtype, array.sharding)(width, middle, jax.random.key(seed))
+
+
+@cache
+def _drawing(shape: tuple[int, ...], dtype: jnp.dtype, sharding: jax.sharding.Sharding) -> jax.stages.Wrapped:
+    """Layers share their shapes, so a model of any depth compiles a handful of these."""
+    return jax.jit(partial(_uniform, shape, dtype), out_shardings=sharding)
+
+
+def _uniform(shape: tuple[int, ...], dtype: jnp.dtype, width: Array, middle: Array, key: Array) -> Array:
+    return (middle + width * jax.random.uniform(key, shape, minval=-1, maxval=1)).astype(dtype)
+
+
+@dataclass(frozen=True)
+class RandomSource:
+    """A `ParameterSource` of numbers that bfloat16 holds exactly, the same on every platform and in every dtype."""
+
+    spec: ModelSpec
+    dtype: str = "bfloat16"
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        parameter = parameter_table(self.spec)[name]
+        noise = np.random.default_rng(seed_of(name)).uniform(-1, 1, parameter.shape)
+        drawn: np.ndarray = (centre(name) + 2 * amplitude(parameter) * noise).astype(ml_dtypes.bfloat16)
+        return drawn[index]
