@@ -50,4 +50,3 @@ def step_cost(
         bytes=weights * weight_itemsize + (rows * context + 2 * tokens) * kv_bytes_per_token(spec, itemsize),
         operations=2 * tokens * (weights - head) + 2 * rows * head + attention,
     )
-
