@@ -71,6 +71,8 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         "cache_dir": options.huggingface_hub_cache,
         "dtype": options.dtype,
         "tensor_parallel": _devices(options),
+        "otlp_endpoint": options.otlp_endpoint,
+        "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
         "memory_fraction": options.cuda_memory_fraction,
         **{name: getattr(options, name) for name in GIVEN_BY_LIMIT},
     }

@@ -15,11 +15,12 @@ from gateway.admission import Overloaded, Ticket
 from gateway.engine_client import EngineUnavailable
 from gateway.errors import ClientGone, Kind, RequestError
 from gateway.generation import Finish, Step, Transcript, run_all
-from gateway.keys import Caller
 from gateway.metrics import Failure, Served
 from gateway.state import Gateway
 from gateway.text import TextModel
+from gateway.visit import Visit
 from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.tracing import Span
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +71,21 @@ def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
 class Exchange:
     """A `with` block around everything done for one request."""
 
-    def __init__(self, gateway: Gateway, caller: Caller, arrival: float | None = None) -> None:
-        self._gateway, self._caller = gateway, caller
+    def __init__(self, gateway: Gateway, visit: Visit) -> None:
+        self._gateway, self._visit = gateway, visit
         self._stack = ExitStack()
         self._ticket: Ticket | None = None
         self._transcripts: list[Transcript] = []
-        self.arrival = time.perf_counter() if arrival is None else arrival
+        self._span = Span("")
+        self.arrival = visit.arrival
         self.submitted = self.arrival
         self.ended = self.arrival
         self.first_token = self.arrival
 
     def __enter__(self) -> "Exchange":
         self._gateway.metrics.received()
+        ago = time.perf_counter() - self.arrival
+        self._span = self._gateway.tracing.start(self._visit.name, self._visit.traceparent, ago=ago)
         return self
 
     def __exit__(
@@ -91,14 +95,17 @@ class Exchange:
         if error is not None:
             self._gateway.metrics.failed(_cause(error))
         elif self._transcripts:
-            self._gateway.metrics.succeeded(self.served())
+            served = self.served()
+            self._gateway.metrics.succeeded(served)
+            self._note(served)
+        self._span.end("" if error is None else _cause(error))
 
     def admit(self, copies: int) -> None:
         """Take one permit per sequence until the block ends. Raises Overloaded or RequestError."""
         limit = self._gateway.admission.max_requests
         if copies > limit:
             raise RequestError.invalid(f"the request asks for {copies} sequences, the server runs at most {limit}")
-        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._caller.number))
+        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._visit.caller.number))
 
     async def run(self, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
         """Steps of all sequences as they come. `admit` must have been called."""
@@ -126,11 +133,21 @@ class Exchange:
     def _address(self, request: pb.Generate) -> None:
         """Add what the server decides, not the body: whose cache the request shares, and how long it may take."""
         options = self._gateway.options
-        request.cache_salt = self._caller.salt + request.cache_salt
+        request.cache_salt = self._visit.caller.salt + request.cache_salt
+        request.traceparent = self._span.traceparent
         request.queue_timeout_seconds = options.queue_timeout
         if options.request_timeout:
             elapsed = self.submitted - self.arrival
             request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
+
+    def _note(self, served: Served) -> None:
+        """The timings TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
+        per_token = served.inference / max(1, served.generated_tokens)
+        seconds = {"total_time": served.total, "validation_time": served.validation, "queue_time": served.queue}
+        seconds |= {"inference_time": served.inference, "time_per_token": per_token}
+        self._span.set(prompt_tokens=served.input_tokens, generated_tokens=served.generated_tokens, **seconds)
+        self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()})
+        self._visit.notes.update(prompt_tokens=str(served.input_tokens), generated_tokens=str(served.generated_tokens))
 
     async def collect(self, transcripts: list[Transcript]) -> list[list[Step]]:
         """Run to the end: every sequence's steps."""

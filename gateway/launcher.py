@@ -7,6 +7,7 @@ requests finish within the grace time, tells those that did not, and only then s
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -36,6 +37,7 @@ from gateway.supervisor import Supervisor
 from gateway.text import Texts
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
+from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
 
@@ -73,14 +75,23 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         logger.warning(line)
     if options.env:
         logger.info("%s", environment_report())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(options, environ, listener, engine, began))
+    try:
+        tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
+    except TracingUnavailable as error:
+        return _fail(str(error), USAGE)
+    with contextlib.closing(tracing), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(options, environ, listener, engine, began, tracing))
 
 
 async def _run(
-    options: Options, environ: Mapping[str, str], listener: socket.socket, engine: EngineCommand, began: float
+    options: Options,
+    environ: Mapping[str, str],
+    listener: socket.socket,
+    engine: EngineCommand,
+    began: float,
+    tracing: Tracing,
 ) -> int:
-    return await Server(options, environ, listener, engine, began).run()
+    return await Server(options, environ, listener, engine, began, tracing).run()
 
 
 def bind(hostname: str, port: int) -> socket.socket:
@@ -133,6 +144,7 @@ class Server:
         listener: socket.socket,
         engine: EngineCommand,
         began: float,
+        tracing: Tracing,
     ) -> None:
         self._options, self._listener, self._began = options, listener, began
         port = listener.getsockname()[1]
@@ -160,7 +172,7 @@ class Server:
             on_progress=self._progress,
         )
         self._metrics.last_step_age.set_function(lambda: self._client.last_step_age)
-        self._gateway = Gateway(options, self._client, self._admission, self._metrics, self._texts)
+        self._gateway = Gateway(options, self._client, self._admission, self._metrics, self._texts, tracing=tracing)
         self._http = HttpServer(self._http_config())
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._start_progress = StartProgress(bars=not options.json_output)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("gateway.access")
 QUIET_PATHS = ("/health", "/ping", "/metrics", "/health/live", "/health/ready")
+NOTES = "textgen.notes"  # in the ASGI scope: what a route adds to its request's line
 CLIENT_CLOSED_REQUEST = 499  # no answer was begun: the client left first
 
 
@@ -30,7 +31,7 @@ class TextFormatter(logging.Formatter):
     """`2026-01-31T12:00:00.123Z INFO name: message key=value …`, always on one line but for tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _fields(record).items())
+        fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _flat(_fields(record)).items())
         line = (
             f"{_timestamp(record)} {record.levelname} {record.name}: {_escape(record.getMessage())} {fields}".rstrip()
         )
@@ -38,7 +39,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line, with TGI's keys: timestamp, level, message, target."""
+    """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number, and span."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -46,6 +47,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "message": record.getMessage(),
             "target": record.name,
+            "filename": record.filename,
+            "line_number": record.lineno,
             **_fields(record),
         }
         if record.exc_info:
@@ -56,6 +59,12 @@ class JsonFormatter(logging.Formatter):
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
     return fields
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """A span's fields beside the others."""
+    span = {key: value for key, value in fields.get("span", {}).items() if key != "name"}
+    return {key: value for key, value in fields.items() if key != "span"} | span
 
 
 def _timestamp(record: logging.LogRecord) -> str:
@@ -105,7 +114,7 @@ class _Answer:
         await self._send(message)
 
     def log(self, scope: Scope, seconds: float) -> None:
-        fields = {
+        fields: dict[str, Any] = {
             "method": scope["method"],
             "path": scope["path"][:200],
             "status": self._status,
@@ -116,6 +125,8 @@ class _Answer:
         if self._request_id is not None:
             fields["request_id"] = self._request_id
         level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
+        if notes := scope.get(NOTES):
+            fields["span"] = {"name": f"{scope['method']} {scope['path'][:200]}", **notes}
         logger.log(level, "answered" if self._complete else "cut", extra={"fields": fields})
 
 

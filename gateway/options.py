@@ -108,6 +108,10 @@ class Options:
     )
     cuda_memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
     json_output: bool = option(False, values.flag, "log as JSON lines")
+    otlp_endpoint: str | None = option(
+        None, values.url, "OTLP/gRPC collector that spans are sent to, e.g. http://collector:4317"
+    )
+    otlp_service_name: str = option("text-generation-inference.router", values.text, "service.name of the spans")
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
     )
@@ -197,8 +201,6 @@ MISSING: Mapping[str, tuple[str, ...]] = {
     "trust_remote_code": ("false",),
     "rope_scaling": (),
     "rope_factor": (),
-    "otlp_endpoint": (),
-    "otlp_service_name": (),
     "watermark_gamma": (),
     "watermark_delta": (),
     "ngrok": ("false",),

@@ -11,6 +11,7 @@ from gateway.keys import Keys
 from gateway.metrics import Metrics
 from gateway.options import Options
 from gateway.text import Texts
+from jaxengine.rpc.tracing import Tracing
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Gateway:
     texts: Texts
     alive: bool = True  # false once the engine cannot be brought back
     draining: bool = False  # running requests finish, new ones are turned away
+    tracing: Tracing = field(default_factory=Tracing)
     keys: Keys = field(init=False)
 
     def __post_init__(self) -> None:

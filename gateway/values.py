@@ -87,6 +87,12 @@ def origin(value: str) -> str:
     return value.rstrip("/")
 
 
+def url(value: str) -> str:
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    return value
+
+
 def existing_file(value: str) -> Path:
     if not Path(value).is_file():
         raise ValueError("must be an existing file")

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Discriminator, Field, Tag
 
-from gateway.auth import caller_of
 from gateway.body import StrictModel, read_body, takes
 from gateway.errors import RequestError
 from gateway.exchange import Exchange
-from gateway.keys import Caller
 from gateway.openai import chat
 from gateway.openai.schemas import ChatRequest
 from gateway.sse import while_connected
@@ -21,6 +19,7 @@ from gateway.tgi import answers
 from gateway.tgi import generate as generation
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest
+from gateway.visit import Visit
 from gateway.wire import json_bytes
 
 MAX_INSTANCES = 1024
@@ -49,14 +48,14 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     most = gateway.options.max_concurrent_requests
     if len(body.instances) > most:
         raise RequestError.invalid(f"`instances` takes at most {most}. Given: {len(body.instances)}", "instances")
-    caller = caller_of(request)
-    predictions = _all([_predict(gateway, caller, each, arrival) for each in body.instances])
+    visit = Visit.of(request, arrival)
+    predictions = _all([_predict(gateway, visit, each) for each in body.instances])
     fields = {"predictions": await while_connected(request.receive, predictions)}
     return Response(json_bytes(fields), media_type="application/json")
 
 
-async def _predict(gateway: Gateway, caller: Caller, instance: Instance, arrival: float) -> str:
-    with Exchange(gateway, caller, arrival) as exchange:
+async def _predict(gateway: Gateway, visit: Visit, instance: Instance) -> str:
+    with Exchange(gateway, visit) as exchange:
         if isinstance(instance, GenerateRequest):
             outcomes, _ = await generation.run(gateway, exchange, instance)
             return str(answers.generation(outcomes, "")["generated_text"])

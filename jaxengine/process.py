@@ -24,6 +24,7 @@ from jaxengine.interface import COMPILING, DrivenEngine
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import add_EngineServicer_to_server
+from jaxengine.rpc.tracing import Tracing
 from jaxengine.service import Service
 
 USAGE, SOFTWARE, CANNOT_CREATE = 2, 70, 73
@@ -51,7 +52,7 @@ Progress = Callable[[str], None]
 Loader = Callable[[Progress], Loaded]
 
 
-def run(path: Path, token: str, load: Loader, *, drain_seconds: float) -> int:
+def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: Tracing | None = None) -> int:
     """Serve on the socket `path` until SIGTERM, then give running requests `drain_seconds`; the exit code."""
     faulthandler.enable()  # SIGABRT, which a supervisor sends to a stuck engine, writes every thread's stack
     try:
@@ -61,7 +62,9 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float) -> int:
         return fail(str(error), USAGE)
     except OSError as error:
         return fail(f"cannot make the socket directory {path.parent}: {error.strerror}", CANNOT_CREATE)
-    code = asyncio.run(_serve(path, guard, load, drain_seconds))
+    tracing = tracing or Tracing()
+    code = asyncio.run(_serve(path, guard, load, drain_seconds, tracing))
+    tracing.close()
     if threading.active_count() > 1:
         # A thread inside the compiler or a step cannot be told to stop, and the interpreter would wait for it.
         sys.stdout.flush()
@@ -88,12 +91,12 @@ def die_with_parent(parent: int) -> None:
         sys.exit(SOFTWARE)
 
 
-async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_seconds: float) -> int:
+async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_seconds: float, tracing: Tracing) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    service = Service(pb.Description(state=pb.STARTING, progress="starting"), crashed)
+    service = Service(pb.Description(state=pb.STARTING, progress="starting"), crashed, tracing)
     server = grpc.aio.server(interceptors=(guard,), options=transport.CHANNEL_OPTIONS)
     add_EngineServicer_to_server(service, server)
     server.add_insecure_port(transport.address(path))

@@ -15,6 +15,7 @@ from typing import NoReturn
 from jaxengine import process
 from jaxengine.process import Loaded, Progress, StartupError
 from jaxengine.rpc import transport
+from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 # For fetching the model only: nothing that runs afterwards may read them.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
@@ -26,12 +27,20 @@ def main(argv: list[str]) -> int:
         arguments = _parser().parse_args(argv)
     except StartupError as error:
         return process.fail(str(error), error.exit_code)
+    try:
+        tracing = Tracing.to(arguments.otlp_endpoint, arguments.otlp_service_name)
+    except TracingUnavailable as error:
+        return process.fail(str(error), process.USAGE)
     _configure_logs()
     if arguments.parent_pid is not None:
         process.die_with_parent(arguments.parent_pid)
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
     return process.run(
-        arguments.uds_path, token, lambda progress: load(arguments, progress), drain_seconds=arguments.drain_seconds
+        arguments.uds_path,
+        token,
+        lambda progress: load(arguments, progress),
+        drain_seconds=arguments.drain_seconds,
+        tracing=tracing,
     )
 
 
@@ -108,5 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--memory-fraction", type=float, default=0.9, help="of the device's memory")
     parser.add_argument("--drain-seconds", type=float, default=5.0, help="for running requests after SIGTERM")
+    parser.add_argument("--otlp-endpoint", help="OTLP/gRPC collector that spans are sent to")
+    parser.add_argument("--otlp-service-name", default="text-generation-inference.server", help="of the spans")
     parser.add_argument("--parent-pid", type=int, help="die when this process, which must be the parent, dies")
     return parser

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from jaxengine import messages
 from jaxengine.interface import DrivenEngine
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
+from jaxengine.rpc.tracing import Span, Tracing
 from jaxengine.sequence import Event
 from jaxengine.step_loop import Report, StepLoop
 
@@ -71,21 +73,34 @@ class Peer:
         return message
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a request is, its id there, and its span."""
+
+    peer: Peer
+    request_id: int
+    span: Span
+
+
 class Service(EngineServicer):
     """`Describe` and `Session` of `engine.proto`. Lives on the event loop it is created in.
 
     Args:
         description: what is known so far; updated in place while the engine loads.
         crashed: told when a step failed beyond repair.
+        tracing: where a span for each request goes.
     """
 
-    def __init__(self, description: pb.Description, crashed: asyncio.Future[None]) -> None:
+    def __init__(
+        self, description: pb.Description, crashed: asyncio.Future[None], tracing: Tracing | None = None
+    ) -> None:
         self.description = description
         self._crashed = crashed
+        self._tracing = tracing or Tracing()
         self._event_loop = asyncio.get_running_loop()
         self._steps: StepLoop | None = None
         self._numbers = itertools.count(1)
-        self._owners: dict[int, tuple[Peer, int]] = {}  # the engine's id → whose, and its id there
+        self._owners: dict[int, Owner] = {}  # by the engine's id
         self._peers: set[Peer] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -152,7 +167,7 @@ class Service(EngineServicer):
             self._refuse(peer, message.id, pb.ERROR, "the engine is shutting down")
             return
         number = next(self._numbers)
-        self._adopt(peer, message.id, number)
+        self._adopt(peer, message, number)
         try:
             assert self._steps is not None
             self._steps.submit(messages.request_from(message, number))
@@ -164,14 +179,15 @@ class Service(EngineServicer):
         peer.put(pb.RequestEvent(id=request_id, finish=finish, error=error))
         peer.wake()
 
-    def _adopt(self, peer: Peer, request_id: int, number: int) -> None:
-        peer.numbers[request_id] = number
-        self._owners[number] = peer, request_id
+    def _adopt(self, peer: Peer, message: pb.Generate, number: int) -> None:
+        peer.numbers[message.id] = number
+        self._owners[number] = Owner(peer, message.id, self._tracing.start("infer", message.traceparent))
         self._idle.clear()
 
     def _release(self, number: int) -> None:
-        peer, request_id = self._owners.pop(number)
-        del peer.numbers[request_id]
+        owner = self._owners.pop(number)
+        del owner.peer.numbers[owner.request_id]
+        owner.span.end()
         if not self._owners:
             self._idle.set()
 
@@ -197,9 +213,11 @@ class Service(EngineServicer):
         if owner is None:
             logger.error("the engine reported on request %d, which is not running", event.request_id)
             return
-        peer, request_id = owner
-        peer.put(messages.event_to(event, request_id))
+        owner.peer.put(messages.event_to(event, owner.request_id))
+        if event.first:
+            owner.span.set(queue_time=event.queue_seconds, cached_tokens=event.cached_tokens)
         if event.finish:
+            owner.span.set(finish=event.finish.name)
             self._release(event.request_id)
 
     def _fail(self, error: BaseException) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from gateway.auth import caller_of
 from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, Transcript
 from gateway.openai import sampling
@@ -15,13 +14,14 @@ from gateway.openai.logprobs import VisibleTokens, chat_logprobs, prompt_logprob
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
+from gateway.visit import Visit
 from gateway.wire import json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
 
 async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> Response:
     """The whole answer."""
-    with Exchange(gateway, caller_of(request), arrival) as exchange:
+    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
         collected = await exchange.collect(transcripts)
@@ -47,7 +47,7 @@ def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[S
 
 async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
     """Chunks: per choice its role, its text, its end; then usage if asked for; then `[DONE]`."""
-    with Exchange(gateway, caller_of(request), arrival) as exchange:
+    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
         choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]

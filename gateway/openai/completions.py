@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from gateway.auth import caller_of
 from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, TokenText, Transcript
@@ -17,13 +16,14 @@ from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.tokenizer import refuse_unknown_ids
+from gateway.visit import Visit
 from gateway.wire import json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
     """The whole answer; choice `i * n + j` is the j-th of prompt i."""
-    with Exchange(gateway, caller_of(request), arrival) as exchange:
+    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
         choices, description = await _begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
@@ -37,7 +37,7 @@ async def stream(
     request: Request, gateway: Gateway, body: CompletionRequest, arrival: float
 ) -> AsyncGenerator[bytes, None]:
     """Chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
-    with Exchange(gateway, caller_of(request), arrival) as exchange:
+    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
         choices, description = await _begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]

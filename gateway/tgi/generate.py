@@ -5,16 +5,15 @@ from contextlib import aclosing
 
 from fastapi import Request, Response
 
-from gateway.auth import caller_of
 from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Transcript
-from gateway.keys import Caller
 from gateway.sse import EventStream, while_connected
 from gateway.state import Gateway
 from gateway.tgi import answers
 from gateway.tgi.errors import error_event
 from gateway.tgi.schemas import GenerateRequest
 from gateway.tgi.validation import Limits, check_parameters, sampling, tokenize
+from gateway.visit import Visit
 from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -33,7 +32,7 @@ async def answer(
     """The whole answer, as an object or as the array of one that the Inference API answers."""
 
     async def work() -> Response:
-        with Exchange(gateway, caller_of(request), arrival) as exchange:
+        with Exchange(gateway, Visit.of(request, arrival)) as exchange:
             outcomes, description = await run(gateway, exchange, body)
             fields = answers.generation(outcomes, body.inputs if full_text else "")
             headers = answers.compute_headers(description, body.inputs) | answers.timing_headers(exchange.served())
@@ -57,15 +56,15 @@ async def stream(
     request: Request, gateway: Gateway, body: GenerateRequest, arrival: float, *, full_text: bool
 ) -> Response:
     """One event per token."""
-    events = _events(gateway, caller_of(request), body, arrival, body.inputs if full_text else "")
+    events = _events(gateway, Visit.of(request, arrival), body, body.inputs if full_text else "")
     description = gateway.engine.description or pb.Description()
     return await EventStream.begin(request, events, error_event, answers.compute_headers(description, body.inputs))
 
 
 async def _events(
-    gateway: Gateway, caller: Caller, body: GenerateRequest, arrival: float, prompt_text: str
+    gateway: Gateway, visit: Visit, body: GenerateRequest, prompt_text: str
 ) -> AsyncGenerator[bytes, None]:
-    with Exchange(gateway, caller, arrival) as exchange:
+    with Exchange(gateway, visit) as exchange:
         [transcript], _ = await _begin(gateway, exchange, body, stream=True)
         index = 0
         async with aclosing(exchange.run([transcript])) as steps:

@@ -1,0 +1,95 @@
+"""Traces: a client's context reaches the engine, spans reach a collector, and log lines carry TGI's timings."""
+
+import json
+import logging
+from collections.abc import Iterator
+from concurrent import futures
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_grpc
+
+from gateway.logs import JsonFormatter
+from jaxengine.rpc.tracing import Tracing, valid_traceparent
+from tests.gateway.fixtures import serve
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+
+
+class Collector(trace_grpc.TraceServiceServicer):
+    """An OTLP collector that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.received: list[trace.ExportTraceServiceRequest] = []
+
+    def Export(self, request: trace.ExportTraceServiceRequest, context: grpc.ServicerContext):  # type: ignore[no-untyped-def]
+        self.received.append(request)
+        return trace.ExportTraceServiceResponse()
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[Collector, str]]:
+    server, kept = grpc.server(futures.ThreadPoolExecutor(1)), Collector()
+    trace_grpc.add_TraceServiceServicer_to_server(kept, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield kept, f"http://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+async def test_spans_reach_the_collector_under_the_clients_trace(collector: tuple[Collector, str]) -> None:
+    kept, endpoint = collector
+    async with serve() as served:
+        served.gateway.tracing = tracing = Tracing.to(endpoint, "mine")
+        headers = {"traceparent": TRACEPARENT}
+        await served.http.post("/generate", json={"inputs": "lo"}, headers=headers)
+        [request] = served.engine.requests
+        tracing.close()
+    [message] = kept.received
+    [resource] = message.resource_spans
+    assert ("service.name", "mine") in [(each.key, each.value.string_value) for each in resource.resource.attributes]
+    [span] = resource.scope_spans[0].spans
+    assert span.name == "POST /generate"
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
+    assert request.traceparent == f"00-{TRACE}-{span.span_id.hex()}-01"
+    attributes = {each.key for each in span.attributes}
+    assert {"total_time", "validation_time", "queue_time", "inference_time", "time_per_token"} <= attributes
+
+
+async def test_without_a_collector_the_clients_context_travels_on() -> None:
+    async with serve() as served:
+        for given in (TRACEPARENT, "nonsense", None):
+            headers = {} if given is None else {"traceparent": given}
+            await served.http.post("/v1/completions", json={"prompt": "lo"}, headers=headers)
+        assert [request.traceparent for request in served.engine.requests] == [TRACEPARENT, "", ""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"01-{TRACE}-{PARENT}-01", TRACEPARENT.upper(),
+     TRACEPARENT + "-x", "", "\n" + TRACEPARENT],
+)  # fmt: skip
+def test_a_malformed_context_is_no_context(text: str) -> None:
+    assert valid_traceparent(text) == ""
+
+
+def test_a_collector_that_is_not_there_does_not_hold_up_the_end() -> None:
+    tracing = Tracing.to("http://127.0.0.1:9", "mine")
+    tracing.start("work").end()
+    tracing.close()
+
+
+async def test_a_log_line_carries_tgis_timings_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gateway.access")
+    async with serve() as served:
+        await served.post("/generate", inputs="hello canary")
+        await served.post("/generate", inputs="")
+    done, failed = [record for record in caplog.records if record.name == "gateway.access"]
+    line = json.loads(JsonFormatter().format(done))
+    assert {"timestamp", "level", "message", "target", "filename", "line_number", "span"} <= line.keys()
+    assert line["span"]["name"] == "POST /generate"
+    assert all(line["span"][part].endswith("ms") for part in ("total_time", "queue_time", "time_per_token"))
+    assert "canary" not in str(line)
+    assert "span" not in json.loads(JsonFormatter().format(failed))
