@@ -1,5 +1,6 @@
 """Rows → results: what the measured ceilings make of them, as JSON and as Markdown tables."""
 
+import datetime
 import importlib.metadata
 import json
 import os
@@ -30,7 +31,7 @@ def identity(commit: str) -> Row:
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     return {
         "commit": commit or _output(["git", "describe", "--always", "--dirty", "--abbrev=12"]) or "unknown",
-        "gpu": _output(query) or "none",
+        "gpu": _output(query) or "No GPU",
         "host": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": versions,
     }
@@ -158,12 +159,12 @@ def markdown(tables: Tables) -> str:
     return "\n\n".join([*head, *(f"## {title}\n\n{body}" for title, body in filled)]) + "\n"
 
 
-def write(tables: Tables, directory: Path, date: str) -> Path:
+def write(tables: Tables, directory: Path, date: datetime.date) -> Path:
     """Writes both files; the Markdown one's path."""
     derive(tables)
     device = tables.get("device", [{"kind": "unknown"}])[0]["kind"]
-    name = f"{date}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}"
-    (directory / f"{name}.json").write_text(json.dumps({"date": date, **tables}, indent=1) + "\n")
+    name = re.sub(r"[^a-z0-9]+", "-", f"{date}-{device}-{tables['run'][0]['commit']}".lower())
+    (directory / f"{name}.json").write_text(json.dumps({"date": str(date), **tables}, indent=1) + "\n")
     path = directory / f"{name}.md"
     path.write_text(markdown(tables))
     return path

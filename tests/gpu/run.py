@@ -1,8 +1,8 @@
 """The whole evidence of a GPU in one command: `python -m tests.gpu.run`. It needs this repository, JAX, Flax and NumPy;
 torch and transformers for the comparison. It downloads nothing and changes nothing on the device.
 
-Writes DATE-DEVICE.json and .md to `--out`. Ends with 1 if a section failed or an answer was wrong; the tables are
-written all the same.
+Writes DATE-DEVICE-COMMIT.json and .md to `--out`. Ends with 1 if a section failed or an answer was wrong; the tables
+are written all the same.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> int:
             if problem:
                 record.add("errors", part=name, error=problem)
         tables = read(lines)
-    written = report.write(tables, given.out, f"{datetime.date.today()}")
+    written = report.write(tables, given.out, datetime.date.today())
     print(written.read_text())
     return 1 if tables.get("errors") or any(not row["ok"] for row in tables.get("correctness", ())) else 0
 

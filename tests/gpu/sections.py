@@ -46,7 +46,7 @@ def spawn(name: str, scale: str, path: Path, seconds: float) -> str:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the section's own children too
-            return f"stopped after {seconds:.0f} s"
+            return f"stopped after {seconds:.3g} s"
     return "" if code == 0 else f"ended with {code}"
 
 

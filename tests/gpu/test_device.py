@@ -5,10 +5,14 @@ import pytest
 
 from tests.gpu import correctness, kernels
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> None:
+    """Asked when a test runs: asking while tests are collected would settle JAX's devices for the whole suite."""
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs an NVIDIA GPU")
 
 
 @pytest.mark.parametrize("dtype", kernels.LIMITS)

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from tests.gpu import kernels, report, trace
+from tests.gpu.answers import NEW, PROMPTS
+from tests.gpu.correctness import NEAR_TIE, wrong_tokens
 from tests.gpu.record import Record, read
-from tests.gpu.sections import ROOT
+from tests.gpu.scale import TINY
+from tests.gpu.sections import ROOT, SECTIONS, spawn
 from tests.gpu.steptime import StepTimes
+from tests.gpu.weights import RandomSource
 
 ABSENT_ON_A_BARE_GPU_MACHINE = ("gguf", "grpc", "tokenizers", "transformers", "torch", "fastapi", "convert", "gateway")
 
@@ -30,11 +34,20 @@ def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
     (results,) = tmp_path.glob("*.json")
     tables = json.loads(results.read_text())
     assert {"correctness", "ceilings", "starts", "prefill", "decode", "loads", "counters", "skipped"} <= tables.keys()
-    assert all(0 < row["seconds"] and 0 < row["share"] for row in [*tables["decode"], *tables["prefill"]])
+    assert all(row["seconds"] > 0 and row["share"] > 0 for row in [*tables["decode"], *tables["prefill"]])
     assert tables["counters"][0]["compiles_after_warmup"] == 0
     assert tables["run"][0]["commit"] == "c0ffee"
     page = results.with_suffix(".md").read_text()
     assert all(f"## {title}" in page for name, (title, _) in report.MARKDOWN.items() if name in tables)
+
+
+def test_what_the_time_does_not_hold_is_recorded(tmp_path: Path) -> None:
+    assert spawn("llama", "smoke", tmp_path / "rows", 0.5) == "stopped after 0.5 s"
+    done = python("-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--minutes", "0")
+    assert done.returncode == 1
+    (results,) = tmp_path.glob("*.json")
+    errors = json.loads(results.read_text())["errors"]
+    assert errors == [{"part": name, "error": "no time left"} for name in SECTIONS]
 
 
 def test_a_section_that_fails_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -109,16 +122,22 @@ def test_a_trace_counts_overlapping_streams_once_and_ranks_kernels() -> None:
     assert ranked[0]["share"] == pytest.approx(0.6)
 
 
+def test_a_greedy_token_may_differ_only_at_a_near_tie() -> None:
+    exact = {f"ids_{n}": np.zeros(NEW, np.int32) for n in range(len(PROMPTS))}
+    logprobs = np.tile(np.float32([0, -NEAR_TIE / 2, -2]), (PROMPTS[0] - 1 + NEW, 1))
+    exact |= {f"logprobs_{n}": logprobs for n in range(len(PROMPTS))}
+    for token, wrong in ((0, 0), (1, 0), (2, 1)):
+        ours = {**exact, "ids_0": np.array([0, token] * (NEW // 2))}
+        assert wrong_tokens(ours, exact) == wrong
+
+
 def test_a_device_that_is_waited_for_is_not_idle() -> None:
     times = StepTimes(wall=[4.0, 4.0], waited=[3.0, 0.0], starved=[False, True])
     assert times.host == [1.0, 4.0]
     assert times.idle_at_most == pytest.approx(0.5)
 
 
-def test_random_sources_agree_on_every_slice() -> None:
-    from tests.gpu.scale import TINY
-    from tests.gpu.weights import RandomSource
-
+def test_random_weights_are_the_same_by_slice() -> None:
     whole = RandomSource(TINY).read("layers.0.down", (slice(None), slice(None)))
     part = RandomSource(TINY).read("layers.0.down", (slice(3, 9), slice(5)))
     np.testing.assert_array_equal(whole[3:9, :5], part)
