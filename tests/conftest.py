@@ -1,4 +1,4 @@
-"""Servers that several test packages talk to, each started once and only when asked for."""
+"""Servers that several test packages talk to, started only when asked for."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +8,10 @@ import pytest
 from tests.servers import Server, serving
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The default model behind every route. The first time on a machine, it is fetched."""
+    """The default model behind every route. The first time on a machine, it is fetched. It holds gigabytes, so not
+    for longer than a module."""
     with serving(tmp_path_factory.mktemp("smollm2")) as server:
         server.wait_ready()
         yield server

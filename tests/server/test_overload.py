@@ -1,6 +1,8 @@
 """A full server says so at once, and when to come back."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ from tests.servers import serving
 
 LONG = {"prompt": "quick brown", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 OTHERS: list[tuple[str, dict[str, Any]]] = [
-    ("/generate", {"inputs": "a"}),
-    ("/generate_stream", {"inputs": "a"}),
+    ("/generate", {"inputs": "a", "parameters": {"max_new_tokens": 1}}),
+    ("/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 1}}),
     ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "stream": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "stream": True}),
 ]
 
 
@@ -25,17 +27,23 @@ async def test_beyond_the_concurrency_limit_every_route_answers_429_with_retry_a
     with serving(tmp_path, f"--model-id={tiny_model}", "--max-concurrent-requests=2", *TINY_OPTIONS) as server:
         await asyncio.to_thread(server.wait_ready)
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
-            async with http.stream("POST", "/v1/completions", json=LONG) as first:
-                await anext(first.aiter_lines())
-                async with http.stream("POST", "/v1/completions", json=LONG) as second:
-                    await anext(second.aiter_lines())
-                    for path, body in OTHERS:
-                        refusal = await http.post(path, json=body)
-                        assert refusal.status_code == 429, path
-                        assert 1 <= int(refusal.headers["retry-after"]) <= 60
-                        assert_worded(path, refusal.json()["error"])
-            for path, body in OTHERS[:3]:
+            async with streaming(http), streaming(http):
+                for path, body in OTHERS:
+                    refusal = await http.post(path, json=body)
+                    assert refusal.status_code == 429, path
+                    assert 1 <= int(refusal.headers["retry-after"]) <= 60
+                    assert_worded(path, refusal.json()["error"])
+            for path, body in OTHERS:
                 assert (await accepted(http, path, body)).status_code == 200
+
+
+@asynccontextmanager
+async def streaming(http: httpx.AsyncClient) -> AsyncIterator[None]:
+    """A long stream that has begun, and is left in the middle when the `with` ends."""
+    async with http.stream("POST", "/v1/completions", json=LONG) as answer:
+        lines = answer.aiter_lines()  # once collected, it would close the connection
+        assert answer.status_code == 200 and await anext(lines)
+        yield
 
 
 def assert_worded(path: str, error: Any) -> None:

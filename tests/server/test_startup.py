@@ -40,7 +40,7 @@ def test_a_later_start_needs_no_network_and_is_ready_within_forty_seconds(smollm
         ("not an id!", 2, "'not an id!': no such file or directory, and not a hub id"),
         ("some-body/some-model", 69, f"is not in the cache and {NOBODY} cannot be reached"),
         (str(ROOT / "tests"), 65, "no config.json and no .gguf file"),
-        (str(ROOT / "LICENSE"), 65, "LICENSE"),
+        (str(ROOT / "LICENSE"), 2, "LICENSE' is a file; files must end in .gguf"),
     ],
     ids=["no-such-path", "not-an-id", "hub-unreachable", "no-model-inside", "not-a-model-file"],
 )  # fmt: skip

@@ -1,0 +1,117 @@
+"""Client libraries as their users install them, each against the real server: what they return is the golden text."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.environments import run_script
+from tests.processes import ROOT
+from tests.servers import Server, serving
+
+GOLDEN = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"][0]
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TEXT = GOLDEN["text"]
+KEY = "a-key"
+
+
+@pytest.fixture
+def job(smollm2: Server) -> dict[str, Any]:
+    """What every script is asked to do: the golden question, and the same with its template applied."""
+    return {"url": smollm2.url, "user": GOLDEN["user"], "prompt": GOLDEN["prompt"]}
+
+
+@pytest.fixture
+def guarded(tiny_model: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server with a key and room for one request."""
+    options = (f"--api-key={KEY}", "--max-concurrent-requests=1", "--max-batch-size=8", "--max-batch-prefill-tokens=64")
+    with serving(tmp_path, f"--model-id={tiny_model}", *options) as server:
+        server.wait_ready()
+        yield server
+
+
+def test_openai(job: dict[str, Any]) -> None:
+    assert run_script("modern", "openai_sync", **job) == {
+        "model": MODEL,
+        "chat": TEXT,
+        "finish_reason": "stop",
+        "logprobs": len(GOLDEN["greedy_ids"]) - 1,
+        "usage": len(GOLDEN["greedy_ids"]),
+        "chat_stream": TEXT,
+        "chat_stream_usage": len(GOLDEN["greedy_ids"]),
+        "completion": TEXT,
+        "completion_stream": TEXT,
+    }
+
+
+def test_openai_async(job: dict[str, Any]) -> None:
+    assert run_script("modern", "openai_async", **job) == {"chats": [TEXT] * 4}
+
+
+def test_openai_raises_the_right_exception_for_each_failure(guarded: Server) -> None:
+    seen = run_script("modern", "openai_errors", url=guarded.url, key=KEY, engine=guarded.engine_pid())
+    invalid = {"param": "temperature", "type": "invalid_request_error", "status": 400}
+    assert seen["wrong_key"].items() >= {"class": "AuthenticationError", "status": 401}.items()
+    assert seen["wrong_value"].items() >= {"class": "BadRequestError", **invalid}.items()
+    assert seen["wrong_value_in_a_stream"].items() >= {"class": "BadRequestError", **invalid}.items()
+    assert seen["too_long"].items() >= {"class": "BadRequestError", "code": "context_length_exceeded"}.items()
+    assert seen["unknown_model"].items() >= {"class": "NotFoundError", "code": "model_not_found"}.items()
+    assert seen["overload"].items() >= {"class": "RateLimitError", "status": 429}.items()
+    assert 1 <= int(seen["overload"]["retry_after"]) <= 60
+    assert seen["engine_death"].items() >= {"class": "APIError", "type": "server_error"}.items()
+
+
+def test_text_generation(job: dict[str, Any]) -> None:
+    answer = run_script("classic", "text_generation_client", **job)
+    assert "Input validation error: `inputs`" in answer.pop("refusal")
+    assert answer == {
+        "text": TEXT,
+        "ids": GOLDEN["greedy_ids"],
+        "finish_reason": "eos_token",
+        "stream_ids": GOLDEN["greedy_ids"],
+        "stream_text": TEXT,
+        "async_stream_ids": GOLDEN["greedy_ids"],
+    }
+
+
+@pytest.mark.parametrize("environment", ["classic", "modern"])
+def test_huggingface_hub(job: dict[str, Any], environment: str) -> None:
+    answer = run_script(environment, "inference_client", **job)
+    assert "`temperature` must be strictly positive" in answer.pop("refusal")
+    assert answer == {
+        "full_text": GOLDEN["prompt"] + TEXT,
+        "text": TEXT,
+        "ids": GOLDEN["greedy_ids"],
+        "stream": TEXT + "<|im_end|>",  # this library passes on every token's text, special or not
+        "stream_ids": GOLDEN["greedy_ids"],
+        "chat": TEXT,
+        "chat_stream": TEXT,
+    }
+
+
+def test_langchain_openai(job: dict[str, Any]) -> None:
+    assert run_script("modern", "langchain_chat", **job, model=MODEL) == {
+        "chat": TEXT,
+        "usage": len(GOLDEN["greedy_ids"]),
+        "chat_stream": TEXT,
+        "completion": TEXT,
+        "completion_stream": TEXT,
+    }
+
+
+def test_langchain_community(job: dict[str, Any]) -> None:
+    assert run_script("classic", "langchain_tgi", **job) == {"text": TEXT, "stream": TEXT}
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_with_the_readmes_command(smollm2: Server) -> None:
+    (command,) = re.findall(r"^curl .*?(?=^```)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert "127.0.0.1:3000" in command
+    here = command.replace("127.0.0.1:3000", smollm2.url.removeprefix("http://"))
+    done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, timeout=60)
+    assert "Deep Learning is a subfield of artificial intelligence" in json.loads(done.stdout)["generated_text"]
