@@ -127,6 +127,10 @@ class Options:
     share_prefix_cache: bool = option(
         False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
     )
+    watermark_gamma: float = option(
+        0.5, values.number(0.01, 0.99), "share of the vocabulary that a watermark favours after each token"
+    )
+    watermark_delta: float = option(2.0, values.number(0, 100), "what a watermark adds to the logits it favours")
     tokenizer_config_path: Path | None = option(
         None, values.existing_file, "tokenizer_config.json to use instead of the model's"
     )
@@ -201,8 +205,6 @@ MISSING: Mapping[str, tuple[str, ...]] = {
     "trust_remote_code": ("false",),
     "rope_scaling": (),
     "rope_factor": (),
-    "watermark_gamma": (),
-    "watermark_delta": (),
     "ngrok": ("false",),
     "ngrok_authtoken": (),
     "ngrok_edge": (),

@@ -44,6 +44,8 @@ def _params_from(message: pb.Generate) -> SamplingParams:
         frequency_over_length=sampling.frequency_over_length,
         logit_bias=dict(sampling.logit_bias),
         only_biased=sampling.only_biased,
+        watermark_gamma=sampling.watermark_gamma,
+        watermark_delta=sampling.watermark_delta,
         seed=sampling.seed,
         logprobs=sampling.top_logprobs,
         processed_logprobs=sampling.processed_logprobs,

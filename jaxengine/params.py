@@ -20,7 +20,7 @@ class SamplingParams:
     frequency_over_length: False is OpenAI's rule (penalty x count over generated ids), True is TGI's (penalty x count /
     length over prompt and generated ids). only_biased: ids without an entry in logit_bias, be it 0, cannot be drawn.
     processed_logprobs: False reports the model's own log-softmax, True the distribution after penalties, temperature
-    and filters.
+    and filters. watermark_gamma: share of the vocabulary that gets `watermark_delta`, another one after each token.
 
     Raises:
         ValueError: a value is out of range or not finite; the message names field, value and limit.
@@ -39,6 +39,8 @@ class SamplingParams:
     frequency_over_length: bool = False
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     only_biased: bool = False
+    watermark_gamma: float = 0.0
+    watermark_delta: float = 0.0
     seed: int | None = None
     logprobs: int = 0
     processed_logprobs: bool = False
@@ -57,6 +59,8 @@ class SamplingParams:
         self._check("repetition_penalty", 1e-4, 1e4)
         self._check("frequency_penalty", -100, 100)
         self._check("presence_penalty", -100, 100)
+        self._check("watermark_gamma", 0, 1)
+        self._check("watermark_delta", -100, 100)
         self._check("logprobs", 0, 1000)
         if self.seed is not None:
             self._check("seed", 0, 2**64 - 1)

@@ -4,7 +4,8 @@ No vocabulary is ever sorted: top-k, top-p and typical keep what lies above a th
 by bit in 32 counting passes, exactly (ties with the threshold are kept). The draw is counter-based: token number p of a
 request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
 
-Order of processors: bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical, min-p.
+Order of processors: watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical,
+min-p.
 Legend: R rows, V vocabulary, S slots, N alternatives reported.
 """
 
@@ -17,6 +18,7 @@ from jax import Array
 from jaxengine import upload
 from jaxengine.upload import RowFields
 
+WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
 BANS = 96  # ids a row can ban at once: 64 stop ids and the model's EOS ids
 
 
@@ -89,7 +91,7 @@ def greedy(logits: Array, top: int) -> Sampled:
 
 def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Sampled, Seats]:
     """Draw a token for every row of f32 `logits` [R, V], as its fields say, and count it in its seat."""
-    scores = _penalise(_bias(logits, rows, seats), rows, seats)
+    scores = _penalise(_bias(_watermark(logits, rows), rows, seats), rows, seats)
     scores = _ban(scores, rows, seats)
     warm = rows.temperature > 0
     scores = _warm(scores, jnp.where(warm, rows.temperature, 1)[:, None])
@@ -123,6 +125,22 @@ def _logprob(logits: Array, ids: Array) -> Array:
 
 def _finite(logits: Array) -> Array:
     return jnp.isfinite(logits).all(axis=-1)
+
+
+def green_list(previous: Array, gamma: Array, vocab: int) -> Array:
+    """bool [vocab]: the share `gamma` of ids that a watermark favours after `previous`; known to who detects it."""
+    key = jax.random.wrap_key_data(jnp.stack([jnp.uint32(WATERMARK), previous.astype(jnp.uint32)]), impl="threefry2x32")
+    return jax.random.uniform(key, (vocab,)) < gamma
+
+
+def _watermark(logits: Array, rows: RowFields) -> Array:
+    """The soft watermark of Kirchenbauer et al. 2023 (arXiv 2301.10226), one id of context."""
+
+    def favoured() -> Array:
+        green = jax.vmap(green_list, (0, 0, None))(rows.previous, rows.watermark_gamma, logits.shape[1])
+        return logits + green * rows.watermark_delta[:, None]
+
+    return jax.lax.cond(jnp.any(rows.watermark_gamma > 0), favoured, lambda: logits)
 
 
 def _bias(logits: Array, rows: RowFields, seats: Seats) -> Array:

@@ -18,7 +18,7 @@ from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.linear import Linear
 from jaxengine.ops import AttentionBatch
 from jaxengine.sampling import Seats
-from jaxengine.upload import LAST_TOKEN, SAMPLES, Layout, RowFields, unpack_rows
+from jaxengine.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, unpack_rows
 
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
 
@@ -70,6 +70,7 @@ class Backbone:
         ids = jnp.where(tokens.id == LAST_TOKEN, rooms.last[slot], tokens.id)
         hidden, layers = decoder(ids, layers, batch)
         drawn = hidden[rows.last] if layout.ragged else hidden
+        packed_rows = packed_rows.at[PREVIOUS].set(ids[rows.last])
         return layers, rooms._replace(table=table), packed_rows, drawn, hidden
 
 

@@ -41,6 +41,7 @@ class RowFields(NamedTuple):
     last: Array  # index of the row's last token among the T
     prompt_length: Array
     length: Array  # tokens so far: the position of the token to draw
+    previous: Array  # the token before the one to draw; filled in on the device, where it may have been sampled
     flags: Array
     seed_low: Array
     seed_high: Array
@@ -52,6 +53,8 @@ class RowFields(NamedTuple):
     repetition_penalty: Array  # f32
     frequency_penalty: Array  # f32
     presence_penalty: Array  # f32
+    watermark_gamma: Array  # f32, 0 = none
+    watermark_delta: Array  # f32
 
 
 class TableUpdates(NamedTuple):
@@ -62,6 +65,7 @@ class TableUpdates(NamedTuple):
     page: Array
 
 
+PREVIOUS = RowFields._fields.index("previous")
 FLOATS = len(RowFields._fields) - RowFields._fields.index("temperature")
 
 
@@ -182,4 +186,4 @@ def needs_seat(sequence: Sequence) -> bool:
 def plain_greedy(sequence: Sequence) -> bool:
     """Whether argmax of the model's own logits, with its raw logprob, is all `sequence` asks for."""
     params = sequence.params
-    return params.greedy and not needs_seat(sequence) and params.logprobs == 0
+    return params.greedy and not needs_seat(sequence) and params.logprobs == 0 and params.watermark_gamma == 0

@@ -100,7 +100,7 @@ async def _begin(
     requests = [
         pb.Generate(
             prompt=prompt,
-            sampling=sampling(settings, prompt_logprobs=prefill),
+            sampling=sampling(settings, gateway.options, prompt_logprobs=prefill),
             max_new_tokens=new_tokens,
         )
         for _ in range(copies)

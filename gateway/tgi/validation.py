@@ -63,7 +63,6 @@ def _require(condition: bool, field: str, message: str) -> None:
 
 
 def _check_supported(settings: Parameters) -> None:
-    _require(not settings.watermark, "watermark", "`watermark` is not supported")
     _require(settings.grammar is None, "grammar", "`grammar` is not supported")
     _require(settings.adapter_id is None, "adapter_id", "`adapter_id` is not supported: no adapters are loaded")
 
@@ -179,7 +178,7 @@ def samples(settings: Parameters) -> bool:
     )
 
 
-def sampling(settings: Parameters, *, prompt_logprobs: bool) -> pb.Sampling:
+def sampling(settings: Parameters, options: Options, *, prompt_logprobs: bool) -> pb.Sampling:
     """The engine's view of a valid request, with TGI's meanings; every call draws a seed where none is given."""
     temperature = settings.temperature or 1.0
     greedy = not samples(settings) or temperature < GREEDY_TEMPERATURE
@@ -195,4 +194,6 @@ def sampling(settings: Parameters, *, prompt_logprobs: bool) -> pb.Sampling:
         seed=secrets.randbits(64) if settings.seed is None else settings.seed,
         top_logprobs=settings.top_n_tokens or 0,
         prompt_logprobs=prompt_logprobs,
+        watermark_gamma=options.watermark_gamma if settings.watermark else 0.0,
+        watermark_delta=options.watermark_delta if settings.watermark else 0.0,
     )

@@ -122,7 +122,7 @@ class Generate(_message.Message):
     def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "typical_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "frequency_over_length", "logit_bias", "seed", "top_logprobs", "processed_logprobs", "prompt_logprobs", "only_biased")
+    __slots__ = ("temperature", "top_k", "top_p", "typical_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "frequency_over_length", "logit_bias", "seed", "top_logprobs", "processed_logprobs", "prompt_logprobs", "only_biased", "watermark_gamma", "watermark_delta")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,8 @@ class Sampling(_message.Message):
     PROCESSED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ONLY_BIASED_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_GAMMA_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_DELTA_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -160,7 +162,9 @@ class Sampling(_message.Message):
     processed_logprobs: bool
     prompt_logprobs: bool
     only_biased: bool
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ..., only_biased: bool = ...) -> None: ...
+    watermark_gamma: float
+    watermark_delta: float
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ..., only_biased: bool = ..., watermark_gamma: _Optional[float] = ..., watermark_delta: _Optional[float] = ...) -> None: ...
 
 class StepEvents(_message.Message):
     __slots__ = ("step", "stats", "events")

@@ -204,6 +204,14 @@ async def test_sampling_means_what_it_means_in_tgi() -> None:
         assert list(request.prompt) == [BOS, *ids("lo")]
 
 
+async def test_a_watermark_has_the_servers_strength() -> None:
+    async with serve(watermark_gamma=0.25, watermark_delta=4.0) as served:
+        for watermark in (True, False):
+            await served.post("/generate", inputs="lo", parameters={"watermark": watermark})
+        strengths = [(each.sampling.watermark_gamma, each.sampling.watermark_delta) for each in served.engine.requests]
+        assert strengths == [(0.25, 4.0), (0.0, 0.0)]
+
+
 async def test_new_tokens_default_to_the_rest_of_the_context_and_never_exceed_it() -> None:
     async with serve(max_total_tokens=2000) as served:
         await served.post("/generate", inputs="lo")

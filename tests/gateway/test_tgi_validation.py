@@ -32,7 +32,6 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"truncate": 0}, ["truncate", "40", "0"]),
     ({"truncate": 41}, ["truncate", "40", "41"]),
     ({"max_new_tokens": 63}, ["max_new_tokens", "64", "2 `inputs`", "63"]),
-    ({"watermark": True}, ["watermark", "not supported"]),
     ({"grammar": {"type": "regex", "value": "a"}}, ["grammar", "not supported"]),
     ({"adapter_id": "x"}, ["adapter_id", "not supported"]),
 ]
