@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms
 
@@ -43,9 +44,10 @@ class Step:
     def tokens(self) -> int:
         return sum(self.counts)
 
-    def arrays(self, dtype: str) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray, AttentionBatch]:
-        q, keys, values = (jnp.asarray(x, dtype) for x in (self.q, self.keys, self.values))
-        return q, keys, values, self.batch
+    def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, Array, Array, AttentionBatch]:
+        """What a back end takes: q, keys, values and the batch, the cache in a type of its own if told."""
+        keys, values = (jnp.asarray(x, cache or dtype) for x in (self.keys, self.values))
+        return jnp.asarray(self.q, dtype), keys, values, self.batch
 
 
 def random_step(

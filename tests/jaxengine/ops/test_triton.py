@@ -34,8 +34,8 @@ def both(spec: AttentionSpec = AttentionSpec(), heads: HeadTerms = HeadTerms()) 
     return jax.jit(kernels), jax.jit(partial(reference.attention, spec=spec, heads=heads))
 
 
-def check(kernels: Run, oracle: Run, step: Step, dtype: str) -> None:
-    arrays, real = step.arrays(dtype), step.tokens
+def check(kernels: Run, oracle: Run, step: Step, dtype: str, cache: str | None = None) -> None:
+    arrays, real = step.arrays(dtype, cache), step.tokens
     out, expected = (np.asarray(run(*arrays), np.float32) for run in (kernels, oracle))
     np.testing.assert_allclose(out[:real], expected[:real], atol=TOLERANCE[dtype], rtol=0)
     assert not out[real:].any(), "padding is 0"
@@ -76,6 +76,11 @@ def test_a_decode_step_agrees_with_the_reference(
     kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
     for seed in range(3):
         check(kernels, oracle, random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window), dtype)
+
+
+def test_an_8_bit_cache_is_read_as_the_reference_reads_it() -> None:
+    step = random_step(0, Shape(kv_heads=1, group=4, width=8), rows=5, tokens=64, ragged=True)
+    check(*both(), step, "bfloat16", cache="float8_e4m3fn")
 
 
 def test_every_length_around_the_blocks_and_shares_of_a_row_is_right() -> None:

@@ -1,0 +1,116 @@
+"""The attention kernels compiled for an H200 that is not there, and what ptxas says of each. Run by `toolchain.run`."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, triton
+from jaxengine.sharding import make_mesh
+from tests.gpu_compile import h200, thunks
+from tests.gpu_compile.toolchain import toolchain
+
+POOL = 1 << 30  # bytes of keys, and of values
+PAGE_SIZE = 16
+PLAIN, GEMMA = AttentionSpec(), AttentionSpec(window=4096, softcap=50.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """What one kernel needs and does, per thread (registers, spills) and per program (shared)."""
+
+    registers: int
+    spilled: int  # bytes
+    shared: int  # bytes
+    wide_copies: int  # asynchronous copies of 16 bytes, straight to shared memory
+    narrow_copies: int
+    products: list[str]  # kinds of tensor core instruction
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    temporaries: int  # bytes
+    launched: list[str]
+    kernels: dict[str, Kernel]
+
+
+def compile_step(
+    *,
+    tokens: int,
+    rows: int,
+    width: int,
+    ragged: bool = False,
+    kv_heads: int = 8,
+    group: int = 4,
+    dim: int = 128,
+    dtype: str = "bfloat16",
+    cache_dtype: str | None = None,
+    spec: AttentionSpec = PLAIN,
+    terms: bool = False,
+) -> Facts:
+    mesh = make_mesh(1, h200.devices(1))
+
+    def array(*shape: int, dtype: str = "int32") -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+    stored = cache_dtype or dtype
+    page_bytes = PAGE_SIZE * kv_heads * dim * jnp.dtype(stored).itemsize
+    cache = array(POOL // page_bytes, PAGE_SIZE, kv_heads, dim, dtype=stored)
+    each = array(tokens)
+    batch = AttentionBatch(each, each, each, each, each, array(rows, width), array(), ragged)
+    per_head = array(kv_heads, group, dtype="float32")
+    heads = HeadTerms(per_head, per_head) if terms else HeadTerms()
+    q = array(tokens, kv_heads, group, dim, dtype=dtype)
+    with tempfile.TemporaryDirectory() as dump:
+        lowered = jax.jit(partial(triton.attention, spec=spec)).lower(q, cache, cache, batch, heads=heads)
+        compiled = lowered.compile(compiler_options={"xla_dump_to": dump})
+        sequence = thunks.read(Path(dump))
+        kernels = dict(_kernel(path, sequence) for path in Path(dump).glob("*.ptx") if "paged" in path.read_text())
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    return Facts(memory.temp_size_in_bytes, thunks.launched(sequence), kernels)
+
+
+def _kernel(path: Path, sequence: str) -> tuple[str, Kernel]:
+    ptxas = next(toolchain().glob("**/bin/ptxas"))
+    command = [str(ptxas), "-v", "-arch=sm_90a", str(path), "-o", "/dev/null"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    text = path.read_text()
+    name = re.findall(r"\.entry (\w+)", text)[0]
+    shared = re.findall(rf"{name} grid.*shared_memory: (\d+)", sequence)[0]
+    return name, Kernel(
+        registers=int(re.findall(r"Used (\d+) registers", said)[0]),
+        spilled=sum(map(int, re.findall(r"(\d+) bytes spill", said))),
+        shared=int(shared),
+        wide_copies=len(re.findall(r"cp\.async\.cg\.shared\.global .*, (?:0x10|16)\b", text)),
+        narrow_copies=len(re.findall(r"cp\.async\.ca", text)),
+        products=sorted(set(re.findall(r"(wgmma\.mma_async|mma\.sync)\S*", text))),
+    )
+
+
+STEPS = {
+    "decode 1, narrow table": partial(compile_step, tokens=1, rows=1, width=512),
+    "decode 128, narrow table": partial(compile_step, tokens=128, rows=128, width=512),
+    "decode 128, wide table": partial(compile_step, tokens=128, rows=128, width=8192),
+    "mixed 2048, narrow table": partial(compile_step, tokens=2048, rows=256, width=512, ragged=True),
+    "mixed 2048, wide table": partial(compile_step, tokens=2048, rows=256, width=8192, ragged=True),
+    "head_dim 64": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=64, group=8, terms=True),
+    "head_dim 80": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=80, group=1, kv_heads=32),
+    "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
+    "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),
+    "fp8 cache": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, cache_dtype="float8_e4m3fn"),
+    "f32": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dtype="float32"),
+}
+
+if __name__ == "__main__":
+    made = {name: dataclasses.asdict(step()) for name, step in STEPS.items()}
+    Path(sys.argv[1]).write_text(json.dumps(made, indent=1))

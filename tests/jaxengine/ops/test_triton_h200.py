@@ -1,0 +1,63 @@
+"""What the compiler makes of the attention kernels on an H200, with none at hand.
+
+A kernel that spills registers, loads two bytes at a time or leaves the tensor cores is still correct, only slow.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.gpu_compile import toolchain
+from tests.gpu_compile.toolchain import ToolchainMissing
+from tests.jaxengine.ops.h200_kernels import STEPS
+
+AMPERE_SHARED = 99 << 10  # what a program may take on the smallest GPU we serve, compute capability 8.6 and 8.9
+FactsByStep = dict[str, dict[str, Any]]
+SIXTEEN_BITS = [name for name in STEPS if name != "f32"]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> FactsByStep:
+    try:
+        return toolchain.run("tests.jaxengine.ops.h200_kernels", tmp_path_factory.mktemp("h200") / "facts.json")
+    except ToolchainMissing as missing:
+        pytest.skip(f"NVIDIA's compiler is neither here nor to be had: {missing}")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_no_kernel_spills(facts: FactsByStep, step: str) -> None:
+    assert {name: kernel["spilled"] for name, kernel in facts[step]["kernels"].items() if kernel["spilled"]} == {}
+
+
+@pytest.mark.parametrize("step", [name for name in STEPS if name != "fp8 cache"])
+def test_keys_and_values_arrive_16_bytes_at_a_time(facts: FactsByStep, step: str) -> None:
+    """Asynchronously, so that the next block is on its way while this one is used. The narrow ones are page numbers."""
+    for name, kernel in facts[step]["kernels"].items():
+        if name != "paged_decode_merge":
+            assert kernel["wide_copies"] >= 16 > kernel["narrow_copies"], name
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_kernel_fits_the_smallest_gpu_we_serve(facts: FactsByStep, step: str) -> None:
+    assert max(kernel["shared"] for kernel in facts[step]["kernels"].values()) <= AMPERE_SHARED
+
+
+@pytest.mark.parametrize("step", SIXTEEN_BITS)
+def test_prefill_runs_on_hoppers_own_tensor_core_instruction(facts: FactsByStep, step: str) -> None:
+    kernels = facts[step]["kernels"]
+    assert kernels["paged_decode"]["products"] == ["mma.sync"]
+    if "paged_prefill" in kernels:
+        assert kernels["paged_prefill"]["products"] == ["wgmma.mma_async"]
+
+
+@pytest.mark.parametrize("step", ["decode 128", "mixed 2048"])
+def test_memory_does_not_depend_on_the_width_of_the_table(facts: FactsByStep, step: str) -> None:
+    narrow, wide = (facts[f"{step}, {width} table"]["temporaries"] for width in ("narrow", "wide"))
+    assert narrow == wide < 32 << 20
+
+
+def test_decode_is_two_kernels_and_a_mixed_step_three(facts: FactsByStep) -> None:
+    decode, mixed = facts["decode 128, wide table"], facts["mixed 2048, wide table"]
+    assert sorted(decode["kernels"]) == ["paged_decode", "paged_decode_merge"]
+    assert sorted(mixed["kernels"]) == ["paged_decode", "paged_decode_merge", "paged_prefill"]
+    assert mixed["launched"] == ["CommandBuffer"]
