@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxengine.model.spec import ModelSpec, Rope
+from jaxengine.model.spec import LayerKind, ModelSpec, Rope
 from jaxengine.options import Limits
 
 LLAMA_8B = ModelSpec(  # Llama-3.1-8B
@@ -14,7 +14,7 @@ LLAMA_8B = ModelSpec(  # Llama-3.1-8B
     head_dim=128,
     ffn_size=14336,
     max_positions=131072,
-    rope=Rope("llama3", 500000.0, 8.0, original_positions=8192),
+    kinds=(LayerKind(Rope("llama3", 500000.0, 8.0, original_positions=8192)),),
 )
 TINY = ModelSpec(
     vocab_size=512,

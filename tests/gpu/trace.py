@@ -48,7 +48,7 @@ def measure(client: Client, record: Record, scale: Scale) -> None:
 def traced(client: Client) -> ProfileData:
     """The profile of `STEPS` steps."""
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = options.host_tracer_level = 0  # tracing Python would starve the device
+    options.python_tracer_level, options.host_tracer_level = 0, 1  # tracing all the host does would starve the device
     with tempfile.TemporaryDirectory() as directory:
         with jax.profiler.trace(directory, profiler_options=options):
             for _ in range(STEPS):
