@@ -24,10 +24,11 @@ import numpy as np
 from tqdm import tqdm
 
 from convert.cache import disk_errors, new_directory, require_space, sync
-from convert.composition import ComposedSource, identity
+from convert.composition import ComposedSource
 from convert.config import read_json
 from convert.errors import CheckpointError
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
+from convert.recipes import identity
 from convert.tokenizer import TOKENIZER_FILES
 from jaxengine.model.spec import ModelSpec, ParameterSource, parameter_table
 

@@ -1,69 +1,24 @@
 """Parameters composed of checkpoint tensors: the bridge from a format's names to the engine's table.
 
-A `Recipe` says which tensors, seen in the table's layout and joined along one axis, make a parameter. Reading a slice
-of the parameter reads only that slice of each tensor. Everything is checked before the first read: a checkpoint with a
-missing, misshapen, non-floating or unexpected tensor never starts.
+Reading a slice of a parameter reads only the boxes of its recipe that the slice touches, and of each only the rows it
+needs. Everything is checked before the first read: a checkpoint with a missing, misshapen, non-floating or unexpected
+tensor never starts.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors
-from jaxengine.model.spec import ModelSpec, Parameter, parameter_table
+from convert.recipes import Part, Recipe
+from jaxengine.model.spec import ModelSpec, parameter_table
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 
-
-@dataclass(frozen=True)
-class Part:
-    tensor: str
-    stored: tuple[int, ...]  # shape in the checkpoint
-    view: tuple[int, ...]  # the same elements in the table's layout
-
-
-@dataclass(frozen=True)
-class Recipe:
-    parts: tuple[Part, ...]
-    axis: int  # parts are joined along it
-
-
-def identity(spec: ModelSpec) -> dict[str, Recipe]:
-    """Recipes of a checkpoint that already has the table's names and layout."""
-    table = parameter_table(spec)
-    return {name: Recipe((Part(name, p.shape, p.shape),), 0) for name, p in table.items()}
-
-
-def recipes(spec: ModelSpec, tensors: Mapping[str, tuple[str, ...]]) -> dict[str, Recipe]:
-    """Recipes from a family's names: `tensors["layers.{i}.qkv"] = ("…layers.{i}.q_proj.weight", …)`."""
-    named = {}
-    for name, parameter in parameter_table(spec).items():
-        layer = re.search(r"\d+", name)
-        number = layer.group() if layer else ""
-        sources = tensors[re.sub(r"\d+", "{i}", name, count=1)]
-        named[name] = _recipe(name.rsplit(".", 1)[-1], spec, parameter, [s.replace("{i}", number) for s in sources])
-    return named
-
-
-def _recipe(kind: str, spec: ModelSpec, parameter: Parameter, sources: list[str]) -> Recipe:
-    """Checkpoints keep one matrix [out, in] per projection; the table splits those two axes and joins projections."""
-    axis, extents = 0, [parameter.shape[0]]
-    if kind in ("qkv", "qkv_bias"):
-        axis, extents = 1, [spec.group, 1, 1]
-    elif kind in ("gate_up", "gate_up_bias"):
-        extents = [1, 1]
-    inputs = 3 if kind == "out" else 0 if kind.endswith(("_bias", "_norm")) else 1
-    parts = []
-    for source, extent in zip(sources, extents, strict=True):
-        view = (*parameter.shape[:axis], extent, *parameter.shape[axis + 1 :])
-        outputs = len(view) - inputs
-        stored = (math.prod(view[:outputs]), *([math.prod(view[outputs:])] if inputs else []))
-        parts.append(Part(source, stored, view))
-    return Recipe(tuple(parts), axis)
+Range = tuple[int, int]
 
 
 class ComposedSource:
@@ -89,30 +44,73 @@ class ComposedSource:
     def read(self, name: str, index: Index) -> np.ndarray:
         recipe, shape = self._recipes[name], self._shapes[name]
         full = (*index, *(slice(None) for _ in shape[len(index) :]))
-        ranges = [_bounds(cut, extent) for cut, extent in zip(full, shape, strict=True)]
-        pieces, offset = [], 0
-        for part in recipe.parts:
-            extent = part.view[recipe.axis]
-            first, last = (min(max(edge - offset, 0), extent) for edge in ranges[recipe.axis])
-            offset += extent
-            if first < last or len(recipe.parts) == 1:
-                cuts = [
-                    slice(first, last) if axis == recipe.axis else slice(*edges) for axis, edges in enumerate(ranges)
-                ]
-                pieces.append(self._tensors.read(part.tensor, part.view, tuple(cuts)))
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=recipe.axis)
+        wanted = [_bounds(cut, extent) for cut, extent in zip(full, shape, strict=True)]
+        if recipe.unit_rows:
+            rows = self._assemble(recipe, [wanted[0], (0, shape[1])])
+            return _unit_rows(rows)[:, slice(*wanted[1])]
+        return self._assemble(recipe, wanted)
+
+    def _assemble(self, recipe: Recipe, wanted: list[Range]) -> np.ndarray:
+        touched = [(part, common) for part in recipe.parts if (common := _overlap(part, wanted)) is not None]
+        if len(touched) == 1:
+            return self._read(*touched[0])
+        values: np.ndarray | None = None
+        for part, common in touched:
+            piece = self._read(part, common)
+            if values is None:
+                values = np.empty([last - first for first, last in wanted], piece.dtype)
+            at = [slice(low - origin, high - origin) for (low, high), (origin, _) in zip(common, wanted, strict=True)]
+            values[tuple(at)] = piece
+        assert values is not None  # the boxes of a recipe cover its parameter
+        return values
+
+    def _read(self, part: Part, common: list[Range]) -> np.ndarray:
+        """The elements of `part` in the ranges `common` of the parameter."""
+        cuts = [slice(low - start, high - start) for (low, high), start in zip(common, part.start, strict=True)]
+        outputs = len(part.shape) - part.inputs
+        if part.rows is None and not part.transposed:
+            return self._tensors.read(part.tensor, part.shape, tuple(cuts))
+        rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows
+        rows = rows.reshape(part.shape[:outputs])[tuple(cuts[:outputs])]
+        span = slice(int(rows.min()), int(rows.max()) + 1)
+        block = self._rows(part, span, tuple(cuts[outputs:]))
+        picked: np.ndarray = block[rows - span.start]
+        return picked
+
+    def _rows(self, part: Part, span: slice, inner: Index) -> np.ndarray:
+        """Stored rows `span`, each cut to `inner` of its elements: [rows, …]."""
+        trailing = part.shape[len(part.shape) - part.inputs :]
+        count = math.prod(part.stored) // math.prod(trailing)
+        if part.transposed:
+            return np.moveaxis(self._tensors.read(part.tensor, (*trailing, count), (*inner, span)), -1, 0)
+        return self._tensors.read(part.tensor, (count, *trailing), (span, *inner))
 
 
-def _bounds(cut: slice, extent: int) -> tuple[int, int]:
+def _bounds(cut: slice, extent: int) -> Range:
     start, stop, step = cut.indices(extent)
     if step != 1 or stop <= start:
         raise CheckpointError(f"slice {cut} of an axis of {extent} must be a non-empty contiguous range")
     return start, stop
 
 
+def _overlap(part: Part, wanted: list[Range]) -> list[Range] | None:
+    """What of `wanted` lies in the box of `part`."""
+    common = [
+        (max(low, start), min(high, start + extent))
+        for (low, high), start, extent in zip(wanted, part.start, part.shape, strict=True)
+    ]
+    return common if all(low < high for low, high in common) else None
+
+
+def _unit_rows(values: np.ndarray) -> np.ndarray:
+    """Rows [n, width] divided by their length, as torch's `normalize` does."""
+    length = np.linalg.norm(values.astype(np.float32), axis=1, keepdims=True)
+    return (values / np.maximum(length, 1e-12)).astype(values.dtype)
+
+
 def _check(tensors: Tensors, recipes: Mapping[str, Recipe], ignore: tuple[str, ...]) -> None:
     parts = [part for recipe in recipes.values() for part in recipe.parts]
-    missing = [part.tensor for part in parts if part.tensor not in tensors]
+    missing = list(dict.fromkeys(part.tensor for part in parts if part.tensor not in tensors))
     if missing:
         raise CheckpointError(f"checkpoint lacks {_several(missing)}")
     for part in parts:

@@ -1,8 +1,7 @@
 """A checkpoint's configuration, read as data: typed, bounded, with every failure naming file and key.
 
 Nothing in it is executed or resolved to code: `auto_map` and keys that start with an underscore are dropped, unknown
-keys are ignored. Both spellings in use are read here and nowhere else: transformers 5 writes `rope_parameters` and
-`dtype`, earlier ones `rope_theta`, `rope_scaling` and `torch_dtype`.
+keys are ignored.
 """
 
 import json
@@ -10,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from convert.errors import CheckpointError
-from jaxengine.model.spec import Rope, RopeKind
 
 MAX_BYTES = 16 * 2**20
-ROPE_KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -47,10 +44,14 @@ class Config:
     def get(self, key: str) -> Any:
         return self.values.get(key)
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def spelled(self, *keys: str) -> str:
+        """The first of `keys` that is there; the first of all where none is."""
+        return next((key for key in keys if self.get(key) is not None), keys[0])
+
+    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         value = self._present(key, default)
-        if type(value) is not int or not 0 < value < 2**31:
-            raise self.error(key, "must be a positive integer")
+        if type(value) is not int or not least <= value < 2**31:
+            raise self.error(key, "must be a positive integer" if least else "must be an integer, not negative")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -87,65 +88,3 @@ class Config:
         if value is None and default is None:
             raise CheckpointError(f"{self.where}: {key} is missing")
         return default if value is None else value
-
-
-def rope(config: Config, default_theta: float = 10000.0) -> Rope:
-    """Rotary positions from either spelling. A legacy `rope_scaling` wins where both are there, as in transformers."""
-    fields = config.section("rope_scaling") or config.section("rope_parameters") or Config({}, config.where)
-    kind = fields.text("rope_type", fields.text("type", "default"))
-    known = next((name for name in ROPE_KINDS if name == kind), None)
-    if known is None:
-        raise fields.error(
-            "rope_type" if fields.get("rope_type") else "type", f"must be one of {', '.join(ROPE_KINDS)}"
-        )
-    if (fields.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1) != 1:
-        raise CheckpointError(f"{config.where}: partial_rotary_factor other than 1 is not supported")
-    theta = fields.number("rope_theta", config.number("rope_theta", default_theta))
-    if theta == 0:
-        raise config.error("rope_theta", "must be positive")
-    if known == "default":
-        return Rope(theta=theta)
-    positions = config.integer("max_position_embeddings")
-    trained = config.integer("original_max_position_embeddings", positions)
-    original = positions if known == "dynamic" else fields.integer("original_max_position_embeddings", trained)
-    factor = fields.number("factor", positions / original if known == "yarn" else None)
-    if factor < 1:
-        raise fields.error("factor", "must be at least 1")
-    if known == "llama3":
-        low, high = fields.number("low_freq_factor"), fields.number("high_freq_factor")
-        if not 0 < low < high:
-            raise fields.error("low_freq_factor", f"must be positive and below high_freq_factor {high}")
-        return Rope(known, theta, factor, original, low_freq_factor=low, high_freq_factor=high)
-    if known == "yarn":
-        return _yarn(fields, theta, factor, original)
-    return Rope(known, theta, factor, original if known == "dynamic" else 0)
-
-
-def _yarn(fields: Config, theta: float, factor: float, original: int) -> Rope:
-    given = fields.get("attention_factor")
-    return Rope(
-        "yarn",
-        theta,
-        factor,
-        original,
-        beta_fast=fields.number("beta_fast", 32.0),
-        beta_slow=fields.number("beta_slow", 1.0),
-        truncate=fields.flag("truncate", True),
-        attention_factor=None if given is None else fields.number("attention_factor"),
-        mscale=fields.number("mscale", 0.0),
-        mscale_all_dim=fields.number("mscale_all_dim", 0.0),
-    )
-
-
-def longest(config: Config, rope: Rope) -> int:
-    """Positions the model may use: what it was trained for, stretched where its rotary scaling says so.
-
-    For linear scaling checkpoints disagree whether `max_position_embeddings` is the stretched length; those that mean
-    the trained one say `max_sequence_length` too (Vicuna 16k).
-    """
-    positions = config.integer("max_position_embeddings")
-    if rope.kind == "linear":
-        return max(positions, config.integer("max_sequence_length", positions))
-    if rope.kind in ("dynamic", "yarn"):
-        return max(positions, int(rope.original_positions * rope.factor))
-    return positions

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxengine import sampling, steps
 from jaxengine.executables import Executables, Progress
 from jaxengine.model.decoder import Decoder
-from jaxengine.model.linear import Linear, input_major
+from jaxengine.model.embedding import Head
 from jaxengine.model.spec import ModelSpec
 from jaxengine.ops import paged_attention
 from jaxengine.options import Limits
@@ -76,10 +76,9 @@ class Compiler:
         self.shapes = shapes
         self.mesh = mesh
         self.platform = platform
-        decoder = Decoder(shapes.spec, parameters, platform, paged_attention(attention, mesh))
+        decoder = Decoder(shapes.spec, parameters, platform, partial(paged_attention, attention, mesh))
         self.backbone, self.leaves = steps.Backbone.split(decoder, shapes.page_size)
-        head_input_major = input_major(platform) and not shapes.spec.tied_head  # a tied head is read as the embedding
-        self.head = Linear(parameters["head"], None, inputs=1, input_major=head_input_major, flat=input_major(platform))
+        self.head = Head(shapes.spec, parameters.get, platform)
         self.everywhere = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Engine:
             limits.max_batch_size,
             limits.token_budget,
             model=f"{model.model_id}@{model.revision}",
-            prefix_cache=options.prefix_cache and spec.rope.by_position,
+            prefix_cache=options.prefix_cache and spec.by_position,
         )
         description = Description(
             model_id=model.model_id,

@@ -26,7 +26,7 @@ def weight_elements(spec: ModelSpec) -> int:
     """Elements of every matrix and vector that a step reads whole."""
     table = parameter_table(spec)
     sizes = {name: math.prod(parameter.shape) for name, parameter in table.items()}
-    return sum(sizes.values()) - (0 if spec.tied_head else sizes["embedding"])
+    return sum(sizes.values()) - (0 if spec.head.tied else sizes["embedding"])
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:

@@ -15,7 +15,7 @@ from jax import Array
 
 from jaxengine import sampling
 from jaxengine.model.decoder import Decoder, Layers
-from jaxengine.model.linear import Linear
+from jaxengine.model.embedding import Head
 from jaxengine.ops import AttentionBatch
 from jaxengine.sampling import Seats
 from jaxengine.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, unpack_rows
@@ -74,18 +74,18 @@ class Backbone:
         return layers, rooms._replace(table=table), packed_rows, drawn, hidden
 
 
-def draw_greedy(top: int, head: Linear, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:
+def draw_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:
     """For a step whose rows all want the model's own argmax: the new `last` and the packed result."""
-    sampled = sampling.greedy(head(hidden, jnp.dtype(jnp.float32)), top)
+    sampled = sampling.greedy(head(hidden), top)
     return _remember(last, unpack_rows(packed_rows), sampled.id), pack_sampled(sampled)
 
 
 def draw(
-    top: int, head: Linear, last: Array, seats: Seats, packed_rows: Array, hidden: Array
+    top: int, head: Head, last: Array, seats: Seats, packed_rows: Array, hidden: Array
 ) -> tuple[Array, Seats, Array]:
     """For a step where any row wants more: the new `last` and `seats`, and the packed result."""
     rows = unpack_rows(packed_rows)
-    sampled, seats = sampling.sample(head(hidden, jnp.dtype(jnp.float32)), rows, seats, top)
+    sampled, seats = sampling.sample(head(hidden), rows, seats, top)
     return _remember(last, rows, sampled.id), seats, pack_sampled(sampled)
 
 
@@ -109,13 +109,13 @@ def pack_sampled(sampled: sampling.Sampled) -> Array:
     )
 
 
-def score(top: int, head: Linear, hidden: Array, target: Array) -> Array:
+def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
     """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2N]."""
     tokens = hidden.shape[0]
     block = min(SCORE_BLOCK, tokens)
 
     def one_block(part: tuple[Array, Array]) -> Array:
-        logits = head(part[0], jnp.dtype(jnp.float32))  # [block, V]
+        logits = head(part[0])  # [block, V]
         logprob = jnp.take_along_axis(jax.nn.log_softmax(logits), part[1][:, None], axis=1)[:, 0]
         top_id, top_logprob = sampling.top_logprobs(logits, top)
         finite = jnp.isfinite(logits).all(axis=-1)

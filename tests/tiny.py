@@ -71,9 +71,13 @@ def write_tiny(directory: Path, name: str, *, dtype: str = "float32", seed: int 
     `overrides` replace configuration fields. The weights depend on `seed` and the configuration only.
     """
     fields = {"model_type": "llama", **BASE, **TINY[name], **overrides}
+    return write_model(directory / name, fields, dtype=dtype, seed=seed)
+
+
+def write_model(target: Path, fields: dict[str, Any], *, dtype: str = "float32", seed: int = 0) -> Path:
+    """Write the model that the configuration `fields` describe to `target`, with weights that all matter."""
     config = transformers.AutoConfig.for_model(**fields)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    target = directory / name
     redraw(model, seed).to(getattr(torch, dtype)).save_pretrained(target)
     tokenizer().save_pretrained(target)
     return target
@@ -86,17 +90,24 @@ def redraw(model: Any, seed: int = 0) -> Any:
     A tied model gets small embeddings and strong blocks; otherwise its argmax just repeats the last token.
     """
     generator = torch.Generator().manual_seed(seed)
-    tied = bool(model.config.tie_word_embeddings)
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     embedding_std, gain = (0.12, 2.0) if tied else (0.4, 1.3)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.ndim == 1:
+        if "norm" in name or parameter.ndim == 1:
             parameter.add_(0.2 * noise)
-        elif "embed_tokens" in name:
+        elif parameter is model.get_input_embeddings().weight:
             parameter.copy_(embedding_std * noise)
+        elif isinstance(_owner(model, name), torch.nn.Embedding):  # positions
+            parameter.copy_(0.4 * noise)
         else:
-            parameter.copy_(noise * gain / math.sqrt(parameter.shape[-1]))
+            inputs = parameter.shape[0 if isinstance(_owner(model, name), transformers.Conv1D) else -1]
+            parameter.copy_(noise * gain / math.sqrt(inputs))
     return model
+
+
+def _owner(model: Any, parameter: str) -> Any:
+    return model.get_submodule(parameter.rpartition(".")[0])
 
 
 @functools.cache

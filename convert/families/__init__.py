@@ -1,13 +1,65 @@
 """The families we can convert, by `model_type`."""
 
-from convert.composition import ComposedSource, recipes
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from convert.composition import ComposedSource
 from convert.config import Config
 from convert.errors import CheckpointError
-from convert.families.family import Family
+from convert.families.baichuan import baichuan
+from convert.families.bloom import BLOOM
+from convert.families.cohere import COHERE, COHERE2
+from convert.families.falcon import FALCON
+from convert.families.family import Family, observed, refuse_quantized
+from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
+from convert.families.gpt2 import GPT_BIGCODE, gpt2
+from convert.families.gpt_neo import GPT_NEO
+from convert.families.gpt_neox import GPT_NEOX
+from convert.families.gptj import CODEGEN, GPTJ
+from convert.families.granite import GRANITE
 from convert.families.llama import LLAMA, MISTRAL
-from convert.formats.tensors import Tensors
+from convert.families.mpt import MPT
+from convert.families.olmo2 import OLMO2
+from convert.families.opt import OPT
+from convert.families.phi import PHI, PHI3
+from convert.families.qwen import QWEN2, QWEN3
+from convert.families.stablelm import STABLELM
+from convert.families.starcoder2 import STARCODER2
+from convert.formats.tensors import Index, Tensors
+from convert.recipes import recipes
 
-FAMILIES: dict[str, Family] = {"llama": LLAMA, "mistral": MISTRAL}
+FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
+    "RefinedWeb": FALCON,
+    "RefinedWebModel": FALCON,
+    "baichuan": baichuan,
+    "bloom": BLOOM,
+    "codegen": CODEGEN,
+    "cohere": COHERE,
+    "cohere2": COHERE2,
+    "falcon": FALCON,
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
+    "gpt2": gpt2,
+    "gpt_bigcode": GPT_BIGCODE,
+    "gpt_neo": GPT_NEO,
+    "gpt_neox": GPT_NEOX,
+    "gptj": GPTJ,
+    "granite": GRANITE,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "mpt": MPT,
+    "olmo2": OLMO2,
+    "opt": OPT,
+    "phi": PHI,
+    "phi3": PHI3,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "stablelm": STABLELM,
+    "starcoder2": STARCODER2,
+}
 
 
 def compose(config: Config, tensors: Tensors) -> ComposedSource:
@@ -19,11 +71,46 @@ def compose(config: Config, tensors: Tensors) -> ComposedSource:
     model_type = config.text("model_type")
     if model_type not in FAMILIES:
         raise config.error("model_type", f"is not supported; supported are {', '.join(FAMILIES)}")
-    family = FAMILIES[model_type]
+    refuse_quantized(config)
+    chosen = FAMILIES[model_type]
+    family = chosen if isinstance(chosen, Family) else chosen(config)
+    renamed = Renamed(tensors, family.renames) if family.renames else tensors
     try:
-        spec = family.spec(config, tensors)
+        spec = observed(family.spec(config), family, renamed)
     except CheckpointError:
         raise
-    except ValueError as error:  # ModelSpec's and Rope's own checks name field, value and limit
+    except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
-    return ComposedSource(spec, tensors, recipes(spec, family.tensors), family.ignore)
+    return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), family.ignore)
+
+
+class Renamed:
+    """`Tensors` under names in which each of `renames` has replaced its first match."""
+
+    def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...]) -> None:
+        self._tensors = tensors
+        self._stored = {_renamed(name, renames): name for name in tensors}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._tensors.shape(self._stored[name])
+
+    def dtype(self, name: str) -> str:
+        return self._tensors.dtype(self._stored[name])
+
+    def where(self, name: str) -> str:
+        return self._tensors.where(self._stored[name])
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        return self._tensors.read(self._stored[name], view, index)
+
+
+def _renamed(name: str, renames: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name, count=1)
+    return name

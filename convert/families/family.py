@@ -1,39 +1,144 @@
-"""A family of checkpoints: how its configuration becomes a `ModelSpec` and its tensor names parameters."""
+"""A family of checkpoints: how its configuration becomes a `ModelSpec` and its tensor names parameters.
 
+What every family shares is here: sizes in all their spellings, windows, and what only the checkpoint can tell.
+"""
+
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from convert.config import Config
 from convert.formats.tensors import Tensors
-from jaxengine.model.spec import Activation, ModelSpec
+from convert.recipes import Layout, sources
+from convert.rope import FULL, SLIDING
+from jaxengine.model.spec import Activation, LayerKind, ModelSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 
 @dataclass(frozen=True)
 class Family:
     """`tensors[parameter]` are the checkpoint tensors of a parameter of `parameter_table`, `{i}` the layer's number.
 
-    Tensors whose names match `ignore` carry no weights: buffers that older libraries saved along.
+    A weight's bias is found under the weight's name with `.bias` for `.weight`. Names are first changed by `renames`,
+    regular expressions and what replaces their first match. Those that then match `ignore` carry no weights: buffers
+    that older libraries saved along.
     """
 
-    spec: Callable[[Config, Tensors], ModelSpec]
+    spec: Callable[[Config], ModelSpec]
     tensors: Mapping[str, tuple[str, ...]]
+    layout: Layout = field(default_factory=Layout)
+    renames: tuple[tuple[str, str], ...] = ()
     ignore: tuple[str, ...] = ()
 
 
-def activation(config: Config, key: str) -> Activation:
-    name = config.text(key, "silu")
+def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
+    """`spec` with the biases and the head that the checkpoint has.
+
+    Configurations are silent on most biases. What one does promise must be there; it is missed on loading.
+    """
+
+    def there(name: str) -> bool:
+        found = sources(family.tensors, name)
+        return bool(found) and found[0].replace("{h}", "0") in tensors
+
+    qk_norm = spec.attention.qk_norm
+    return replace(
+        spec,
+        norm=replace(spec.norm, bias=spec.norm.bias or there("layers.0.attention_norm_bias")),
+        attention=replace(
+            spec.attention, qk_norm=qk_norm and replace(qk_norm, bias=qk_norm.bias or there("layers.0.qk_norm_bias"))
+        ),
+        head=replace(spec.head, tied=spec.head.tied and not there("head"), bias=spec.head.bias or there("head_bias")),
+        qkv_bias=spec.qkv_bias or there("layers.0.qkv_bias"),
+        out_bias=spec.out_bias or there("layers.0.out_bias"),
+        mlp_bias=spec.mlp_bias or there("layers.0.gate_up_bias"),
+    )
+
+
+def sizes(config: Config, *, head_dim: int | None = None, positions: int | None = None, **fixed: int) -> dict[str, Any]:
+    """`ModelSpec`'s sizes, whatever the configuration calls them.
+
+    Args:
+        head_dim, positions: the family's own where the configuration has none.
+        fixed: sizes that are read elsewhere, or not at all.
+    """
+    width_key = config.spelled("hidden_size", "n_embd", "d_model", "n_embed")
+    hidden = config.integer(width_key)
+    heads = config.integer(config.spelled("num_attention_heads", "n_head", "n_heads", "num_heads"))
+    if head_dim is None and config.get("head_dim") is None and hidden % heads:
+        raise config.error(width_key, f"must be a multiple of num_attention_heads {heads}")
+    return {
+        "vocab_size": config.integer("vocab_size"),
+        "hidden_size": hidden,
+        "num_layers": config.integer(config.spelled("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
+        "num_heads": heads,
+        "num_kv_heads": config.integer(config.spelled("num_key_value_heads", "num_kv_heads", "n_head_kv"), heads),
+        "head_dim": config.integer("head_dim", head_dim or hidden // heads),
+        "ffn_size": config.integer(config.spelled(*FFN), 4 * hidden),
+        "max_positions": config.integer(config.spelled(*POSITIONS), positions),
+        **fixed,
+    }
+
+
+def activation(config: Config, default: str = "silu") -> Activation:
+    key = config.spelled("hidden_act", "activation_function", "activation")
+    return activation_named(config, key, config.text(key, default))
+
+
+def activation_named(config: Config, key: str, name: str) -> Activation:
     if name not in ACTIVATIONS:
         raise config.error(key, f"must be one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
+
+
+def window(config: Config, positions: int, default: int | None = None, key: str = "sliding_window") -> int:
+    """The sliding window, 0 where there is none or none that a text of `positions` tokens would notice."""
+    if config.values.get(key, default) is None:
+        return 0
+    size = config.integer(key, default)
+    return size if size < positions else 0
+
+
+def layer_kinds(
+    config: Config, count: int, full: LayerKind, sliding: LayerKind, slides: Callable[[int], bool]
+) -> tuple[LayerKind, ...]:
+    """The kind of each layer: as `layer_types` says, else `sliding` where `slides(layer)`. One kind is given once."""
+    types = config.get("layer_types")
+    if types is None:
+        types = [SLIDING if slides(layer) else FULL for layer in range(count)]
+    if not isinstance(types, list) or len(types) != count or not set(types) <= {FULL, SLIDING}:
+        raise config.error("layer_types", f"must name {FULL} or {SLIDING} for each of {count} layers")
+    kinds = tuple(sliding if kind == SLIDING else full for kind in types)
+    return kinds[:1] if len(set(kinds)) == 1 else kinds
+
+
+def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:
+    """One slope per head (Press et al. 2021, arXiv 2108.12409), a second series where heads are no power of two."""
+    whole = 2 ** math.floor(math.log2(heads))
+    first = [2 ** (-max_bias * (i + 1) / whole) for i in range(whole)]
+    second = [2 ** (-max_bias * (2 * i + 1) / (2 * whole)) for i in range(heads - whole)]
+    return tuple(float(np.float32(slope)) for slope in first + second)
+
+
+def refuse(config: Config, **wanted: Any) -> None:
+    """Refuses a configuration in which one of these keys is there with another value."""
+    for key, value in wanted.items():
+        if config.get(key) not in (None, value):
+            raise config.error(key, f"other than {value} is not supported")
 
 
 def refuse_quantized(config: Config) -> None:
@@ -41,11 +146,3 @@ def refuse_quantized(config: Config) -> None:
     if quantization is not None:
         method = quantization.get("quant_method")
         raise config.error("quantization_config", f"({method}) is not supported yet; use the unquantised checkpoint")
-
-
-def refuse_window(config: Config, default: int | None = None) -> None:
-    """A sliding window is refused where it would change an answer: attention here sees the whole text."""
-    window = config.values.get("sliding_window", default)
-    positions = config.integer("max_position_embeddings")
-    if window is not None and (type(window) is not int or window < positions):
-        raise config.error("sliding_window", f"is not supported yet below max_position_embeddings {positions}")

@@ -8,6 +8,8 @@ sharded axis with one that is not.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +47,12 @@ class Linear(nnx.Module):
         self.inputs = inputs
         self.first_input = 0 if input_major else len(weight.shape) - inputs
         self.flat = flat
+
+    @classmethod
+    def named(cls, name: str, get: Callable[[str], Any], platform: str, inputs: int = 1) -> "Linear":
+        """The product with parameter `name` as `platform` stores it, and its bias where there is one."""
+        cpu = input_major(platform)
+        return cls(get(name), get(f"{name}_bias"), inputs=inputs, input_major=cpu, flat=cpu)
 
     def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
         product = self._flat if self.flat else self._direct

@@ -1,7 +1,8 @@
 """Rotary position embeddings: the frequencies of each kind, and the rotation.
 
 Formulas: default Su et al. 2021 (arXiv 2104.09864); linear Chen et al. 2023 (2306.15595); dynamic NTK, as in
-transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071).
+transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071); longrope Ding et al. 2024
+(2402.13753).
 """
 
 import math
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.model.spec import Rope
+from jaxengine.model.switches import Rope
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
-    """f32 [dim/2], radians per position. For `dynamic`, those within the trained length."""
+    """f32 [dim/2], radians per position. For `dynamic` and `longrope`, before their stretching by length."""
     plain: np.ndarray = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if rope.kind == "linear":
         plain = plain / rope.factor
@@ -46,11 +47,13 @@ def _yarn(rope: Rope, plain: np.ndarray, dim: int) -> np.ndarray:
 
 
 def attention_factor(rope: Rope) -> float:
-    """What cos and sin are multiplied by; only yarn has one other than 1."""
-    if rope.kind != "yarn":
-        return 1.0
+    """What cos and sin are multiplied by; only yarn and longrope have one other than 1."""
     if rope.attention_factor is not None:
         return rope.attention_factor
+    if rope.kind == "longrope" and rope.factor > 1:
+        return math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_positions))
+    if rope.kind != "yarn":
+        return 1.0
 
     def mscale(weight: float) -> float:
         return 0.1 * weight * math.log(rope.factor) + 1 if rope.factor > 1 else 1.0
@@ -60,26 +63,35 @@ def attention_factor(rope: Rope) -> float:
     return mscale(1.0)
 
 
-def angles(rope: Rope, dim: int, position: Array, prompt_length: Array) -> tuple[Array, Array]:
+def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> tuple[Array, Array]:
     """cos and sin, f32 [T, dim/2], for tokens at `position` [T] of prompts of `prompt_length` [T].
 
-    `dynamic` depends on the length of the text when the token is processed, which is the prompt's length or, further
-    on, the token's own: transformers' rule under a cache, and independent of how the prompt was cut into chunks.
+    `dynamic` and `longrope` depend on the length of the text when the token is processed, which is the prompt's length
+    or, further on, the token's own: independent of how the prompt was cut into chunks. Under a cache transformers does
+    the same for `dynamic`; for `longrope` it computes the cache anew when a text outgrows the trained length.
     """
+    dim = rope.dim or head_dim
     frequency = jnp.asarray(inverse_frequencies(rope, dim))  # [dim/2]
+    length = jnp.maximum(position + 1, prompt_length)[:, None]  # [T, 1]
     if rope.kind == "dynamic":
-        length = jnp.maximum(jnp.maximum(position + 1, prompt_length), rope.original_positions)
-        stretch = rope.factor * length / rope.original_positions - (rope.factor - 1)  # [T]
+        longest = jnp.maximum(length, rope.original_positions)
+        stretch = rope.factor * longest / rope.original_positions - (rope.factor - 1)
         exponent = np.arange(0, dim, 2, dtype=np.float32) / (dim - 2)
-        frequency = frequency * stretch[:, None].astype(jnp.float32) ** -exponent  # [T, dim/2]
+        frequency = frequency * stretch.astype(jnp.float32) ** -exponent  # [T, dim/2]
+    elif rope.kind == "longrope":
+        short, long = (jnp.asarray(factors, jnp.float32) for factors in (rope.short_factors, rope.long_factors))
+        frequency = frequency / jnp.where(length > rope.original_positions, long, short)  # [T, dim/2]
     angle = position[:, None].astype(jnp.float32) * frequency
     factor = attention_factor(rope)
     return jnp.cos(angle) * factor, jnp.sin(angle) * factor
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotate the pairs (i, i + dim/2) of `x` [T, …, dim] by the angles of its token, in f32."""
-    shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
+    """Rotate the pairs (i, i + dim/2) of the first `dim` elements of `x` [T, …, D] by its token's angles, in f32."""
+    half = cos.shape[1]
+    shape = (cos.shape[0], *(1,) * (x.ndim - 2), half)
     cos, sin = cos.reshape(shape), sin.reshape(shape)
-    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
+    wide = x[..., : 2 * half].astype(jnp.float32)
+    low, high = wide[..., :half], wide[..., half:]
+    rotated = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
+    return rotated if x.shape[-1] == 2 * half else jnp.concatenate([rotated, x[..., 2 * half :]], axis=-1)

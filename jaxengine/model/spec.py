@@ -2,53 +2,59 @@
 
 `ModelSpec` says how the decoder computes, `parameter_table` which arrays it computes with. Nothing here imports JAX, so
 converters and the scheduler can read it anywhere. A family of checkpoints is mapped onto this by `convert/families`;
-this file knows no checkpoint format and no tensor name of another library.
+this file and `switches`, which it re-exports, know no checkpoint format and no tensor name of another library.
 """
 
 import dataclasses
 import json
+import types
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+from jaxengine.model.switches import (
+    Activation,
+    Attention,
+    Block,
+    Embedding,
+    Head,
+    LayerKind,
+    Norm,
+    NormKind,
+    QKNorm,
+    Rope,
+    RopeKind,
+)
 
-
-@dataclass(frozen=True)
-class Rope:
-    """Rotary positions, rotate-half pairing. The formulas of each kind are in `jaxengine/model/rope.py`."""
-
-    kind: RopeKind = "default"
-    theta: float = 10000.0
-    factor: float = 1.0
-    original_positions: int = 0  # trained length: dynamic, llama3, yarn
-    low_freq_factor: float = 1.0  # llama3
-    high_freq_factor: float = 4.0  # llama3
-    beta_fast: float = 32.0  # yarn
-    beta_slow: float = 1.0  # yarn
-    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
-    attention_factor: float | None = None  # yarn: multiplies cos and sin; None = derived from factor and mscale
-    mscale: float = 0.0  # yarn
-    mscale_all_dim: float = 0.0  # yarn
-
-    def __post_init__(self) -> None:
-        if self.theta <= 0 or self.factor <= 0:
-            raise ValueError(f"rope theta and factor must be positive, got {self.theta} and {self.factor}")
-        if self.kind in ("dynamic", "llama3", "yarn") and self.original_positions <= 0:
-            raise ValueError(f"rope kind {self.kind!r} needs original_positions")
-
-    @property
-    def by_position(self) -> bool:
-        """Whether a token's angles depend on its position alone; `dynamic` looks at the length of the prompt too."""
-        return self.kind != "dynamic"
+__all__ = [
+    "Activation",
+    "Attention",
+    "Block",
+    "Embedding",
+    "Head",
+    "LayerKind",
+    "ModelSpec",
+    "Norm",
+    "NormKind",
+    "Parameter",
+    "ParameterSource",
+    "QKNorm",
+    "Rope",
+    "RopeKind",
+    "parameter_count",
+    "parameter_table",
+]
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer: pre-norm, sequential residual, grouped-query attention, gated MLP."""
+    """A decoder-only transformer.
+
+    Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -58,10 +64,16 @@ class ModelSpec:
     head_dim: int
     ffn_size: int
     max_positions: int
-    norm_eps: float = 1e-5
-    rope: Rope = dataclasses.field(default_factory=Rope)
+    norm: Norm = field(default_factory=Norm)
+    block: Block = "sequential"
+    kinds: tuple[LayerKind, ...] = field(default_factory=lambda: (LayerKind(),))
+    attention: Attention = field(default_factory=Attention)
     activation: Activation = "silu"
-    tied_head: bool = False
+    gated: bool = True
+    embedding: Embedding = field(default_factory=Embedding)
+    head: Head = field(default_factory=Head)
+    final_norm: bool = True
+    residual_scale: float = 1.0
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -73,21 +85,62 @@ class ModelSpec:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} must be even to rotate")
+        if not 1 <= len(self.kinds) <= self.num_layers:
+            raise ValueError(f"{len(self.kinds)} kinds of layers for {self.num_layers} layers")
+        if self.attention.alibi and len(self.attention.alibi) != self.num_heads:
+            raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
+        for kind in self.kinds:
+            self._check_rope(kind)
+
+    def _check_rope(self, kind: LayerKind) -> None:
+        if kind.rope is None:
+            return
+        dim = kind.rope.dim or self.head_dim
+        if dim % 2:
+            raise ValueError(f"head_dim {dim} must be even to rotate")
+        if dim > self.head_dim:
+            raise ValueError(f"rope dim {dim} is more than head_dim {self.head_dim}")
+        for name in ("short_factors", "long_factors") if kind.rope.kind == "longrope" else ():
+            if len(getattr(kind.rope, name)) != dim // 2:
+                raise ValueError(f"rope {name} needs {dim // 2} entries, got {len(getattr(kind.rope, name))}")
 
     @property
     def group(self) -> int:
         """Query heads per key/value head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def embedding_width(self) -> int:
+        return self.embedding.width or self.hidden_size
+
+    @property
+    def by_position(self) -> bool:
+        """Whether keys and values depend on the tokens up to theirs alone, so that a prefix can be shared."""
+        return all(kind.rope is None or kind.rope.by_position for kind in self.kinds)
+
+    def kind(self, layer: int) -> LayerKind:
+        return self.kinds[layer % len(self.kinds)]
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSpec":
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**{**fields, "rope": Rope(**fields["rope"])})
+        """Raises ValueError, TypeError or KeyError where `text` is not what `to_json` writes."""
+        return _decode(cls, json.loads(text))  # type: ignore[no-any-return]
+
+
+def _decode(annotation: Any, value: Any) -> Any:
+    """JSON back to frozen dataclasses and tuples, by their type annotations."""
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation)
+        return annotation(**{name: _decode(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return tuple(_decode(arguments[0], item) for item in value)
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return None if value is None else _decode(arguments[0], value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -107,34 +160,73 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     """Every parameter of `spec`, by name, in forward order: the single source for init, sharding and loading.
 
     q, k and v are one array, grouped by key/value head: `qkv[j]` holds the `group` query heads that read kv head j,
-    then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly.
-    Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is up.
+    then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly. `qk_norm` is
+    laid out likewise, without the value. Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is
+    up; an MLP without a gate has `[1, ffn, hidden]`.
     """
-    hidden, kv, group, dim, ffn = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim, spec.ffn_size
-    table = {"embedding": Parameter((spec.vocab_size, hidden), ("vocab", "embed"))}
+    hidden, width = spec.hidden_size, spec.embedding_width
+    table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"))}
+    if width != hidden:
+        table["project_in"] = Parameter((hidden, width), ("embed", None), 1)
+    if spec.embedding.positions:
+        table["positions"] = Parameter((spec.max_positions, hidden), (None, "embed"))
+    if spec.embedding.norm:
+        table |= _norm("embedding_norm", spec)
     for i in range(spec.num_layers):
-        layer = {
-            "attention_norm": Parameter((hidden,), ("embed",)),
-            "qkv": Parameter((kv, group + 2, dim, hidden), ("kv_heads", None, None, "embed"), 1),
-            "qkv_bias": Parameter((kv, group + 2, dim), ("kv_heads", None, None)),
-            "out": Parameter((hidden, kv, group, dim), ("embed", "kv_heads", None, None), 3),
-            "out_bias": Parameter((hidden,), ("embed",)),
-            "mlp_norm": Parameter((hidden,), ("embed",)),
-            "gate_up": Parameter((2, ffn, hidden), (None, "ffn", "embed"), 1),
-            "gate_up_bias": Parameter((2, ffn), (None, "ffn")),
-            "down": Parameter((hidden, ffn), ("embed", "ffn"), 1),
-            "down_bias": Parameter((hidden,), ("embed",)),
-        }
-        absent = {
-            *(() if spec.qkv_bias else ("qkv_bias",)),
-            *(() if spec.out_bias else ("out_bias",)),
-            *(() if spec.mlp_bias else ("gate_up_bias", "down_bias")),
-        }
-        table |= {f"layers.{i}.{name}": parameter for name, parameter in layer.items() if name not in absent}
-    table["final_norm"] = Parameter((hidden,), ("embed",))
-    if not spec.tied_head:
-        table["head"] = Parameter((spec.vocab_size, hidden), ("vocab", "embed"), 1)
+        table |= {f"layers.{i}.{name}": parameter for name, parameter in _layer(spec).items()}
+    if spec.final_norm:
+        table |= _norm("final_norm", spec)
+    if width != hidden:
+        table["project_out"] = Parameter((width, hidden), (None, "embed"), 1)
+    if not spec.head.tied:
+        table["head"] = Parameter((spec.vocab_size, width), ("vocab", "embed"), 1)
+    if spec.head.bias:
+        table["head_bias"] = Parameter((spec.vocab_size,), ("vocab",))
     return table
+
+
+def _norm(name: str, spec: ModelSpec) -> dict[str, Parameter]:
+    vector = Parameter((spec.hidden_size,), ("embed",))
+    present = {name: spec.norm.weight, f"{name}_bias": spec.norm.bias}
+    return {key: vector for key, wanted in present.items() if wanted}
+
+
+def _layer(spec: ModelSpec) -> dict[str, Parameter]:
+    table = _norm("attention_norm", spec) | _attention(spec)
+    if spec.block == "sandwich":
+        table |= _norm("attention_post_norm", spec)
+    if spec.block != "parallel":
+        table |= _norm("mlp_norm", spec)
+    table |= _mlp(spec)
+    if spec.block == "sandwich":
+        table |= _norm("mlp_post_norm", spec)
+    return table
+
+
+def _attention(spec: ModelSpec) -> dict[str, Parameter]:
+    hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
+    heads = ("kv_heads", None, None)
+    norm, qk_norm = spec.attention.qk_norm, Parameter((kv, group + 1, dim), heads)
+    table = {
+        "qkv": Parameter((kv, group + 2, dim, hidden), (*heads, "embed"), 1),
+        "qkv_bias": Parameter((kv, group + 2, dim), heads) if spec.qkv_bias else None,
+        "qk_norm": qk_norm if norm else None,
+        "qk_norm_bias": qk_norm if norm and norm.bias else None,
+        "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
+        "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
+    }
+    return {name: parameter for name, parameter in table.items() if parameter}
+
+
+def _mlp(spec: ModelSpec) -> dict[str, Parameter]:
+    hidden, ffn, inner = spec.hidden_size, spec.ffn_size, 2 if spec.gated else 1
+    table = {
+        "gate_up": Parameter((inner, ffn, hidden), (None, "ffn", "embed"), 1),
+        "gate_up_bias": Parameter((inner, ffn), (None, "ffn")) if spec.mlp_bias else None,
+        "down": Parameter((hidden, ffn), ("embed", "ffn"), 1),
+        "down_bias": Parameter((hidden,), ("embed",)) if spec.mlp_bias else None,
+    }
+    return {name: parameter for name, parameter in table.items() if parameter}
 
 
 class ParameterSource(Protocol):

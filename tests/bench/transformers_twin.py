@@ -12,6 +12,8 @@ from jaxengine.model.spec import ParameterSource, parameter_table
 def twin(source: ParameterSource) -> Any:
     """A LlamaForCausalLM in f32 with sdpa attention. Only for specs with default rope and no biases."""
     spec = source.spec
+    rope = spec.kind(0).rope
+    assert rope is not None
     config = transformers.LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
@@ -21,9 +23,9 @@ def twin(source: ParameterSource) -> Any:
         num_key_value_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         max_position_embeddings=spec.max_positions,
-        rms_norm_eps=spec.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.rope.theta},
-        tie_word_embeddings=spec.tied_head,
+        rms_norm_eps=spec.norm.eps,
+        rope_parameters={"rope_type": "default", "rope_theta": rope.theta},
+        tie_word_embeddings=spec.head.tied,
     )
     model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="sdpa").eval()
     missing = model.load_state_dict(_state(source), strict=False).missing_keys

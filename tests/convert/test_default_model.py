@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from convert import default_model
 from convert.errors import UNREACHABLE, CheckpointError
 from convert.source import OpenModel, open_model
+from jaxengine.model.spec import LayerKind, Rope
 from tests.convert.tiny_gguf import write_tiny_gguf
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "smollm2_golden.json"
@@ -48,7 +49,7 @@ def test_its_shape_is_smollm2_135m(smollm2: OpenModel) -> None:
     spec = smollm2.source.spec
     assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (30, 9, 3, 64)
     assert (spec.vocab_size, spec.hidden_size, spec.ffn_size, spec.max_positions) == (49152, 576, 1536, 8192)
-    assert (spec.tied_head, spec.rope.theta, smollm2.source.dtype) == (True, 100000.0, "float32")
+    assert (spec.head.tied, spec.kinds, smollm2.source.dtype) == (True, (LayerKind(Rope(theta=100000.0)),), "float32")
     assert np.isfinite(smollm2.source.read("layers.29.qkv", ())).all()
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxengine.compiler import COMPILER_OPTIONS, Compiler, Shapes
 from jaxengine.loading import abstract_parameters
-from jaxengine.model.spec import ModelSpec, Rope
+from jaxengine.model.spec import LayerKind, ModelSpec, Rope
 from jaxengine.ops import choose
 from jaxengine.options import EngineOptions, derive_limits
 from jaxengine.sharding import make_mesh, replicated
@@ -30,7 +30,7 @@ LLAMA_8B = ModelSpec(
     head_dim=128,
     ffn_size=14336,
     max_positions=131072,
-    rope=Rope("llama3", 5e5, factor=8.0, original_positions=8192, low_freq_factor=1.0, high_freq_factor=4.0),
+    kinds=(LayerKind(Rope("llama3", 5e5, factor=8.0, original_positions=8192)),),
 )
 FOUR_LAYERS = dataclasses.replace(LLAMA_8B, num_layers=4)  # what holds for each of four layers holds for 32
 PAGES = 4096

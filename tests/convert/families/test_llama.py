@@ -14,7 +14,7 @@ from convert.config import Config
 from convert.errors import CheckpointError
 from convert.families import compose
 from convert.formats.safetensors import open_safetensors
-from jaxengine.model.spec import ModelSpec, Rope
+from jaxengine.model.spec import LayerKind, ModelSpec, Rope
 from tests.tiny import TINY, reference_logits
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
@@ -28,15 +28,21 @@ def spec_of(directory: Path, **changes: Any) -> ModelSpec:
     return compose(Config(kept, "config.json"), open_safetensors(directory)).spec
 
 
+def theta_of(spec: ModelSpec) -> float:
+    (kind,) = spec.kinds
+    assert kind.rope is not None
+    return kind.rope.theta
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_the_spec_says_what_transformers_computes_with(name: str, tiny: Callable[[str], Path]) -> None:
     spec, config = spec_of(tiny(name)), transformers.AutoConfig.from_pretrained(tiny(name))
-    rope = config.rope_parameters
+    rope, (kind,) = config.rope_parameters, spec.kinds
     assert (spec.vocab_size, spec.hidden_size, spec.num_layers) == (320, 64, 2)
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (4, config.num_key_value_heads, config.head_dim)
-    assert (spec.ffn_size, spec.norm_eps, spec.tied_head) == (96, 1e-5, config.tie_word_embeddings)
-    assert (spec.rope.kind, spec.rope.theta) == (rope["rope_type"], rope["rope_theta"])
-    assert spec.rope.factor == rope.get("factor", 1.0)
+    assert (spec.ffn_size, spec.norm.eps, spec.head.tied) == (96, 1e-5, config.tie_word_embeddings)
+    assert kind.rope and (kind.rope.kind, kind.rope.theta) == (rope["rope_type"], rope["rope_theta"])
+    assert kind.rope.factor == rope.get("factor", 1.0)
     assert spec.qkv_bias == spec.out_bias == getattr(config, "attention_bias", False)
     assert spec.mlp_bias == getattr(config, "mlp_bias", False)
 
@@ -54,7 +60,7 @@ def test_the_spec_says_what_transformers_computes_with(name: str, tiny: Callable
 )
 def test_old_and_new_spellings_give_equal_specs(name: str, scaling: Any, tiny: Callable[[str], Path]) -> None:
     new = spec_of(tiny(name))
-    old = spec_of(tiny(name), rope_parameters=..., dtype=..., rope_theta=new.rope.theta, rope_scaling=scaling)
+    old = spec_of(tiny(name), rope_parameters=..., dtype=..., rope_theta=theta_of(new), rope_scaling=scaling)
     assert old == new
 
 
@@ -67,8 +73,8 @@ def test_absent_keys_take_transformers_defaults(tiny: Callable[[str], Path]) -> 
         "hidden_act": ...,
     }
     spec = spec_of(tiny("llama"), **absent, tie_word_embeddings=...)
-    assert (spec.rope, spec.norm_eps, spec.num_kv_heads, spec.head_dim) == (Rope(), 1e-6, 4, 16)
-    assert (spec.activation, spec.tied_head) == ("silu", False)
+    assert (spec.kinds, spec.norm.eps, spec.num_kv_heads, spec.head_dim) == ((LayerKind(Rope()),), 1e-6, 4, 16)
+    assert (spec.activation, spec.head.tied) == ("silu", False)
 
 
 def test_yarn_options_are_read(tiny: Callable[[str], Path]) -> None:
@@ -76,7 +82,7 @@ def test_yarn_options_are_read(tiny: Callable[[str], Path]) -> None:
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "attention_factor": 1.25, **YARN, **options}
     expected = Rope("yarn", 1e4, 8.0, 16, beta_fast=20, beta_slow=2, truncate=False, attention_factor=1.25)
     spec = spec_of(tiny("llama_yarn"), rope_parameters=rope)
-    assert spec.rope == Rope(**{**vars(expected), "mscale": 0.7, "mscale_all_dim": 0.9})
+    assert spec.kinds == (LayerKind(Rope(**{**vars(expected), "mscale": 0.7, "mscale_all_dim": 0.9})),)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +121,22 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
     save_file(load_file(path) | {"lm_head.weight": head}, path, metadata={"format": "pt"})
     assert np.abs(reference_logits(directory, ids) - tied).max() > 0.1
     source = compose(Config.load(directory / "config.json"), open_safetensors(directory))
-    assert not source.spec.tied_head
+    assert not source.spec.head.tied
     np.testing.assert_array_equal(source.read("head", ()), head)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type is not supported; supported are llama, mistral, got 'mamba'"),
+        ({"model_type": "mamba"}, "model_type is not supported; supported are .*llama, mistral.*, got 'mamba'"),
         ({"model_type": ...}, "model_type is missing"),
         ({"hidden_act": "xielu"}, "hidden_act must be one of silu, .*, got 'xielu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\) is not supported"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type must be one of default, .*, got 'longrope'"),
-        ({"rope_scaling": {"type": "su"}}, "type must be one of default, .*, got 'su'"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor other than 1 is not supported"),
+        ({"rope_parameters": {"rope_type": "ntk"}}, "rope_type must be one of default, .*, got 'ntk'"),
+        ({"rope_scaling": {"type": "ntk"}}, "type must be one of default, .*, got 'ntk'"),
+        ({"rope_scaling": {"type": "su"}}, "short_factor must be a list of at most 1024 numbers, got 'None'"),
+        ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor must be in \(0, 1\], got '1.5'"),
+        ({"partial_rotary_factor": 0.3, "head_dim": 10}, "rope dim 3 must be even"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"type": "linear", "factor": "4"}}, "factor must be a finite number, not negative, got '4'"),
@@ -152,11 +160,15 @@ def test_what_is_not_implemented_is_refused_by_name(
         spec_of(tiny("llama"), **changes)
 
 
-@pytest.mark.parametrize("window", [8, 127, ..., "8"])
-def test_a_window_that_would_matter_is_refused(window: Any, tiny: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("window", "expected"), [(8, 8), (127, 127), (..., 4096)])
+def test_a_window_that_matters_is_of_every_layer(window: Any, expected: int, tiny: Callable[[str], Path]) -> None:
     changes = {"sliding_window": window, "max_position_embeddings": 8192 if window is ... else 128}
-    with pytest.raises(CheckpointError, match="sliding_window is not supported yet below max_position_embeddings"):
-        spec_of(tiny("mistral_full"), **changes)
+    assert [kind.window for kind in spec_of(tiny("mistral_full"), **changes).kinds] == [expected]
+
+
+def test_a_window_that_is_no_number_is_refused(tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(CheckpointError, match="sliding_window must be a positive integer, got '8'"):
+        spec_of(tiny("mistral_full"), sliding_window="8")
 
 
 @pytest.mark.parametrize("window", [None, 128, 4096])

@@ -65,7 +65,7 @@ def test_quantised_parameters_are_close_to_the_original(kind: str, tiny: Callabl
 
 def test_llama3_scaling_is_recovered_from_its_factors(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     path = write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", extra={"rope_freqs.weight": llama3_factors(32.0)})
-    rope = open_file(path).spec.rope
+    rope = open_file(path).spec.kinds[0].rope
     assert (rope.kind, rope.factor, rope.original_positions) == ("llama3", 32.0, 8192)
     assert (rope.low_freq_factor, rope.high_freq_factor) == (1.0, 4.0)
 
@@ -81,7 +81,7 @@ def test_linear_and_yarn_scaling_are_read(tiny: Callable[[str], Path], tmp_path:
     linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
     yarn = {**linear, "llama.rope.scaling.type": "yarn", "llama.rope.scaling.original_context_length": 32}
     for metadata, expected in ((linear, ("linear", 4.0, 0)), (yarn, ("yarn", 4.0, 32))):
-        rope = open_file(write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", metadata=metadata)).spec.rope
+        rope = open_file(write_tiny_gguf(tiny("llama"), tmp_path / "x.gguf", metadata=metadata)).spec.kinds[0].rope
         assert (rope.kind, rope.factor, rope.original_positions) == expected
 
 
@@ -89,9 +89,8 @@ def test_linear_and_yarn_scaling_are_read(tiny: Callable[[str], Path], tmp_path:
     ("metadata", "message"),
     [
         ({"llama.expert_count": 8}, "expert_count is not supported yet, got '8'"),
-        ({"llama.attention.sliding_window": 16}, "sliding_window is not supported yet"),
         ({"llama.rope.dimension_count": 8}, "rope.dimension_count must be the head's size 16"),
-        ({"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 2.0}, "rope_type must be one of"),
+        ({"llama.rope.scaling.type": "ntk", "llama.rope.scaling.factor": 2.0}, "rope_type must be one of"),
         ({"llama.block_count": 0}, "block_count must be a positive integer"),
         ({"llama.attention.head_count": "four"}, "attention.head_count must be a positive integer, got 'four'"),
     ],
@@ -135,4 +134,5 @@ def llama3_factors(factor: float, theta: float = 10000.0, dim: int = 16) -> np.n
 
 def with_f32_eps(source: ComposedSource) -> ModelSpec:
     """GGUF keeps floats in 32 bits."""
-    return dataclasses.replace(source.spec, norm_eps=float(np.float32(source.spec.norm_eps)))
+    norm = dataclasses.replace(source.spec.norm, eps=float(np.float32(source.spec.norm.eps)))
+    return dataclasses.replace(source.spec, norm=norm)

@@ -1,0 +1,78 @@
+"""GPT-2, and what kept its names: StarCoder's GPT-BigCode, and SantaCoder as it was first published.
+
+All have learned positions. GPT-2 and SantaCoder store matrices `[in, out]`; the code models share one key/value head.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from convert.config import Config
+from convert.families.family import Family, activation, refuse, sizes
+from convert.recipes import Layout
+from jaxengine.model.spec import Embedding, Head, LayerKind, ModelSpec, Norm
+
+LAYER = "transformer.h.{i}."
+TENSORS = {
+    "embedding": ("transformer.wte.weight",),
+    "positions": ("transformer.wpe.weight",),
+    "layers.{i}.attention_norm": (LAYER + "ln_1.weight",),
+    "layers.{i}.qkv": (LAYER + "attn.c_attn.weight",),
+    "layers.{i}.out": (LAYER + "attn.c_proj.weight",),
+    "layers.{i}.mlp_norm": (LAYER + "ln_2.weight",),
+    "layers.{i}.gate_up": (LAYER + "mlp.c_fc.weight",),
+    "layers.{i}.down": (LAYER + "mlp.c_proj.weight",),
+    "final_norm": ("transformer.ln_f.weight",),
+    "head": ("lm_head.weight",),
+}
+SANTACODER_TENSORS = {**TENSORS, "layers.{i}.qkv": (LAYER + "attn.q_attn.weight", LAYER + "attn.kv_attn.weight")}
+PREFIX = ((r"^(?!transformer\.|lm_head\.)", "transformer."),)  # files of the bare model have none
+BUFFERS = (r"\.attn\.(masked_)?bias$",)
+
+
+def gpt_spec(config: Config, *, positions: int, kv_heads: int = 0, act: str = "gelu_new", **switches: Any) -> ModelSpec:
+    """LayerNorm, a plain MLP and learned positions, with other `switches` of `ModelSpec`.
+
+    Args:
+        positions, act: defaults where the configuration is silent.
+        kv_heads: how many key/value heads; 0 is as many as queries have.
+    """
+    refuse(config, add_cross_attention=False)
+    fields = sizes(config, positions=positions)
+    ready = {
+        "num_kv_heads": kv_heads or fields["num_heads"],
+        "norm": Norm("layer", config.number("layer_norm_epsilon", 1e-5)),
+        "kinds": (LayerKind(rope=None),),
+        "activation": activation(config, act),
+        "gated": False,
+        "embedding": Embedding(positions=True),
+        "head": Head(tied=config.flag("tie_word_embeddings", True)),
+    }
+    return ModelSpec(**{**fields, **ready, **switches})
+
+
+def _gpt2(config: Config) -> ModelSpec:
+    spec = gpt_spec(config, positions=1024)
+    scale = spec.head_dim**-0.5 if config.flag("scale_attn_weights", True) else 1.0
+    if config.flag("scale_attn_by_inverse_layer_idx", False):
+        kinds = tuple(LayerKind(rope=None, scale=scale / (i + 1)) for i in range(spec.num_layers))
+        return replace(spec, kinds=kinds)
+    return replace(spec, kinds=(LayerKind(rope=None, scale=scale),))
+
+
+def _santacoder(config: Config) -> ModelSpec:
+    return gpt_spec(config, positions=2048, kv_heads=1)
+
+
+def _gpt_bigcode(config: Config) -> ModelSpec:
+    heads = 1 if config.flag("multi_query", True) else 0
+    return gpt_spec(config, positions=1024, kv_heads=heads, act="gelu_pytorch_tanh")
+
+
+def gpt2(config: Config) -> Family:
+    """SantaCoder calls itself GPT-2, too."""
+    if config.get("attention_head_type") == "multiquery":
+        return Family(_santacoder, SANTACODER_TENSORS, Layout(transposed=True), PREFIX, BUFFERS)
+    return Family(_gpt2, TENSORS, Layout(transposed=True), PREFIX, BUFFERS)
+
+
+GPT_BIGCODE = Family(_gpt_bigcode, TENSORS, Layout(qkv="grouped"), PREFIX, BUFFERS)

@@ -1,0 +1,56 @@
+"""The two ends of a decoder: token ids to the residual stream, hidden states to logits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jaxengine.model.linear import Linear, input_major
+from jaxengine.model.norm import Norm
+from jaxengine.model.spec import ModelSpec
+
+
+class Embedding(nnx.Module):
+    """ids [T] at positions [T] → [T, hidden]."""
+
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str) -> None:
+        self.rows = nnx.Param(get("embedding"))
+        self.scale = spec.embedding.scale
+        projected = spec.embedding_width != spec.hidden_size
+        self.project = Linear.named("project_in", get, platform) if projected else None
+        self.positions = nnx.Param(get("positions")) if spec.embedding.positions else None
+        self.norm = Norm.named("embedding_norm", spec.norm, get) if spec.embedding.norm else None
+
+    def __call__(self, ids: Array, position: Array) -> Array:
+        x = self.rows[...][ids]  # [T, width]
+        if self.scale != 1:
+            x = x * jnp.asarray(self.scale, x.dtype)  # Gemma rounds the factor to the weights' type
+        if self.project is not None:
+            x = self.project(x)
+        if self.positions is not None:
+            x = x + self.positions[...][position]
+        return x if self.norm is None else self.norm(x)
+
+
+class Head(nnx.Module):
+    """Hidden states [T, hidden] → logits, f32 [T, vocab]."""
+
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str) -> None:
+        projected = spec.embedding_width != spec.hidden_size
+        self.project = Linear.named("project_out", get, platform) if projected else None
+        cpu = input_major(platform)
+        self.linear = Linear(  # a tied head is stored as the embedding is
+            get("head"), get("head_bias"), inputs=1, input_major=cpu and not spec.head.tied, flat=cpu
+        )
+        self.scale = spec.head.scale
+        self.softcap = spec.head.softcap
+
+    def __call__(self, hidden: Array) -> Array:
+        if self.project is not None:
+            hidden = self.project(hidden)
+        logits = self.linear(hidden, jnp.dtype(jnp.float32))
+        if self.scale != 1:
+            logits = logits * self.scale
+        return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits

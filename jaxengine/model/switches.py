@@ -1,0 +1,126 @@
+"""The switches of the decoder: every way in which one decoder-only family computes differently from another.
+
+Small frozen values that a `ModelSpec` is made of. They are compared, hashed and written as JSON; what they mean is in
+the module that computes with them. Nothing here imports JAX.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+NormKind = Literal["rms", "rms_plus_one", "layer"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+# Where a layer normalises (n, and p where there are two) around its branches f, attention and MLP:
+#   sequential      x + f(n(x)), one branch after the other
+#   sandwich        x + p(f(n(x)))
+#   branch_norm     x + n(f(x))
+#   post_norm       n(x + f(x))
+#   parallel        x + attention(n(x)) + mlp(n(x)), with one norm
+#   parallel_norms  the same with two
+Block = Literal["sequential", "sandwich", "branch_norm", "post_norm", "parallel", "parallel_norms"]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """`rms_plus_one` multiplies by 1 + weight. A norm may come without weight, and without bias."""
+
+    kind: NormKind = "rms"
+    eps: float = 1e-5
+    weight: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eps < 0:
+            raise ValueError(f"norm eps must not be negative, got {self.eps}")
+
+
+@dataclass(frozen=True)
+class QKNorm:
+    """Of queries and keys before rotation: each head by itself, or all heads of a token together."""
+
+    kind: NormKind = "rms"
+    over: Literal["head", "projection"] = "head"
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions, rotate-half pairing. The formulas of each kind are in `jaxengine/model/rope.py`."""
+
+    kind: RopeKind = "default"
+    theta: float = 10000.0
+    factor: float = 1.0
+    original_positions: int = 0  # trained length: dynamic, llama3, yarn, longrope
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
+    attention_factor: float | None = None  # yarn, longrope: multiplies cos and sin; None = derived from factor
+    mscale: float = 0.0  # yarn
+    mscale_all_dim: float = 0.0  # yarn
+    short_factors: tuple[float, ...] = ()  # longrope: divisors of each frequency up to the trained length
+    long_factors: tuple[float, ...] = ()  # longrope: and beyond it
+    dim: int = 0  # how many of a head's first dimensions rotate; 0 = all
+
+    def __post_init__(self) -> None:
+        if self.theta <= 0 or self.factor <= 0:
+            raise ValueError(f"rope theta and factor must be positive, got {self.theta} and {self.factor}")
+        if self.kind in ("dynamic", "llama3", "yarn", "longrope") and self.original_positions <= 0:
+            raise ValueError(f"rope kind {self.kind!r} needs original_positions")
+        if self.dim < 0 or self.dim % 2:
+            raise ValueError(f"rope dim {self.dim} must be even and not negative")
+
+    @property
+    def by_position(self) -> bool:
+        """Whether a token's angles depend on its position alone, or on the length of the prompt too."""
+        return self.kind not in ("dynamic", "longrope")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What may differ from layer to layer. Layers of one kind are traced once, so there should be few."""
+
+    rope: Rope | None = field(default_factory=Rope)
+    window: int = 0  # keys that a query sees, its own included; 0 = all
+    scale: float | None = None  # of query · key; None = head_dim ** -0.5
+
+    def __post_init__(self) -> None:
+        if self.window < 0:
+            raise ValueError(f"window must not be negative, got {self.window}")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What all layers' attention shares.
+
+    alibi: one slope per query head; score(i, j) gets slope x j, after scaling. Empty = none.
+    softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
+    clip: queries, keys and values are clamped to [-clip, clip] as they are projected; 0 = none.
+    """
+
+    qk_norm: QKNorm | None = None
+    alibi: tuple[float, ...] = ()
+    softcap: float = 0.0
+    clip: float = 0.0
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Rows of `width` (0 = hidden_size), scaled, projected to hidden_size, plus learned positions, normalised."""
+
+    width: int = 0
+    scale: float = 1.0
+    positions: bool = False
+    norm: bool = False
+
+
+@dataclass(frozen=True)
+class Head:
+    """Hidden states to logits: softcap(scale x (head · hidden + bias)). A tied head is the embedding."""
+
+    tied: bool = False
+    bias: bool = False
+    scale: float = 1.0
+    softcap: float = 0.0

@@ -1,0 +1,52 @@
+"""Every family's tiny checkpoint computes what its reference computes, in f32 within 1e-3, however its text was cut."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.config import Config
+from convert.families import compose
+from convert.formats.safetensors import open_safetensors
+from tests.families.forward import Forward
+from tests.families.references import zoo_logits
+from tests.families.zoo import NAMES, write_zoo
+from tests.tiny import BOS, VOCAB
+
+PROMPT, CACHED, NEW = 24, 16, 12
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`zoo(name)` is the directory of that checkpoint; shared, so never written to."""
+    root = tmp_path_factory.mktemp("zoo")
+    return lambda name: root / name if (root / name).exists() else write_zoo(root, name)
+
+
+def prompt_of(name: str) -> list[int]:
+    return [BOS, *np.random.default_rng(sum(name.encode())).integers(4, VOCAB, PROMPT - 1).tolist()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_and_greedy_ids_are_the_reference_s(name: str, zoo: Callable[[str], Path]) -> None:
+    directory, ids = zoo(name), prompt_of(name)
+    source = compose(Config.load(directory / "config.json"), open_safetensors(directory))
+    model = Forward(source)
+    rows = list(model.prefill(0, ids, 0, PROMPT))
+    for position in range(PROMPT, PROMPT + NEW):
+        ids.append(int(rows[-1].argmax()))
+        rows.append(model.decode(0, ids[-1], position, PROMPT))
+    expected = zoo_logits(directory, ids)
+    assert np.ptp(expected, axis=1).min() > 0.5 and len(set(expected.argmax(-1))) > 2  # the checkpoint says something
+    np.testing.assert_allclose(np.stack(rows), expected, atol=1e-3)
+    assert ids[PROMPT:] == expected.argmax(-1)[PROMPT - 1 : -1].tolist()
+    behind_a_prefix_and_in_chunks(model, ids, expected)
+
+
+def behind_a_prefix_and_in_chunks(model: Forward, ids: list[int], expected: np.ndarray) -> None:
+    """The first page is the other sequence's; the rest comes in two chunks, cut inside a page."""
+    model.share(0, 1, CACHED // 16)
+    middle, end = CACHED + 9, len(ids)
+    rows = [model.prefill(1, ids[first:last], first, end) for first, last in ((CACHED, middle), (middle, end))]
+    np.testing.assert_allclose(np.concatenate(rows), expected[CACHED:], atol=1e-3)

@@ -1,0 +1,161 @@
+"""One tiny checkpoint for each way a family computes, with sizes that make it show.
+
+Prompts are longer than every window and every trained length below; head counts are no powers of two where slopes are
+concerned; configurations are in transformers' spelling. What transformers lacks is written here, with its own plain
+reference in `references.py`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from tests.tiny import BASE, BOS, EOS, PAD, VOCAB, redraw, tokenizer, write_model
+
+IDS = {"vocab_size": VOCAB, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+GPT = {**IDS, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+WINDOW = 7
+
+
+def _rope(kind: str = "default", **parameters: Any) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": 10000.0, **parameters}
+
+
+def _opt(**fields: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "ffn_dim": 80}
+    return {"model_type": "opt", **IDS, **sizes, "max_position_embeddings": 128, **fields}
+
+
+def _falcon(**fields: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
+    return {"model_type": "falcon", **IDS, **sizes, "bias": False, **fields}
+
+
+def _like_llama(model_type: str, **fields: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **BASE, "num_key_value_heads": 2, **fields}
+
+
+GEMMA3_ROPES = {
+    "sliding_attention": _rope(),
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+}
+LONGROPE = _rope(
+    "longrope",
+    partial_rotary_factor=0.75,
+    short_factor=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    long_factor=[1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
+    original_max_position_embeddings=16,
+)
+
+ZOO: dict[str, dict[str, Any]] = {
+    "bloom": {"model_type": "bloom", **IDS, "hidden_size": 48, "n_layer": 2, "n_head": 6},
+    "codegen": {"model_type": "codegen", **GPT, "n_embd": 128, "n_head": 8, "rotary_dim": 8, "n_ctx": 128},
+    "cohere": _like_llama("cohere", logit_scale=0.25),
+    "cohere_qk_norm": _like_llama("cohere", logit_scale=0.25, use_qk_norm=True),
+    "cohere2": _like_llama("cohere2", num_hidden_layers=4, logit_scale=0.25, sliding_window=WINDOW),
+    "falcon_7b": _falcon(num_attention_heads=4, multi_query=True, parallel_attn=True),
+    "falcon_11b": _falcon(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
+    "falcon_40b": _falcon(num_kv_heads=2, new_decoder_architecture=True),
+    "falcon_rw": _falcon(hidden_size=48, num_attention_heads=6, multi_query=False, parallel_attn=False, alibi=True)
+    | {"bias": True},
+    "galactica": _opt(activation_function="gelu", enable_bias=False, layer_norm_elementwise_affine=False),
+    "gemma": _like_llama("gemma", num_key_value_heads=1, head_dim=24),
+    "gemma2": _like_llama("gemma2", num_hidden_layers=3, head_dim=24, query_pre_attn_scalar=20, sliding_window=WINDOW)
+    | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
+    "gemma3_text": _like_llama("gemma3_text", num_hidden_layers=4, head_dim=24, query_pre_attn_scalar=20)
+    | {"sliding_window": WINDOW, "sliding_window_pattern": 3, "rope_parameters": GEMMA3_ROPES},
+    "gpt2": {"model_type": "gpt2", **GPT},
+    "gpt2_by_layer": {"model_type": "gpt2", **GPT, "scale_attn_by_inverse_layer_idx": True, "n_inner": 96},
+    "gpt2_unscaled": {"model_type": "gpt2", **GPT, "scale_attn_weights": False, "tie_word_embeddings": False},
+    "gpt_bigcode": {"model_type": "gpt_bigcode", **GPT, "multi_query": True},
+    "gpt_bigcode_mha": {"model_type": "gpt_bigcode", **GPT, "multi_query": False, "activation_function": "gelu"},
+    "gpt_neo": {"model_type": "gpt_neo", **IDS, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
+    | {"attention_types": [[["global", "local"], 1]], "window_size": WINDOW, "max_position_embeddings": 128},
+    "gpt_neox": {"model_type": "gpt_neox", **BASE, "rope_parameters": _rope(partial_rotary_factor=0.25)},
+    "gpt_neox_sequential": {"model_type": "gpt_neox", **BASE, "use_parallel_residual": False, "attention_bias": False}
+    | {"hidden_act": "gelu_new", "rope_parameters": _rope(partial_rotary_factor=1.0)},
+    "gptj": {"model_type": "gptj", **GPT, "rotary_dim": 8},
+    "granite": _like_llama("granite", embedding_multiplier=3.0, attention_multiplier=0.11, residual_multiplier=0.3)
+    | {"logits_scaling": 4.0},
+    "mistral": _like_llama("mistral", head_dim=24, sliding_window=WINDOW),
+    "mpt": {"model_type": "mpt", **IDS, "d_model": 48, "n_heads": 6, "n_layers": 2, "max_seq_len": 64}
+    | {"attn_config": {"clip_qkv": 2.0, "alibi": True}},
+    "olmo2": _like_llama("olmo2"),
+    "opt": _opt(),
+    "opt_350m": _opt(do_layer_norm_before=False, word_embed_proj_dim=32),
+    "phi": _like_llama("phi", num_key_value_heads=4, rope_parameters=_rope(partial_rotary_factor=0.5)),
+    "phi_qk_norm": _like_llama("phi", qk_layernorm=True, rope_parameters=_rope(partial_rotary_factor=0.25)),
+    "phi3": _like_llama("phi3", sliding_window=WINDOW),
+    "phi3_longrope": _like_llama("phi3", tie_word_embeddings=True, rope_parameters=LONGROPE)
+    | {"original_max_position_embeddings": 16},
+    "qwen2": _like_llama("qwen2", tie_word_embeddings=True),
+    "qwen2_window": _like_llama("qwen2", num_hidden_layers=3, use_sliding_window=True, sliding_window=WINDOW)
+    | {"max_window_layers": 1},
+    "qwen3": _like_llama("qwen3", head_dim=24),
+    "stablelm": _like_llama("stablelm", rope_parameters=_rope(partial_rotary_factor=0.25)),
+    "stablelm_12b": _like_llama("stablelm", use_qkv_bias=True, qk_layernorm=True, use_parallel_residual=True)
+    | {"rope_parameters": _rope(partial_rotary_factor=0.25)},
+    "starcoder2": _like_llama("starcoder2", sliding_window=WINDOW),
+}
+BAICHUAN: dict[str, dict[str, Any]] = {
+    "baichuan_7b": {"max_position_embeddings": 128, "hidden_size": 64, "num_attention_heads": 4},
+    "baichuan_13b": {"model_max_length": 128, "hidden_size": 48, "num_attention_heads": 6},
+    "baichuan2_13b": {"model_max_length": 128, "hidden_size": 48, "num_attention_heads": 6, "vocab_size": 125696},
+}
+SANTACODER = "santacoder"
+NAMES = (*ZOO, *BAICHUAN, SANTACODER)
+
+
+def write_zoo(directory: Path, name: str) -> Path:
+    """Write the checkpoint `name` of `NAMES` to `directory/name`, tokenizer included."""
+    target = directory / name
+    if name in BAICHUAN:
+        return _write_baichuan(target, BAICHUAN[name])
+    if name == SANTACODER:
+        return _write_santacoder(target)
+    return write_model(target, ZOO[name])
+
+
+def _write(target: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> Path:
+    target.mkdir()
+    save_file({name: values.contiguous() for name, values in tensors.items()}, target / "model.safetensors")
+    (target / "config.json").write_text(json.dumps({**IDS, **config}))
+    tokenizer().save_pretrained(target)
+    return target
+
+
+def _write_baichuan(target: Path, fields: dict[str, Any]) -> Path:
+    """A Llama whose q, k and v are packed, which is what Baichuan 7B is."""
+    config = {**BASE, **fields}
+    model = redraw(transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)), seed=3)
+    tensors = {name: values.clone() for name, values in model.state_dict().items()}
+    for layer in range(BASE["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}.self_attn."
+        tensors[prefix + "W_pack.weight"] = torch.cat([tensors.pop(f"{prefix}{x}_proj.weight") for x in "qkv"])
+    left_out = {"max_position_embeddings"} - set(fields)
+    kept = {key: value for key, value in config.items() if key not in left_out}
+    return _write(target, tensors, {"model_type": "baichuan", **kept})
+
+
+def _write_santacoder(target: Path) -> Path:
+    """The original layout of a GPT-BigCode model: q and kv apart, matrices [in, out]."""
+    model = redraw(santacoder_model(), seed=4)
+    tensors = {}
+    for name, values in model.state_dict().items():
+        stored = values.T if values.ndim == 2 and ".h." in name else values
+        if ".c_attn." in name:
+            tensors[name.replace("c_attn", "q_attn")] = stored[..., :64].clone()
+            tensors[name.replace("c_attn", "kv_attn")] = stored[..., 64:].clone()
+        elif name != "lm_head.weight":
+            tensors[name] = stored.clone()
+    custom = {"architectures": ["GPT2LMHeadCustomModel"], "attention_head_type": "multiquery"}
+    return _write(target, tensors, {**GPT, **custom, "model_type": "gpt2", "activation_function": "gelu_pytorch_tanh"})
+
+
+def santacoder_model() -> Any:
+    """The model, before its weights are drawn."""
+    config = transformers.GPTBigCodeConfig(**{**GPT, "multi_query": True})
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
