@@ -1,11 +1,6 @@
-"""TGI's routes: `/generate`, `/generate_stream`, `POST /`, `/info` and `/tokenize`.
+"""TGI's routes: `/generate`, `/generate_stream`, `POST /` and `/info`.
 
-Where they differ from TGI 3, each so that a correct client can't suffer from it:
-- a stream that fails before its first token gets a real status instead of a 200 with an error event;
-- every error is JSON;
-- stop strings are found anywhere, also inside a token, and `generated_text` ends exactly there;
-- text cut inside a character keeps everything before it, where TGI answers an empty string;
-- `max_new_tokens` beyond 1024 is exact.
+Where they differ from TGI 3, and why, is a table in `gateway/README.md`.
 """
 
 import time
