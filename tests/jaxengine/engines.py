@@ -55,11 +55,18 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 def ask(
-    number: int, ids: Sequence[int], *, salt: bytes = b"", timeout: float | None = None, **params: object
+    number: int,
+    ids: Sequence[int],
+    *,
+    salt: bytes = b"",
+    timeout: float | None = None,
+    queue_timeout: float | None = None,
+    **params: object,
 ) -> Request:
     """Request `number`: greedy and deaf to EOS unless `params` say otherwise."""
     chosen = {"temperature": 0, "seed": number, "ignore_eos": True, **params}
-    return Request(number, ids, SamplingParams(**chosen), salt=salt, timeout=timeout)  # type: ignore[arg-type]
+    wanted = SamplingParams(**chosen)  # type: ignore[arg-type]
+    return Request(number, ids, wanted, salt=salt, timeout=timeout, queue_timeout=queue_timeout)
 
 
 def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Answers:

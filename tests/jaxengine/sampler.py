@@ -51,7 +51,9 @@ def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> Seats:
             values = padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0).astype(np.float32)
             bans = padded([*eos, *params.stop_token_ids], sampling.BANS, vocab)
             ids = padded(sequence.tokens, LONGEST, vocab)
-            seats = take_seat(seats, slot, ids, sequence.prompt_length, len(sequence.tokens), (bias, values), bans)
+            rest = np.float32(-np.inf if params.only_biased else 0)
+            length, known = sequence.prompt_length, len(sequence.tokens)
+            seats = take_seat(seats, slot, ids, length, known, (bias, values), bans, rest)
     return seats
 
 

@@ -123,6 +123,13 @@ def test_logit_bias_is_added_to_the_named_ids(logits: np.ndarray) -> None:
     assert_same_distribution(processed(logits, rows), log_softmax(expected))
 
 
+def test_only_biased_leaves_the_ids_that_have_a_bias(logits: np.ndarray) -> None:
+    rows = [history(params(logit_bias={3: 0.0, 17: -2.0}, only_biased=True)) for _ in range(ROWS)]
+    expected = np.full_like(logits, -np.inf)
+    expected[:, 3], expected[:, 17] = logits[:, 3], logits[:, 17] - 2
+    assert_same_distribution(processed(logits, rows), log_softmax(expected))
+
+
 def test_before_min_tokens_neither_eos_nor_a_stop_id_can_be_drawn(logits: np.ndarray) -> None:
     young = [history(params(min_tokens=3, stop_token_ids=(40, 41)), PROMPT, [9, 9]) for _ in range(ROWS)]
     grown = [history(params(min_tokens=3, stop_token_ids=(40, 41)), PROMPT, [9, 9, 9]) for _ in range(ROWS)]
