@@ -10,8 +10,8 @@ Pallas' Triton back end is deprecated; nothing outside this package uses it. Onl
 0.10.0 to 0.12.0 are used: products are `lax.dot_general`, since `pl.dot` moved twice.
 
 Floors on an H200, per layer of Llama-3.1-8B (K 8, G 4, D 128, bf16), 4.3 TB/s and 790 TFLOP/s measured: decode moves
-4 KiB per cached token (128 rows of 1024 tokens: 512 MiB, 125 µs) and its products are 2 % of that time on the tensor
-cores even with 4 query rows padded to 16. Prefill of n tokens from 0 computes 4·32·128·n²/2 operations (2048 tokens:
+4 KiB per cached token (128 rows of 1024 tokens: 512 MiB, 125 µs) and its products take the tensor cores 9 % of that
+time, the 4 query rows being padded to 16. Prefill of n tokens from 0 computes 4·32·128·n²/2 operations (2048 tokens:
 34 GFLOP, 44 µs) and moves 4 + 16 KiB a token (42 MB, 10 µs).
 """
 
