@@ -64,6 +64,19 @@ class Options:
         values.one_of("auto", "float32", "float16", "bfloat16"),
         "of weights and activations; auto is the checkpoint's own on a GPU and float32 on a CPU",
     )
+    attention: str = option(
+        "auto",
+        values.one_of("auto", "reference", "triton", *TGI_ATTENTION),
+        "attention back end; auto is triton on an NVIDIA GPU and reference on a CPU, and so are TGI's names",
+    )
+    rope_scaling: str | None = option(
+        None, values.one_of("linear", "dynamic"), "stretch rotary positions for longer texts than the model is made for"
+    )
+    rope_factor: float | None = option(
+        None,
+        values.number(1, 1000),
+        "how many times longer; linear without --rope-scaling, which alone means 1",
+    )
     max_concurrent_requests: int = option(
         128, values.whole(1, 1_000_000), "sequences in work at once; a request beyond is answered 429"
     )
@@ -203,8 +216,6 @@ MISSING: Mapping[str, tuple[str, ...]] = {
     "speculate": ("0",),
     "kv_cache_dtype": (),
     "trust_remote_code": ("false",),
-    "rope_scaling": (),
-    "rope_factor": (),
     "ngrok": ("false",),
     "ngrok_authtoken": (),
     "ngrok_edge": (),

@@ -66,12 +66,17 @@ def load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
 def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     from convert.cache import cache_root
     from convert.source import open_model
+    from convert.stretch import stretch
 
     progress(f"fetching {arguments.model_id or 'the default model'}")
     model = open_model(arguments.model_id, arguments.revision, cache_dir=arguments.cache_dir)
+    if arguments.rope_scaling or arguments.rope_factor:
+        source = stretch(model.source, arguments.rope_scaling or "linear", arguments.rope_factor or 1.0)
+        model = dataclasses.replace(model, source=source)
     if arguments.model_name:
         model = dataclasses.replace(model, model_id=arguments.model_name)
     progress("starting the device")
+    os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(arguments.memory_fraction))  # read when JAX meets the device
     import jax
 
     from jaxengine.compile_cache import enable_compile_cache
@@ -86,7 +91,7 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
         max_batch_size=arguments.max_batch_size,
         dtype=arguments.dtype,
         tensor_parallel=arguments.tensor_parallel or jax.local_device_count(),
-        memory_fraction=arguments.memory_fraction,
+        attention=arguments.attention,
     )
     engine = Engine.load(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
     return Loaded(engine, model.directory)
@@ -111,7 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model-name", help="what the model is called, if not by its id")
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument("--cache-dir", type=Path, help="where downloads and conversions are kept")
+    parser.add_argument("--rope-scaling", choices=("linear", "dynamic"), help="how positions are stretched")
+    parser.add_argument("--rope-factor", type=float, help="by how much")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
+    parser.add_argument("--attention", default="auto", choices=("auto", "reference", "triton"))
     parser.add_argument("--tensor-parallel", type=int, default=1, help="devices to split the model over; 0 takes all")
     for name in ("max-total-tokens", "max-batch-prefill-tokens", "max-batch-total-tokens", "max-batch-size"):
         parser.add_argument(f"--{name}", type=int)
