@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.options import Options
+from gateway.options import TGI_ATTENTION, Options
 from jaxengine.rpc import transport
 
 NAMES = {

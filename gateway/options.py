@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 from gateway import values
 
+TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
+
 
 class UsageError(Exception):
     """A wrong option. The message names the option, the value and what would be right."""

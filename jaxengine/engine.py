@@ -75,6 +75,7 @@ class Engine:
         dtype = resolve_dtype(options, model.source.dtype, device.platform)
         platform, top = device.platform, min(options.max_top_logprobs, spec.vocab_size)
         attention = choose(options.attention, device, spec.head_dim, spec.group, dtype)
+        log.info("%s on %d x %s, attention by %s", dtype, mesh.size, device.device_kind, attention)
 
         def compiler(pages: int, parameters: dict[str, Any]) -> Compiler:
             shapes = Shapes(spec, limits, dtype, pages, options.page_size, top)

@@ -53,7 +53,7 @@ def pool_pages(
         budget = CPU_POOL_BYTES
     else:
         fixed = _fixed_bytes(spec, limits, dtype, mesh.size) + temporaries + RESERVED_BYTES
-        budget = int(_device_bytes(device) * options.memory_fraction) - fixed
+        budget = _device_bytes(device) - fixed
     fit = budget // page_bytes(spec, options.page_size, dtype, mesh.size) - 1
     wanted = options.max_batch_total_tokens
     pages = -(-wanted // options.page_size) if wanted is not None else min(fit, useful)
@@ -73,6 +73,7 @@ def _fixed_bytes(spec: ModelSpec, limits: Limits, dtype: str, devices: int) -> i
 
 
 def _device_bytes(device: jax.Device) -> int:
+    """What JAX may use of the device: the share that XLA_CLIENT_MEM_FRACTION gives it, three quarters by default."""
     stats = device.memory_stats()
     if not stats or "bytes_limit" not in stats:
         raise DoesNotFit(f"{device.device_kind} does not tell its memory size: set max_batch_total_tokens")

@@ -18,7 +18,6 @@ class EngineOptions:
     dtype: of weights, activations and cache.
     tensor_parallel: devices the model is split over.
     attention: the attention back end.
-    memory_fraction: of the device's memory, for weights, cache and temporaries together.
     """
 
     max_total_tokens: int | None = None
@@ -30,7 +29,6 @@ class EngineOptions:
     attention: str = "auto"
     page_size: int = 16
     prefix_cache: bool = True
-    memory_fraction: float = 0.9
     max_top_logprobs: int = 20
 
     def __post_init__(self) -> None:
@@ -42,8 +40,6 @@ class EngineOptions:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.page_size not in (16, 32, 64, 128):
             raise ValueError(f"page_size must be 16, 32, 64 or 128, got {self.page_size}")
-        if not 0 < self.memory_fraction <= 1:
-            raise ValueError(f"memory_fraction must be in (0, 1], got {self.memory_fraction}")
 
 
 @dataclass(frozen=True)

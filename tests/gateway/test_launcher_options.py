@@ -27,7 +27,7 @@ EXAMPLES = {
     "ssl_keyfile": __file__, "weights_cache_override": "/tmp", "cuda_graphs": "1,2,4", "env": "true",
     "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
     "watermark_gamma": "0.25", "watermark_delta": "4",
-    "rope_scaling": "dynamic", "rope_factor": "2",
+    "rope_scaling": "dynamic", "rope_factor": "2", "attention": "flashinfer",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name

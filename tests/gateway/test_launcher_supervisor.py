@@ -148,7 +148,7 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
     given = {
         "uds_path": Path("/s/engine.sock"), "parent_pid": 7, "model_id": "a/b", "revision": "r", "dtype": "float32",
         "tensor_parallel": 2, "max_total_tokens": 64, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 640,
-        "max_batch_size": 4, "cache_dir": Path("/c"), "memory_fraction": 0.5, "drain_seconds": 5.0,
+        "max_batch_size": 4, "cache_dir": Path("/c"), "memory_fraction": 0.5, "attention": "auto", "drain_seconds": 5.0,
     }  # fmt: skip
     assert given.items() <= parsed.items()
     assert not any("hush" in part for part in command)
