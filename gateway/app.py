@@ -16,9 +16,11 @@ from gateway.exposition import CONTENT_TYPE
 from gateway.guard import BodyGuard
 from gateway.logs import AccessLog
 from gateway.openai import routes as openai
+from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.plain import plain_error
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import routes as tgi
+from gateway.tgi.errors import RESPONSES as TGI_ERRORS
 from gateway.tgi.errors import TgiRoute
 
 pages = APIRouter(route_class=TgiRoute, include_in_schema=False)
@@ -35,8 +37,10 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
-    for router in (tgi.router, untagged.router, vertex.router, openai.router, openai.helpers, pages):
-        app.include_router(router, dependencies=guarded)
+    for router in (tgi.router, untagged.router, vertex.router, pages):
+        app.include_router(router, dependencies=guarded, responses=TGI_ERRORS)
+    for router in (openai.router, openai.helpers):
+        app.include_router(router, dependencies=guarded, responses=OPENAI_ERRORS)
     for router in (health.router, scrapes):
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)

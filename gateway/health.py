@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.state import Gateway, gateway_of
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], responses={503: {"description": "Not healthy, with advice when to ask again"}})
 UNHEALTHY = {"error": "unhealthy", "error_type": "healthcheck"}
 
 

@@ -4,8 +4,13 @@ Under `/v1` they look like OpenAI's, elsewhere like TGI's.
 """
 
 import json
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
 
 from starlette.responses import Response
+
+REFUSED_EARLY = (404, 405, 408, 413)
 
 
 def plain_error(path: str, status: int, message: str) -> Response:
@@ -17,3 +22,10 @@ def plain_error(path: str, status: int, message: str) -> Response:
     else:
         body = {"error": message, "error_type": "validation"}
     return Response(json.dumps(body), status, media_type="application/json")
+
+
+def documented(statuses: Iterable[int], schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI is told of the errors a router answers: `statuses` of its own and those refused before it."""
+    content = {"application/json": {"schema": schema}}
+    every = sorted({*statuses, *REFUSED_EARLY})
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in every}

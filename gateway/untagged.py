@@ -13,10 +13,15 @@ from gateway.exchange import serving
 from gateway.openai import routes as openai
 from gateway.openai import tokens
 from gateway.openai.chat import prompt_text
+from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
+from gateway.openai.errors import SCHEMA as OPENAI_SCHEMA
 from gateway.openai.errors import worded
 from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.plain import documented
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import routes as tgi
+from gateway.tgi.errors import RESPONSES as TGI_ERRORS
+from gateway.tgi.errors import SCHEMA as TGI_SCHEMA
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest
 from gateway.tokenizer import TokenSpan
@@ -27,7 +32,10 @@ Handler = Callable[[Request, Gateway], Awaitable[Response]]
 router = APIRouter(route_class=TgiRoute, tags=["Text Generation Inference"])
 
 
-@router.post("/invocations", openapi_extra=any_of(GenerateRequest, ChatRequest, CompletionRequest))
+EITHER = documented({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_SCHEMA]})
+
+
+@router.post("/invocations", openapi_extra=any_of(GenerateRequest, ChatRequest, CompletionRequest), responses=EITHER)
 async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """As SageMaker calls: the body of `/`, of a chat or of a completion, and that route's answer."""
     return await _by_body(
@@ -35,7 +43,9 @@ async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) 
     )
 
 
-@router.post("/tokenize", openapi_extra=any_of(GenerateRequest, tokens.TokenizeChat, tokens.TokenizeText))
+@router.post(
+    "/tokenize", openapi_extra=any_of(GenerateRequest, tokens.TokenizeChat, tokens.TokenizeText), responses=EITHER
+)
 async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """Tokens: of `inputs` with their byte ranges, as TGI; of `prompt` or `messages` counted, as vLLM."""
     return await _by_body(

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from gateway.errors import ClientGone, Kind, RequestError
 from gateway.exchange import as_request_error
 from gateway.openai.identity import request_id
+from gateway.plain import documented
 from gateway.wire import json_bytes
 
 # kind: status, type, code
@@ -32,6 +33,24 @@ WORDING: dict[Kind, tuple[int, str, str | None]] = {
     Kind.INTERNAL: (500, "server_error", "internal_error"),
 }
 RETRIED = (Kind.OVERLOADED, Kind.UNAVAILABLE)
+NULLABLE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": NULLABLE,
+                "code": NULLABLE,
+            },
+        }
+    },
+}
+RESPONSES = documented((status for status, _, _ in WORDING.values()), SCHEMA)
 CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
 
 

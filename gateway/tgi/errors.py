@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from gateway.errors import ClientGone, Kind, RequestError
 from gateway.exchange import as_request_error
+from gateway.plain import documented
 from gateway.wire import json_bytes
 
 # kind: status, error_type, prefix of the message
@@ -29,6 +30,12 @@ WORDING = {
     Kind.GENERATION: (424, "generation", "Request failed during generation: "),
     Kind.INTERNAL: (500, "generation", "Request failed during generation: "),
 }
+SCHEMA = {
+    "type": "object",
+    "required": ["error", "error_type"],
+    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+}
+RESPONSES = documented((status for status, _, _ in WORDING.values()), SCHEMA)
 CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
 
 

@@ -31,8 +31,18 @@ ROUTES: dict[str, dict[str, Any]] = {
         "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2, "temperature": 0.5, "stop": "x", "n": 1,
         "chat_template_kwargs": {"a": 1}, "continue_final_message": False, "response_format": {"type": "text"},
     },
+    "/vertex": {
+        "instances": [
+            {"inputs": "CANARY lo", "parameters": {"max_new_tokens": 2, "seed": 1}},
+            {"messages": [{"role": "user", "content": "CANARY lo"}], "max_tokens": 2},
+        ],
+    },
 }  # fmt: skip
-SAME_BODY = {"/generate_stream": "/generate", "/": "/generate", "/tokenize": "/generate"}
+SAME_BODY = {
+    "/generate_stream": "/generate", "/": "/generate", "/tokenize": "/generate", "/invocations": "/generate",
+    "/chat_tokenize": "/v1/chat/completions",
+}  # fmt: skip
+PATHS = [*ROUTES, *SAME_BODY]
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**60, 0.5, -0.0, 1e-300, 1e300,
     "", "a", "5", "\x00", "\uffff", "🙂" * 50, "a" * 3000,
@@ -104,7 +114,7 @@ async def test_no_body_breaks_the_server() -> None:
     async with serve() as served:
         before = await golden(served)
         for number in range(2000):
-            path = [*ROUTES, *SAME_BODY][number % 6]
+            path = PATHS[number % len(PATHS)]
             raw = mutated(body_of(path), draw)
             response = await served.raw(path, raw)
             check(path, response, raw)

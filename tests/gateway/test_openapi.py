@@ -1,0 +1,54 @@
+"""The OpenAPI document says every route, every body and every status that routes really answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.openai.errors import WORDING as OPENAI
+from gateway.tgi.errors import WORDING as TGI
+from tests.gateway.fixtures import serve
+from tests.gateway.test_fuzz import ROUTES, SAME_BODY
+
+# TGI's, OpenAI's, and those of vLLM that clients rely on.
+PATHS = {
+    "/": {"get", "post"}, "/generate": {"post"}, "/generate_stream": {"post"}, "/info": {"get"}, "/health": {"get"},
+    "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
+    "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
+    "/v1/chat/completions": {"post"}, "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
+    "/health/live": {"get"}, "/health/ready": {"get"},
+}  # fmt: skip
+
+
+async def document(path: str = "/api-doc/openapi.json") -> dict[str, Any]:
+    async with serve() as served:
+        answer = await served.http.get(path)
+        assert answer.headers["content-type"] == "application/json"
+        found: dict[str, Any] = answer.json()
+        return found
+
+
+async def test_every_route_is_described_and_no_other() -> None:
+    paths = (await document())["paths"]
+    assert {path: set(methods) for path, methods in paths.items()} == PATHS
+
+
+async def test_both_addresses_answer_the_same_document() -> None:
+    assert await document("/openapi.json") == await document()
+
+
+@pytest.mark.parametrize("path", [*ROUTES, *SAME_BODY, "/invocations", "/vertex", "/chat_tokenize", "/detokenize"])
+async def test_every_status_of_a_route_is_documented_and_its_body_described(path: str) -> None:
+    operation = (await document())["paths"][path]["post"]
+    wording = OPENAI if path.startswith("/v1") or path == "/detokenize" else TGI
+    statuses = {str(row[0]) for row in wording.values()} | {"200", "408", "413"}
+    assert statuses <= operation["responses"].keys()
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert "properties" in schema or "anyOf" in schema
+    assert "#/$defs" not in json.dumps(schema)
+
+
+async def test_every_route_says_what_it_does() -> None:
+    for path, methods in (await document())["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description") or operation.get("summary"), f"{method} {path}"
