@@ -1,5 +1,6 @@
 """Our own checkpoint: it reads back what was written, and nothing unfinished or altered is taken for good."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -15,9 +16,19 @@ from convert.composition import ComposedSource
 from convert.errors import IO, CheckpointError
 from convert.formats.safetensors import SafetensorsFile
 from convert.source import open_model
-from jaxengine.model.spec import parameter_table
+from jaxengine.model.spec import ModelSpec, parameter_table
 
 FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+
+
+# What a checkpoint of a version is made of. A change of either calls for a new VERSION: caches hold the old one.
+LAYOUT_OF_VERSION = {2: "b012557a9f764685"}
+
+
+def test_the_version_stands_for_one_layout() -> None:
+    spec = ModelSpec(8, 8, 1, 2, 1, 4, 8, 16, qkv_bias=True, out_bias=True, mlp_bias=True)
+    layout = spec.to_json() + repr(parameter_table(spec))
+    assert hashlib.sha256(layout.encode()).hexdigest()[:16] == LAYOUT_OF_VERSION[checkpoint.VERSION]
 
 
 @pytest.fixture
