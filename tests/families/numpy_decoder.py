@@ -1,0 +1,171 @@
+"""The decoder a second time, in float64 NumPy, one token and one head at a time: slow, obvious, and sharing no code.
+
+It reads a `ModelSpec` and parameters in the table's layout, keeps no cache and knows no batch.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from jaxengine.model.spec import LayerKind, ModelSpec, NormKind, Rope
+
+Parameters = Mapping[str, np.ndarray]
+Get = Callable[[str], np.ndarray | None]
+
+erf = np.vectorize(math.erf)
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+def logits(spec: ModelSpec, parameters: Parameters, ids: list[int]) -> np.ndarray:
+    """After every prefix of `ids`: [len(ids), vocab]."""
+    get = parameters.get
+    x = np.stack([_embedded(spec, get, token, position) for position, token in enumerate(ids)])
+    for i in range(spec.num_layers):
+        x = _layer(spec, spec.kind(i), lambda name, i=i: get(f"layers.{i}.{name}"), x)  # type: ignore[misc]
+    if spec.final_norm:
+        x = _norm(spec, get, "final_norm", x)
+    if spec.embedding_width != spec.hidden_size:
+        x = _linear(get, "project_out", x)
+    out = x @ parameters["embedding" if spec.head.tied else "head"].T
+    out = out + parameters["head_bias"] if spec.head.bias else out
+    out = out * spec.head.scale
+    return spec.head.softcap * np.tanh(out / spec.head.softcap) if spec.head.softcap else out
+
+
+def _embedded(spec: ModelSpec, get: Get, token: int, position: int) -> np.ndarray:
+    rows, positions = get("embedding"), get("positions")
+    assert rows is not None
+    x = rows[token] * spec.embedding.scale
+    if spec.embedding_width != spec.hidden_size:
+        x = _linear(get, "project_in", x)
+    x = x if positions is None else x + positions[position]
+    return _norm(spec, get, "embedding_norm", x) if spec.embedding.norm else x
+
+
+def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
+    def norm(name: str, y: np.ndarray) -> np.ndarray:
+        return _norm(spec, get, name, y)
+
+    def attention(y: np.ndarray) -> np.ndarray:
+        return spec.residual_scale * _attention(spec, kind, get, y)
+
+    def mlp(y: np.ndarray) -> np.ndarray:
+        return spec.residual_scale * _mlp(spec, get, y)
+
+    if spec.block == "parallel":
+        y = norm("attention_norm", x)
+        return x + attention(y) + mlp(y)
+    if spec.block == "parallel_norms":
+        return x + attention(norm("attention_norm", x)) + mlp(norm("mlp_norm", x))
+    if spec.block == "sequential":
+        x = x + attention(norm("attention_norm", x))
+        return x + mlp(norm("mlp_norm", x))
+    if spec.block == "post_norm":
+        x = norm("attention_norm", x + attention(x))
+        return norm("mlp_norm", x + mlp(x))
+    if spec.block == "branch_norm":
+        x = x + spec.residual_scale * norm("attention_norm", _attention(spec, kind, get, x))
+        return x + spec.residual_scale * norm("mlp_norm", _mlp(spec, get, x))
+    branch = _attention(spec, kind, get, norm("attention_norm", x))
+    x = x + spec.residual_scale * norm("attention_post_norm", branch)
+    return x + spec.residual_scale * norm("mlp_post_norm", _mlp(spec, get, norm("mlp_norm", x)))
+
+
+def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
+    qkv = _linear(get, "qkv", x)  # [T, kv, group + 2, dim]
+    if spec.attention.clip:
+        qkv = np.clip(qkv, -spec.attention.clip, spec.attention.clip)
+    qk = _qk_norm(spec, get, qkv[:, :, :-1])
+    if kind.rope is not None:
+        qk = np.stack([_rotated(kind.rope, row, position, len(x)) for position, row in enumerate(qk)])
+    scale = spec.head_dim**-0.5 if kind.scale is None else kind.scale
+    heads = np.zeros((len(x), spec.num_kv_heads, spec.group, spec.head_dim))
+    for j in range(spec.num_kv_heads):
+        for g in range(spec.group):
+            slope = spec.attention.alibi[j * spec.group + g] if spec.attention.alibi else 0.0
+            for i in range(len(x)):
+                first = max(0, i + 1 - kind.window) if kind.window else 0
+                score = scale * qk[first : i + 1, j, -1] @ qk[i, j, g]
+                if spec.attention.softcap:
+                    score = spec.attention.softcap * np.tanh(score / spec.attention.softcap)
+                score = score + slope * np.arange(first, i + 1)
+                weight = np.exp(score - score.max())
+                heads[i, j, g] = weight / weight.sum() @ qkv[first : i + 1, j, -1]
+    out, bias = get("out"), get("out_bias")
+    assert out is not None
+    y = np.einsum("tkgd,hkgd->th", heads, out)
+    return y if bias is None else y + bias
+
+
+def _qk_norm(spec: ModelSpec, get: Get, qk: np.ndarray) -> np.ndarray:
+    norm, weight, bias = spec.attention.qk_norm, get("qk_norm"), get("qk_norm_bias")
+    if norm is None:
+        return qk
+    out = np.empty_like(qk)
+    for row, made in zip(qk, out, strict=True):  # [kv, group + 1, dim]
+        if norm.over == "projection":
+            made[:, :-1] = _normalised(norm.kind, spec.norm.eps, row[:, :-1].ravel()).reshape(row[:, :-1].shape)
+            made[:, -1] = _normalised(norm.kind, spec.norm.eps, row[:, -1].ravel()).reshape(row[:, -1].shape)
+        else:
+            made[:] = _normalised(norm.kind, spec.norm.eps, row)
+    assert weight is not None
+    out = out * (weight + (norm.kind == "rms_plus_one"))
+    return out if bias is None else out + bias
+
+
+def _rotated(rope: Rope, heads: np.ndarray, position: int, length: int) -> np.ndarray:
+    """The heads [kv, group + 1, dim] of one token of a text of `length`."""
+    dim = rope.dim or heads.shape[-1]
+    out = heads.copy()
+    for pair in range(dim // 2):
+        angle = position * _frequency(rope, dim, pair, length)
+        low, high = heads[..., pair], heads[..., pair + dim // 2]
+        out[..., pair] = low * math.cos(angle) - high * math.sin(angle)
+        out[..., pair + dim // 2] = high * math.cos(angle) + low * math.sin(angle)
+    longrope = rope.kind == "longrope"
+    stretch = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_positions)) if longrope else 1.0
+    out[..., :dim] *= stretch
+    return out
+
+
+def _frequency(rope: Rope, dim: int, pair: int, length: int) -> float:
+    """The kinds that random specs draw; the others are compared with transformers."""
+    plain = rope.theta ** (-2 * pair / dim)
+    if rope.kind == "default":
+        return plain
+    if rope.kind == "linear":
+        return plain / rope.factor
+    assert rope.kind == "longrope"
+    return plain / (rope.long_factors if length > rope.original_positions else rope.short_factors)[pair]
+
+
+def _mlp(spec: ModelSpec, get: Get, x: np.ndarray) -> np.ndarray:
+    inner = _linear(get, "gate_up", x)  # [T, 1 or 2, ffn]
+    active = ACTIVATIONS[spec.activation](inner[:, 0])
+    return _linear(get, "down", active * inner[:, 1] if spec.gated else active)
+
+
+def _linear(get: Get, name: str, x: np.ndarray) -> np.ndarray:
+    weight, bias = get(name), get(f"{name}_bias")
+    assert weight is not None
+    y = np.tensordot(x, weight, axes=(-1, -1))
+    return y if bias is None else y + bias
+
+
+def _norm(spec: ModelSpec, get: Get, name: str, x: np.ndarray) -> np.ndarray:
+    weight, bias = get(name), get(f"{name}_bias")
+    y = _normalised(spec.norm.kind, spec.norm.eps, x)
+    y = y if weight is None else y * (weight + (spec.norm.kind == "rms_plus_one"))
+    return y if bias is None else y + bias
+
+
+def _normalised(kind: NormKind, eps: float, x: np.ndarray) -> np.ndarray:
+    if kind == "layer":
+        x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)

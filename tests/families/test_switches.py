@@ -1,0 +1,131 @@
+"""Switches drawn at random, in combinations no family has, against the decoder written a second time in NumPy."""
+
+import random
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from jaxengine.model.spec import (
+    Activation,
+    Attention,
+    Block,
+    Embedding,
+    Head,
+    LayerKind,
+    ModelSpec,
+    Norm,
+    NormKind,
+    QKNorm,
+    Rope,
+    parameter_table,
+)
+from tests.families import numpy_decoder
+from tests.families.forward import Forward
+
+LENGTH = 22
+
+
+class RandomSource:
+    """Every parameter of `spec` drawn from `seed`, norms around one, matrices keeping the size of what they read."""
+
+    dtype = "float32"
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        self.spec = spec
+        generator = np.random.default_rng(seed)
+        self.values: dict[str, np.ndarray] = {}
+        for name, parameter in parameter_table(spec).items():
+            noise = generator.standard_normal(parameter.shape)
+            inputs = np.prod(parameter.shape[len(parameter.shape) - parameter.inputs :]) if parameter.inputs else 1
+            centre = 1.0 if name.endswith("norm") and spec.norm.kind != "rms_plus_one" else 0.0
+            drawn = centre + 0.3 * noise if name.endswith(("norm", "bias")) else noise / np.sqrt(inputs)
+            self.values[name] = drawn.astype(np.float32)
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return self.values[name][index]
+
+
+def random_spec(seed: int) -> ModelSpec:
+    """Sizes are drawn too; every choice of a switch appears among the first seeds (`test_every_choice_is_drawn`)."""
+    draw = random.Random(seed)
+
+    def maybe(value: Any, other: Any) -> Any:
+        return value if draw.random() < 0.5 else other
+
+    kv, group, dim = draw.choice([1, 2, 3]), draw.choice([1, 2, 3]), draw.choice([8, 12])
+    hidden = draw.choice([24, 40])
+    norm = draw.choice(get_args(NormKind))
+    return ModelSpec(
+        vocab_size=50,
+        hidden_size=hidden,
+        num_layers=3,
+        num_heads=kv * group,
+        num_kv_heads=kv,
+        head_dim=dim,
+        ffn_size=36,
+        max_positions=64,
+        norm=Norm(norm, weight=draw.random() < 0.8, bias=norm == "layer" and draw.random() < 0.5),
+        block=draw.choice(get_args(Block)),
+        kinds=tuple(random_kind(draw, dim) for _ in range(draw.choice([1, 2, 3]))),
+        attention=Attention(
+            qk_norm=maybe(QKNorm(draw.choice(get_args(NormKind)), draw.choice(["head", "projection"])), None),
+            alibi=maybe(tuple(draw.uniform(0.01, 0.6) for _ in range(kv * group)), ()),
+            softcap=maybe(2.0, 0.0),
+            clip=maybe(1.5, 0.0),
+        ),
+        activation=draw.choice(get_args(Activation)),
+        gated=draw.random() < 0.5,
+        embedding=Embedding(maybe(16, 0), maybe(2.5, 1.0), draw.random() < 0.5, draw.random() < 0.5),
+        head=Head(draw.random() < 0.5, draw.random() < 0.5, maybe(0.5, 1.0), maybe(3.0, 0.0)),
+        final_norm=draw.random() < 0.7,
+        residual_scale=maybe(0.7, 1.0),
+        qkv_bias=draw.random() < 0.5,
+        out_bias=draw.random() < 0.5,
+        mlp_bias=draw.random() < 0.5,
+    )
+
+
+def random_kind(draw: random.Random, head_dim: int) -> LayerKind:
+    dim = draw.choice([0, 4])
+    factors = [tuple(draw.uniform(1, 3) for _ in range((dim or head_dim) // 2)) for _ in range(2)]
+    ropes: list[Any] = [
+        None,
+        Rope(theta=100.0, dim=dim),
+        Rope("linear", 100.0, 3.0, dim=dim),
+        Rope("longrope", 100.0, 4.0, 16, short_factors=factors[0], long_factors=factors[1], dim=dim),
+    ]
+    return LayerKind(draw.choice(ropes), draw.choice([0, 1, 5]), draw.choice([None, 0.4]))
+
+
+SEEDS = range(14)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_switches_compute_what_numpy_does(seed: int) -> None:
+    source = RandomSource(random_spec(seed), seed)
+    ids = np.random.default_rng(seed).integers(0, 50, LENGTH + 1).tolist()
+    expected = numpy_decoder.logits(source.spec, source.values, ids)
+    model = Forward(source)
+    np.testing.assert_allclose(model.prefill(0, ids[:-1], 0, LENGTH), expected[:-1], atol=1e-3)
+    np.testing.assert_allclose(model.decode(0, ids[-1], LENGTH, LENGTH), expected[-1], atol=1e-3)
+
+
+def test_every_choice_is_drawn() -> None:
+    specs = [random_spec(seed) for seed in SEEDS]
+    assert {spec.block for spec in specs} == set(get_args(Block))
+    assert {spec.norm.kind for spec in specs} == set(get_args(NormKind))
+    assert {spec.activation for spec in specs} == set(get_args(Activation))
+    kinds = [kind for spec in specs for kind in spec.kinds]
+    assert {kind.rope and kind.rope.kind for kind in kinds} == {None, "default", "linear", "longrope"}
+    assert {kind.window for kind in kinds} == {0, 1, 5} and len({kind.scale for kind in kinds}) == 2
+    over = {spec.attention.qk_norm and spec.attention.qk_norm.over for spec in specs}
+    assert over == {None, "head", "projection"}
+    for switch in ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width"):
+        assert len({getattr(spec, switch) for spec in specs}) > 1, switch
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_spec_survives_json(seed: int) -> None:
+    spec = random_spec(seed)
+    assert ModelSpec.from_json(spec.to_json()) == spec
