@@ -134,8 +134,8 @@ def test_contents_are_hashed_once(written: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
-        ("{}", "version must be 1, got None"),
-        ('{"version": 0, "files": {}}', "version must be 1, got 0"),
+        ("{}", f"version must be {checkpoint.VERSION}, got None"),
+        ('{"version": 0, "files": {}}', f"version must be {checkpoint.VERSION}, got 0"),
         ('{"version": 1, "files": {"../x": {}}}', "malformed"),
         ('{"version": 1, "files": {"spec.json": 3}}', "malformed"),
         ("", "not valid JSON"),
