@@ -11,17 +11,10 @@ from convert.families import compose
 from convert.formats.safetensors import open_safetensors
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
-from tests.families.zoo import NAMES, write_zoo
+from tests.families.zoo import NAMES
 from tests.tiny import BOS, VOCAB
 
 PROMPT, CACHED, NEW = 24, 16, 12
-
-
-@pytest.fixture(scope="session")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`zoo(name)` is the directory of that checkpoint; shared, so never written to."""
-    root = tmp_path_factory.mktemp("zoo")
-    return lambda name: root / name if (root / name).exists() else write_zoo(root, name)
 
 
 def prompt_of(name: str) -> list[int]:

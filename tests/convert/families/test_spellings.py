@@ -1,0 +1,150 @@
+"""Older and rarer configurations of each family mean what their own authors' code made of them, or are refused by name.
+
+The tensors stay those of the zoo's checkpoint, so a spec that no longer fits them would be refused.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from convert.config import Config
+from convert.errors import CheckpointError
+from convert.families import FAMILIES, compose
+from convert.families.family import alibi_slopes
+from convert.formats.safetensors import open_safetensors
+from jaxengine.model.spec import LayerKind, ModelSpec, Rope, parameter_table
+from tests.families.zoo import NAMES, ZOO
+
+Zoo = Callable[[str], Path]
+
+
+def spec_of(directory: Path, **changes: Any) -> ModelSpec:
+    """The spec of `directory` with configuration keys replaced, or removed where the value is `...`."""
+    values = json.loads((directory / "config.json").read_text()) | changes
+    kept = {key: value for key, value in values.items() if value is not ...}
+    return compose(Config(kept, "config.json"), open_safetensors(directory)).spec
+
+
+def test_the_zoo_has_every_model_type() -> None:
+    elsewhere = {"llama", "RefinedWeb", "RefinedWebModel", "baichuan"}  # tests/tiny.py, below, and the zoo's own
+    assert {str(fields["model_type"]) for fields in ZOO.values()} | elsewhere == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("bloom", {"hidden_size": ..., "n_embed": 48, "n_layer": ..., "num_hidden_layers": 2, "n_head": ...}
+         | {"num_attention_heads": 6, "seq_length": 2048, "offset_alibi": 100}),
+        ("falcon_7b", {"model_type": "RefinedWebModel", "n_layer": 2, "num_hidden_layers": ..., "n_head": 4}
+         | {"num_attention_heads": ..., "num_kv_heads": ..., "max_position_embeddings": ..., "rope_parameters": ...}
+         | {"new_decoder_architecture": ...}),
+        ("falcon_40b", {"model_type": "RefinedWeb", "n_layer": 2, "num_hidden_layers": ..., "n_head": 8}
+         | {"num_attention_heads": ..., "n_head_kv": 2, "num_kv_heads": ..., "new_decoder_architecture": ...}
+         | {"multi_query": ..., "num_ln_in_parallel_attn": ..., "rope_parameters": ...}),
+        ("gemma2", {"layer_types": ...}),
+        ("gemma3_text", {"layer_types": ..., "sliding_window_pattern": 3, "rope_parameters": ..., "rope_theta": 1e6}
+         | {"rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+        ("cohere2", {"layer_types": ..., "sliding_window_pattern": 4}),
+        ("gpt_neo", {"attention_layers": ...}),
+        ("gpt_neo", {"attention_types": ...}),
+        ("gpt_neox", {"rope_parameters": ..., "rotary_pct": 0.25, "rotary_emb_base": 10000}),
+        ("phi", {"rope_parameters": ..., "partial_rotary_factor": 0.5, "rope_theta": 10000.0}),
+        ("qwen2_window", {"layer_types": ...}),
+        ("stablelm", {"rope_parameters": ..., "rope_theta": 10000.0}),
+    ],
+)  # fmt: skip
+def test_old_spellings_give_the_same_spec(name: str, old: dict[str, Any], zoo: Zoo) -> None:
+    assert spec_of(zoo(name), **old) == spec_of(zoo(name))
+
+
+@pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
+def test_early_phi3_configurations_mean_longrope(kind: str, zoo: Zoo) -> None:
+    rope = ZOO["phi3_longrope"]["rope_parameters"]
+    scaling = {"type": kind, "short_factor": rope["short_factor"], "long_factor": rope["long_factor"]}
+    old = {"rope_parameters": ..., "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "rope_scaling": scaling}
+    assert spec_of(zoo("phi3_longrope"), **old) == spec_of(zoo("phi3_longrope"))
+
+
+def test_a_window_of_no_layer_is_no_window(zoo: Zoo) -> None:
+    changed = spec_of(zoo("qwen2_window"), use_sliding_window=False)
+    assert changed.kinds == (LayerKind(Rope()),)
+
+
+@pytest.mark.parametrize(
+    ("heads", "slopes"),
+    [
+        (4, [2**-2, 2**-4, 2**-6, 2**-8]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+        (1, [2**-8]),
+    ],
+)
+def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) -> None:
+    assert alibi_slopes(heads) == tuple(slopes)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "other than False is not supported, got 'True'"),
+        ("falcon_40b", {"parallel_attn": False}, "parallel_attn must be true where new_decoder_architecture is"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention other than False is not supported"),
+        ("gpt_neo", {"attention_layers": ["global"]}, "attention_layers must name global or local for each of 2"),
+        ("gpt_neo", {"attention_layers": ..., "attention_types": [3]}, r"attention_types must be a list of \[kinds, t"),
+        ("gptj", {"rotary_dim": 7}, "rope dim 7 must be even"),
+        ("gptj", {"rotary_dim": 32}, "rope dim 32 is more than head_dim 16"),
+        ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types must name full_attention or sliding_attention"),
+        ("gemma", {"hidden_activation": "xielu"}, "hidden_activation must be one of silu"),
+        ("granite", {"logits_scaling": 0}, "logits_scaling must not be 0"),
+        ("mpt", {"norm_type": "rmsnorm"}, "norm_type rmsnorm is not supported"),
+        ("mpt", {"attn_config": {"alibi": False}}, "attn_config: alibi other than True is not supported"),
+        ("phi3_longrope", {"partial_rotary_factor": ..., "head_dim": 24}, "rope short_factors needs 9 entries, got 6"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(name: str, changes: dict[str, Any], message: str, zoo: Zoo) -> None:
+    with pytest.raises(CheckpointError, match=f"config.json.*{message}"):
+        spec_of(zoo(name), **changes)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bloom", "opt"])
+def test_files_of_the_bare_model_are_read_too(name: str, zoo: Zoo, tmp_path: Path) -> None:
+    prefix = "model." if name == "opt" else "transformer."
+    bare = {key.removeprefix(prefix): values for key, values in load_file(zoo(name) / "model.safetensors").items()}
+    save_file(bare, tmp_path / "model.safetensors")
+    config = Config.load(zoo(name) / "config.json")
+    ours = compose(config, open_safetensors(tmp_path))
+    whole = compose(config, open_safetensors(zoo(name)))
+    for parameter in parameter_table(whole.spec):
+        np.testing.assert_array_equal(ours.read(parameter, ()), whole.read(parameter, ()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_without_one_of_its_tensors_is_refused(name: str, zoo: Zoo, tmp_path: Path) -> None:
+    tensors = load_file(zoo(name) / "model.safetensors")
+    victim = sorted(key for key in tensors if "layers.1." in key or ".1." in key)[-1]
+    save_file({key: values for key, values in tensors.items() if key != victim}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"lacks tensor '{victim}'"):
+        compose(Config.load(zoo(name) / "config.json"), open_safetensors(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["codegen", "gpt_bigcode", "gptj", "phi3", "santacoder", "stablelm_12b", "cohere"])
+def test_slices_of_reordered_parameters_equal_the_whole(name: str, zoo: Zoo) -> None:
+    source = compose(Config.load(zoo(name) / "config.json"), open_safetensors(zoo(name)))
+    for parameter, described in parameter_table(source.spec).items():
+        whole = source.read(parameter, ())
+        for axis, extent in enumerate(described.shape):
+            for cut in (slice(0, extent // 2 or 1), slice(extent // 2, extent)):
+                index = (*(slice(None) for _ in range(axis)), cut)
+                np.testing.assert_array_equal(source.read(parameter, index), whole[index])
+
+
+def test_only_the_wanted_rows_of_a_unit_head_are_measured(zoo: Zoo) -> None:
+    directory = zoo("baichuan2_13b")
+    source = compose(Config.load(directory / "config.json"), open_safetensors(directory))
+    some = source.read("head", (slice(7, 9), slice(3, 11)))
+    stored = load_file(directory / "model.safetensors")["lm_head.weight"][7:9]
+    np.testing.assert_allclose(some, (stored / np.linalg.norm(stored, axis=1, keepdims=True))[:, 3:11], rtol=1e-6)
