@@ -71,6 +71,20 @@ def assert_same(answers: Answers, expected: Answers, request: Request) -> None:
         assert [token for token, _ in mine.top] == [token for token, _ in other.top]
 
 
+def test_penalties_remember_what_was_generated_before_a_preemption(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    penalties = {"repetition_penalty": 1.2, "presence_penalty": 1.0, "frequency_penalty": 0.5}
+    requests = [ask(number, prompt(30, seed=number), max_tokens=40, **penalties) for number in range(3)]
+    theirs = {request.id: alone(engine, request) for request in requests}
+    monkeypatch.setattr(engine.scheduler, "pool", PagePool(9, 16))
+    before = engine.stats().preemptions
+    answers = serve(engine, requests)
+    assert engine.stats().preemptions > before
+    for request in requests:
+        assert_same(answers, theirs, request)
+
+
 def test_the_workload_is_not_degenerate(expected: Answers) -> None:
     """Random weights could have everyone repeat one id, and equality would say little."""
     assert len({tuple(answer.ids) for answer in expected.values()}) == len(REQUESTS)

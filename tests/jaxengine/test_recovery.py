@@ -62,11 +62,12 @@ class FailingRunner:
 
 
 class NanRunner:
-    """The runner `inner`, except that the logits of request `culprit` are never finite."""
+    """The runner `inner`, except that the logits of request `culprit` are not finite once it has `after` tokens."""
 
-    def __init__(self, inner: Runner, culprit: int) -> None:
+    def __init__(self, inner: Runner, culprit: int, *, after: int = 0) -> None:
         self.inner = inner
         self.culprit = culprit
+        self.after = after
 
     def dispatch(self, plan: Plan) -> InFlight:
         return self.inner.dispatch(plan)
@@ -74,7 +75,8 @@ class NanRunner:
     def fetch(self, flight: InFlight) -> Results:
         results = self.inner.fetch(flight)
         for i, row in enumerate(flight.plan.rows):
-            if i in results.drawn and row.sequence.request.id == self.culprit:
+            read = len(row.sequence.tokens) - row.sequence.prompt_length
+            if i in results.drawn and row.sequence.request.id == self.culprit and read >= self.after:
                 results.drawn[i] = Drawn(results.drawn[i].token, finite=False)
         return results
 
@@ -209,11 +211,12 @@ def test_logits_that_are_not_finite_end_their_own_request_only(engine: Engine, e
     assert all(answers[n].ids == expected[n].ids for n in answers if n != CULPRIT)
 
 
-def test_pages_of_a_sequence_that_was_not_finite_are_never_found_again(engine: Engine) -> None:
-    ids = prompt(50, seed=78)
+@pytest.mark.parametrize("after", [0, 3])
+def test_pages_of_a_sequence_that_was_not_finite_are_never_found_again(engine: Engine, after: int) -> None:
+    ids = prompt(50, seed=78 + after)
     inner = engine.runner
-    engine.runner = NanRunner(inner, 200)  # type: ignore[assignment]
-    serve(engine, [ask(200, ids)])
+    engine.runner = NanRunner(inner, 200, after=after)  # type: ignore[assignment]
+    assert len(serve(engine, [ask(200, ids)])[200].ids) == after
     engine.runner = inner
     assert serve(engine, [ask(201, ids)])[201].cached_tokens == 0
 
