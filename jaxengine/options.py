@@ -78,10 +78,11 @@ def derive_limits(options: EngineOptions, spec: ModelSpec, platform: str) -> Lim
     rows = options.max_batch_size or (CPU_DECODE if cpu else GPU_DECODE)[-1]
     budget = options.max_batch_prefill_tokens or (CPU_MIXED if cpu else GPU_MIXED)[-1]
     budget = max(budget, rows)
+    block = 16 if budget <= 16 else 32  # what a ragged step is cut into
     return Limits(
         max_total_tokens=total,
         decode_buckets=_up_to(CPU_DECODE if cpu else GPU_DECODE, rows),
-        mixed_buckets=_up_to(CPU_MIXED if cpu else GPU_MIXED, -(-budget // 32) * 32),
+        mixed_buckets=_up_to(CPU_MIXED if cpu else GPU_MIXED, -(-budget // block) * block),
     )
 
 

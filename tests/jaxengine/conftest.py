@@ -36,5 +36,5 @@ def wide(engine_of: EngineOf) -> Engine:
 
 @pytest.fixture(scope="session")
 def narrow(engine_of: EngineOf) -> Engine:
-    """32 rows, 64 pages, and a step so small that it computes one token of each row: prompts come in chunks."""
-    return engine_of("llama2_gqa", max_batch_prefill_tokens=16, **ROWS_AND_PAGES)
+    """16 rows, 64 pages, and a step of 16 tokens, one of each row: prompts come in chunks, most requests wait."""
+    return engine_of("llama2_gqa", max_batch_prefill_tokens=16, **{**ROWS_AND_PAGES, "max_batch_size": 16})
