@@ -3,6 +3,7 @@
 `tests/goldens/smollm2_golden.json` is what transformers answers in float32 with the same GGUF's weights.
 """
 
+import asyncio
 import json
 import time
 from functools import cache
@@ -14,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.processes import ROOT
-from tests.server.streams import stream
+from tests.server.streams import Outcome, stream
 from tests.servers import Server
 
 GOLDENS: list[dict[str, Any]] = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"]
@@ -59,18 +60,20 @@ def test_a_chat_answer_is_the_golden_one_token_for_token(smollm2: Server, golden
     assert answer["usage"]["completion_tokens"] == len(golden["greedy_ids"])
 
 
-@each_golden
-def test_a_chat_stream_is_the_golden_one_token_for_token(smollm2: Server, golden: dict[str, Any]) -> None:
-    body = chat(golden, stream=True, stream_options={"include_usage": True})
-    text = httpx.post(smollm2.url + "/v1/chat/completions", json=body, timeout=60).text
-    *lines, done = text.strip().split("\n\n")
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
-    choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    assert done == "data: [DONE]"
-    assert [token for choice in choices for token in spelled(choice)] == token_bytes(visible(golden))
-    assert "".join(choice["delta"].get("content") or "" for choice in choices) == golden["text"]
-    assert choices[-1]["finish_reason"] == ("stop" if golden["stopped_at_eos"] else "length")
-    assert chunks[-1]["usage"]["completion_tokens"] == len(golden["greedy_ids"])
+async def test_chat_streams_at_once_are_the_golden_ones_token_for_token(smollm2: Server) -> None:
+    async with httpx.AsyncClient(base_url=smollm2.url, timeout=60) as http:
+        fields = {"stream": True, "stream_options": {"include_usage": True}}
+        posts = [http.post("/v1/chat/completions", json=chat(golden, **fields)) for golden in GOLDENS]
+        answers = await asyncio.gather(*posts)
+    for golden, answer in zip(GOLDENS, answers, strict=True):
+        *lines, done = answer.text.strip().split("\n\n")
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+        assert done == "data: [DONE]"
+        assert [token for choice in choices for token in spelled(choice)] == token_bytes(visible(golden))
+        assert "".join(choice["delta"].get("content") or "" for choice in choices) == golden["text"]
+        assert choices[-1]["finish_reason"] == ("stop" if golden["stopped_at_eos"] else "length")
+        assert chunks[-1]["usage"]["completion_tokens"] == len(golden["greedy_ids"])
 
 
 @each_golden
@@ -84,12 +87,10 @@ def test_generate_on_the_templated_prompt_gives_the_golden_ids(smollm2: Server, 
     assert answer.headers["x-prompt-tokens"] == str(len(golden["prompt_ids"]))
 
 
-@each_golden
-async def test_generate_stream_on_the_templated_prompt_gives_the_golden_ids(
-    smollm2: Server, golden: dict[str, Any]
-) -> None:
-    outcome = await stream(smollm2.url, golden["prompt"], NEW_TOKENS)
-    assert outcome.error is None and list(outcome.ids) == golden["greedy_ids"]
+async def test_generate_streams_at_once_give_the_golden_ids(smollm2: Server) -> None:
+    streams = [stream(smollm2.url, golden["prompt"], NEW_TOKENS) for golden in GOLDENS]
+    outcomes = await asyncio.gather(*streams)
+    assert outcomes == [Outcome(tuple(golden["greedy_ids"]), None) for golden in GOLDENS]
 
 
 @each_golden

@@ -4,9 +4,8 @@ import asyncio
 import os
 import random
 import signal
+from contextlib import ExitStack
 from pathlib import Path
-
-import pytest
 
 from tests.processes import gone
 from tests.server.conftest import TINY_OPTIONS
@@ -14,43 +13,51 @@ from tests.server.streams import Outcome, stream
 from tests.servers import Server, serving
 from tests.tiny import reference_greedy, tokenizer
 
-KILLS = 5  # of one server: a sixth death within ten minutes is a crash loop
+SERVERS, KILLS = 2, 5  # kills of each: a sixth death within ten minutes is a crash loop
 PROMPTS = [
     "The river", "quick brown", "def add(", "user: where", "over the lazy", "assistant:", "rivers do", "return a",
 ]  # fmt: skip
-LENGTHS = range(60, 60 + 8 * 160, 160)  # about 1 ms a token alone: some end before the kill, some cannot
-KILL_AFTER = (0.05, 1.2)  # seconds
+LENGTHS = range(20, 20 + 8 * 70, 70)  # 1 to 2 ms a step: some streams end before the kill, some cannot
+KILL_AFTER = (0.03, 0.6)  # seconds
+
+
+async def test_streams_of_a_killed_engine_are_exact_or_end_in_one_error_and_it_comes_back(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        servers = []
+        for number in range(SERVERS):
+            (directory := tmp_path / str(number)).mkdir()
+            servers.append(stack.enter_context(serving(directory, f"--model-id={tiny_model}", *TINY_OPTIONS)))
+        cut = await asyncio.gather(*(kill_again_and_again(*each, tiny_model) for each in enumerate(servers)))
+    assert sum(cut) >= SERVERS * KILLS, "the kills came too late to break a stream"
+
+
+async def kill_again_and_again(seed: int, server: Server, model: Path) -> int:
+    """How many streams were cut, of eight before each of the kills."""
+    draw, cut = random.Random(seed), 0
+    await asyncio.to_thread(server.wait_ready)
+    whole = await all_streams(server)
+    assert_as_transformers_says(model, whole)
+    for _ in range(KILLS):
+        running = asyncio.create_task(all_streams(server))
+        await asyncio.sleep(draw.uniform(*KILL_AFTER))
+        engine = server.engine_pid()
+        os.kill(engine, signal.SIGKILL)
+        cut += exact_or_cut(await asyncio.wait_for(running, 20), whole)
+        assert gone(engine) and server.status("/health/live") == 200
+        await asyncio.to_thread(server.wait_ready, 60)
+        assert await stream(server.url, PROMPTS[0], LENGTHS[0]) == whole[0]
+    assert server.gauges()['textgen_engine_restarts_total{cause="died"}'] == KILLS
+    return cut
 
 
 async def all_streams(server: Server) -> list[Outcome]:
     return await asyncio.gather(*(stream(server.url, *each) for each in zip(PROMPTS, LENGTHS, strict=True)))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_streams_of_a_killed_engine_are_exact_or_end_in_one_error_and_it_comes_back(
-    tiny_model: Path, tmp_path: Path, seed: int
-) -> None:
-    draw = random.Random(seed)
-    with serving(tmp_path, f"--model-id={tiny_model}", *TINY_OPTIONS) as server:
-        await asyncio.to_thread(server.wait_ready)
-        whole = await all_streams(server)
-        assert_as_transformers_says(tiny_model, whole)
-        cut = 0
-        for _ in range(KILLS):
-            running = asyncio.create_task(all_streams(server))
-            await asyncio.sleep(draw.uniform(*KILL_AFTER))
-            engine = server.engine_pid()
-            os.kill(engine, signal.SIGKILL)
-            cut += exact_or_cut(await asyncio.wait_for(running, 20), whole)
-            assert gone(engine) and server.status("/health/live") == 200
-            await asyncio.to_thread(server.wait_ready, 60)
-            assert await stream(server.url, PROMPTS[0], LENGTHS[0]) == whole[0]
-        assert cut >= KILLS, "the kills came too late to break a stream"
-        assert server.gauges()['textgen_engine_restarts_total{cause="died"}'] == KILLS
-
-
 def assert_as_transformers_says(model: Path, outcomes: list[Outcome]) -> None:
-    for prompt, outcome in list(zip(PROMPTS, outcomes, strict=True))[:2]:
+    for prompt, outcome in list(zip(PROMPTS, outcomes, strict=True))[-2:]:
         assert outcome.error is None
         assert list(outcome.ids[:60]) == reference_greedy(model, tokenizer().encode(prompt), 60)
 
