@@ -23,6 +23,7 @@ from jaxengine.memory import pool_pages, temporary_bytes
 from jaxengine.ops import choose
 from jaxengine.options import EngineOptions, derive_limits, resolve_dtype
 from jaxengine.pages import PagePool
+from jaxengine.replication import replicate_heads
 from jaxengine.runner import Drawn, InFlight, Results, Runner
 from jaxengine.scheduler import Plan, Row, Scheduler
 from jaxengine.sequence import Event, FinishReason, Request, Sequence, Token
@@ -69,10 +70,11 @@ class Engine:
         """
         mesh = make_mesh(options.tensor_parallel)
         device = mesh.devices.flat[0]
-        spec = model.source.spec
+        source = replicate_heads(model.source, mesh.size)
+        spec = source.spec
         check_divisible(spec, mesh.size)
         limits = derive_limits(options, spec, device.platform)
-        dtype = resolve_dtype(options, model.source.dtype, device.platform)
+        dtype = resolve_dtype(options, source.dtype, device.platform)
         platform, top = device.platform, min(options.max_top_logprobs, spec.vocab_size)
         attention = choose(options.attention, device, spec.head_dim, spec.group, dtype)
         log.info("%s on %d x %s, attention by %s", dtype, mesh.size, device.device_kind, attention)
@@ -85,7 +87,7 @@ class Engine:
         temporaries = 0 if platform == "cpu" else temporary_bytes(trial)
         pages = pool_pages(options, limits, spec, dtype, mesh, temporaries)
         parameters = load_parameters(
-            model.source, mesh, dtype, platform, lambda done, total: progress("loading", done, total)
+            source, mesh, dtype, platform, lambda done, total: progress("loading", done, total)
         )
         runner = Runner(
             compiler(pages, parameters), model.eos_token_ids, lambda done, total: progress(COMPILING, done, total)

@@ -1,4 +1,5 @@
-"""One tiny model over 1, 2, 4 and 8 devices, as a program: `python -m tests.jaxengine.tensor_parallel DIRECTORY`.
+"""One tiny model over 1, 2, 4 and 8 devices, another with too few key/value heads over 8, as a program:
+`python -m tests.jaxengine.tensor_parallel DIRECTORY FEW_HEADS_DIRECTORY`.
 
 How many devices a CPU shows is fixed when JAX starts, so this is a process of its own. It prints one JSON object.
 """
@@ -41,11 +42,12 @@ def refusal(directory: Path, devices: int) -> str:
     return "served"
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, few_heads: Path) -> None:
     reports = {devices: report(directory, devices) for devices in DEVICES}
     refusals = {devices: refusal(directory, devices) for devices in (3, 16)}
-    print(json.dumps({"reports": reports, "refusals": refusals}))
+    copied = {devices: report(few_heads, devices) for devices in (1, 8)}
+    print(json.dumps({"reports": reports, "refusals": refusals, "copied": copied}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

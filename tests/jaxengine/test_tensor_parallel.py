@@ -20,7 +20,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program prints about a model of eight key/value heads, on a machine of eight devices."""
     heads = {"num_attention_heads": 2 * HEADS, "num_key_value_heads": HEADS, "head_dim": 8, "intermediate_size": FFN}
     directory = write_tiny(tmp_path_factory.mktemp("tp"), "llama2_gqa", **heads)
-    program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", str(directory)]
+    few_heads = write_tiny(tmp_path_factory.mktemp("few"), "llama2_gqa", **{**heads, "num_key_value_heads": 2})
+    program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", str(directory), str(few_heads)]
     xla = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"  # half the time to compile
     flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=580)
@@ -50,6 +51,13 @@ def test_each_device_holds_its_part_of_the_weights(outcome: dict[str, Any], devi
     report = outcome["reports"][str(devices)]
     assert report["weights_held"] == pytest.approx(1 / devices, abs=0.01)
     assert 320 // devices in report["shard"]["head"]
+
+
+def test_two_heads_are_copied_for_eight_devices(outcome: dict[str, Any]) -> None:
+    one, eight = outcome["copied"]["1"], outcome["copied"]["8"]
+    assert eight["ids"] == one["ids"]
+    assert eight["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert (one["shape"]["keys"][2], eight["shape"]["keys"][2], eight["shard"]["keys"][2]) == (2, 8, 1)
 
 
 def test_heads_that_do_not_divide_are_refused(outcome: dict[str, Any]) -> None:
