@@ -2,20 +2,10 @@
 
 from dataclasses import dataclass
 
-from jaxengine.model.spec import LayerKind, ModelSpec, Rope
+from jaxengine.model.spec import ModelSpec
 from jaxengine.options import Limits
+from tests.shapes import LLAMA_8B
 
-LLAMA_8B = ModelSpec(  # Llama-3.1-8B
-    vocab_size=128256,
-    hidden_size=4096,
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    ffn_size=14336,
-    max_positions=131072,
-    kinds=(LayerKind(Rope("llama3", 500000.0, 8.0, original_positions=8192)),),
-)
 TINY = ModelSpec(
     vocab_size=512,
     hidden_size=128,

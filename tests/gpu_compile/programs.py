@@ -14,24 +14,14 @@ import jax.numpy as jnp
 
 from jaxengine.compiler import COMPILER_OPTIONS, Compiler, Shapes
 from jaxengine.loading import abstract_parameters
-from jaxengine.model.spec import LayerKind, ModelSpec, Rope
+from jaxengine.model.spec import ModelSpec
 from jaxengine.ops import choose
 from jaxengine.options import EngineOptions, derive_limits
 from jaxengine.sharding import make_mesh, replicated
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
+from tests.shapes import LLAMA_8B
 
-LLAMA_8B = ModelSpec(
-    vocab_size=128256,
-    hidden_size=4096,
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    ffn_size=14336,
-    max_positions=131072,
-    kinds=(LayerKind(Rope("llama3", 5e5, factor=8.0, original_positions=8192)),),
-)
 FOUR_LAYERS = dataclasses.replace(LLAMA_8B, num_layers=4)  # what holds for each of four layers holds for 32
 PAGES = 4096
 ROWS, TOKENS = 128, 2048

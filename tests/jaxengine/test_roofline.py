@@ -2,19 +2,8 @@
 
 import pytest
 
-from jaxengine.model.spec import ModelSpec
 from jaxengine.roofline import kv_bytes_per_token, step_cost, weight_elements
-
-LLAMA_8B = ModelSpec(
-    vocab_size=128256,
-    hidden_size=4096,
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    ffn_size=14336,
-    max_positions=131072,
-)
+from tests.shapes import LLAMA_8B
 
 
 def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
