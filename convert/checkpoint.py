@@ -32,7 +32,7 @@ from convert.recipes import identity
 from convert.tokenizer import TOKENIZER_FILES
 from jaxengine.model.spec import ModelSpec, ParameterSource, parameter_table
 
-VERSION = 2  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
+VERSION = 3  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting

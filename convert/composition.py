@@ -8,6 +8,7 @@ tensor never starts.
 import math
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,9 @@ class ComposedSource:
         """The elements of `part` in the ranges `common` of the parameter."""
         cuts = [slice(low - start, high - start) for (low, high), start in zip(common, part.start, strict=True)]
         outputs = len(part.shape) - part.inputs
+        if part.swapped:
+            view, index = (_swapped(part.shape), _swapped(tuple(cuts)))
+            return self._tensors.read(part.tensor, view, index).swapaxes(-1, -2)
         if part.rows is None and not part.transposed:
             return self._tensors.read(part.tensor, part.shape, tuple(cuts))
         rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows
@@ -84,6 +88,10 @@ class ComposedSource:
         if part.transposed:
             return np.moveaxis(self._tensors.read(part.tensor, (*trailing, count), (*inner, span)), -1, 0)
         return self._tensors.read(part.tensor, (count, *trailing), (span, *inner))
+
+
+def _swapped(axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*axes[:-2], axes[-1], axes[-2])
 
 
 def _bounds(cut: slice, extent: int) -> Range:

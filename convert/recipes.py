@@ -44,7 +44,7 @@ class Layout:
 class Part:
     """One box of a parameter, from one tensor.
 
-    `rows`, shaped as the box's output axes, are the stored rows that fill it; None is all rows in order.
+    `rows`, shaped as the box's output axes, are the stored rows that fill it; None is all elements in order.
     """
 
     tensor: str
@@ -54,6 +54,7 @@ class Part:
     inputs: int = 0  # how many trailing axes are one stored row's elements
     rows: np.ndarray | None = None
     transposed: bool = False
+    swapped: bool = False  # each matrix of the box is stored with its two axes swapped
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
         return _qkv(name, spec, parameter, named, layout)
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
+    if kind in ("experts_gate_up", "experts_down"):
+        return _experts(kind, parameter, named)
     inputs = 0 if len(parameter.shape) == 1 or name.endswith("_bias") else parameter.inputs or 1
     transposed = layout.transposed and parameter.inputs > 0 and name.startswith("layers.")
     if kind == "positions":
@@ -209,6 +212,24 @@ def _qk_norm(name: str, spec: ModelSpec, named: Sequence[str], layout: Layout) -
         rows = np.broadcast_to(np.arange(dim), box) if shared else np.arange(heads * dim).reshape(box)
         stored = (dim,) if shared else (heads, dim) if layout.norm_per_head else (heads * dim,)
         parts.append(Part(tensor, stored, (0, first, 0), box, rows=rows if order is None else rows[..., order]))
+    return parts
+
+
+def _experts(kind: str, parameter: Parameter, named: Sequence[str]) -> list[Part]:
+    """A tensor per expert (`{e}` in its name), or all in one, then with the way down stored as the way up is."""
+    count, *middle, outputs, inputs = parameter.shape
+    parts = []
+    for j, tensor in enumerate(named):
+        at, one = (j,) * len(middle), (1,) * len(middle)
+        if "{e}" not in tensor:
+            swapped = kind == "experts_down"
+            rows, width = (inputs, outputs) if swapped else (outputs, inputs)
+            start, shape = (0, *at, 0, 0), (count, *one, outputs, inputs)
+            parts.append(Part(tensor, (count * rows, width), start, shape, swapped=swapped))
+            continue
+        for e in range(count):
+            start, shape = (e, *at, 0, 0), (1, *one, outputs, inputs)
+            parts.append(Part(tensor.replace("{e}", str(e)), (outputs, inputs), start, shape))
     return parts
 
 

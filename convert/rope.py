@@ -105,7 +105,7 @@ def _yarn(fields: Config, rope: Rope) -> Rope:
         beta_fast=fields.number("beta_fast", 32.0),
         beta_slow=fields.number("beta_slow", 1.0),
         truncate=fields.flag("truncate", True),
-        attention_factor=_attention_factor(fields),
+        attention_factor=_number_or_none(fields, "attention_factor"),
         mscale=fields.number("mscale", 0.0),
         mscale_all_dim=fields.number("mscale_all_dim", 0.0),
     )
@@ -114,14 +114,15 @@ def _yarn(fields: Config, rope: Rope) -> Rope:
 def _longrope(fields: Config, rope: Rope) -> Rope:
     return replace(
         rope,
-        attention_factor=_attention_factor(fields),
+        attention_factor=_number_or_none(fields, fields.spelled("long_mscale", "attention_factor")),
+        short_attention_factor=_number_or_none(fields, "short_mscale"),
         short_factors=_factors(fields, "short_factor"),
         long_factors=_factors(fields, "long_factor"),
     )
 
 
-def _attention_factor(fields: Config) -> float | None:
-    return None if fields.get("attention_factor") is None else fields.number("attention_factor")
+def _number_or_none(fields: Config, key: str) -> float | None:
+    return None if fields.get(key) is None else fields.number(key)
 
 
 def _factors(fields: Config, key: str) -> tuple[float, ...]:

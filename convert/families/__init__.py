@@ -11,6 +11,7 @@ from convert.errors import CheckpointError
 from convert.families.baichuan import baichuan
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
+from convert.families.dbrx import DBRX
 from convert.families.falcon import FALCON
 from convert.families.family import Family, observed, refuse_quantized
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
@@ -20,11 +21,12 @@ from convert.families.gpt_neox import GPT_NEOX
 from convert.families.gptj import CODEGEN, GPTJ
 from convert.families.granite import GRANITE
 from convert.families.llama import LLAMA, MISTRAL
+from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mpt import MPT
 from convert.families.olmo2 import OLMO2
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
-from convert.families.qwen import QWEN2, QWEN3
+from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.formats.tensors import Index, Tensors
@@ -38,6 +40,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "codegen": CODEGEN,
     "cohere": COHERE,
     "cohere2": COHERE2,
+    "dbrx": DBRX,
     "falcon": FALCON,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
@@ -50,13 +53,17 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "granite": GRANITE,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "mixtral": MIXTRAL,
     "mpt": MPT,
     "olmo2": OLMO2,
     "opt": OPT,
     "phi": PHI,
     "phi3": PHI3,
+    "phimoe": PHIMOE,
     "qwen2": QWEN2,
+    "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
 }

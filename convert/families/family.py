@@ -14,7 +14,7 @@ from convert.config import Config
 from convert.formats.tensors import Tensors
 from convert.recipes import Layout, sources
 from convert.rope import FULL, SLIDING
-from jaxengine.model.spec import Activation, LayerKind, ModelSpec
+from jaxengine.model.spec import Activation, Experts, LayerKind, ModelSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -124,6 +124,12 @@ def layer_kinds(
         raise config.error("layer_types", f"must name {FULL} or {SLIDING} for each of {count} layers")
     kinds = tuple(sliding if kind == SLIDING else full for kind in types)
     return kinds[:1] if len(set(kinds)) == 1 else kinds
+
+
+def with_experts(spec: ModelSpec, experts: Experts, sparse: Callable[[int], bool] = lambda _: True) -> ModelSpec:
+    """`spec` with experts instead of an MLP in the layers that are `sparse`."""
+    kinds = tuple(replace(spec.kind(layer), experts=sparse(layer)) for layer in range(spec.num_layers))
+    return replace(spec, experts=experts, kinds=kinds[:1] if len(set(kinds)) == 1 else kinds)
 
 
 def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:

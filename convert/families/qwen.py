@@ -1,11 +1,11 @@
-"""Qwen 2 and 2.5, whose upper layers may slide; Qwen 3 normalises each head's queries and keys."""
+"""Qwen 2 and 2.5, whose upper layers may slide; Qwen 3 normalises each head's queries and keys. Both also as MoE."""
 
 from dataclasses import replace
 
 from convert.config import Config
-from convert.families.family import Family, layer_kinds, window
-from convert.families.llama import BUFFERS, QK_NORM, TENSORS, llama_spec
-from jaxengine.model.spec import Attention, ModelSpec, QKNorm
+from convert.families.family import Family, layer_kinds, window, with_experts
+from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
+from jaxengine.model.spec import Attention, Experts, ModelSpec, QKNorm
 
 MAX_WINDOW_LAYERS = 28  # the configurations' default
 
@@ -27,5 +27,39 @@ def _qwen3(config: Config) -> ModelSpec:
     return sliding(llama_spec(config, head_dim=128, attention=Attention(qk_norm=QKNorm("rms"))), config)
 
 
+def _with_experts(spec: ModelSpec, config: Config, shared: int = 0) -> ModelSpec:
+    """Experts in each `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
+    step, dense = config.integer("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise config.error("mlp_only_layers", "must be a list of layer numbers")
+    experts = Experts(
+        count=config.integer(config.spelled("num_experts", "num_local_experts")),
+        used=config.integer("num_experts_per_tok"),
+        ffn_size=config.integer("moe_intermediate_size"),
+        renormalise=config.flag("norm_topk_prob", False),
+        shared_ffn_size=shared,
+    )
+    return with_experts(spec, experts, lambda layer: layer not in dense and (layer + 1) % step == 0)
+
+
+def _qwen2_moe(config: Config) -> ModelSpec:
+    return _with_experts(_qwen2(config), config, config.integer("shared_expert_intermediate_size"))
+
+
+def _qwen3_moe(config: Config) -> ModelSpec:
+    return _with_experts(_qwen3(config), config)
+
+
+EXPERTS = {
+    **TENSORS,
+    "layers.{i}.router": (LAYER + "mlp.gate.weight",),
+    "layers.{i}.experts_gate_up": tuple(f"{LAYER}mlp.experts.{{e}}.{x}_proj.weight" for x in ("gate", "up")),
+    "layers.{i}.experts_down": (LAYER + "mlp.experts.{e}.down_proj.weight",),
+    "layers.{i}.shared_gate": (LAYER + "mlp.shared_expert_gate.weight",),
+    "layers.{i}.shared_gate_up": tuple(f"{LAYER}mlp.shared_expert.{x}_proj.weight" for x in ("gate", "up")),
+    "layers.{i}.shared_down": (LAYER + "mlp.shared_expert.down_proj.weight",),
+}
+QWEN2_MOE = Family(_qwen2_moe, EXPERTS, ignore=BUFFERS)
+QWEN3_MOE = Family(_qwen3_moe, {**EXPERTS, "layers.{i}.qk_norm": QK_NORM}, ignore=BUFFERS)
 QWEN2 = Family(_qwen2, TENSORS, ignore=BUFFERS)
 QWEN3 = Family(_qwen3, {**TENSORS, "layers.{i}.qk_norm": QK_NORM}, ignore=BUFFERS)

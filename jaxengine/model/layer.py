@@ -9,6 +9,7 @@ from jax import Array
 
 from jaxengine.model.attention import Angles, Attend, Attention
 from jaxengine.model.mlp import MLP
+from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
 from jaxengine.model.spec import ModelSpec
 from jaxengine.model.switches import LayerKind
@@ -31,7 +32,7 @@ class Layer(nnx.Module):
         self.attention = Attention(spec, kind, get, platform, attend)
         self.attention_post_norm = norm("attention_post_norm") if two else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm")
-        self.mlp = MLP(spec, get, platform)
+        self.mlp = MixtureOfExperts(spec, get, platform) if kind.experts else MLP(spec, get, platform)
         self.mlp_post_norm = norm("mlp_post_norm") if two else None
 
     def __call__(

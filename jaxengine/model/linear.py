@@ -29,7 +29,8 @@ def device_layout(parameter: Parameter, platform: str) -> tuple[int, ...]:
     axes = tuple(range(len(parameter.shape)))
     if not parameter.inputs or not input_major(platform):
         return axes
-    return axes[-parameter.inputs :] + axes[: -parameter.inputs]
+    stack = axes[: parameter.stacked]
+    return stack + axes[-parameter.inputs :] + axes[parameter.stacked : -parameter.inputs]
 
 
 class Linear(nnx.Module):

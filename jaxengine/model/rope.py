@@ -82,7 +82,9 @@ def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> 
         short, long = (jnp.asarray(factors, jnp.float32) for factors in (rope.short_factors, rope.long_factors))
         frequency = frequency / jnp.where(length > rope.original_positions, long, short)  # [T, dim/2]
     angle = position[:, None].astype(jnp.float32) * frequency
-    factor = attention_factor(rope)
+    factor: float | Array = attention_factor(rope)
+    if rope.short_attention_factor is not None:
+        factor = jnp.where(length > rope.original_positions, factor, rope.short_attention_factor)  # [T, 1]
     return jnp.cos(angle) * factor, jnp.sin(angle) * factor
 
 

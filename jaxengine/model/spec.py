@@ -20,6 +20,7 @@ from jaxengine.model.switches import (
     Attention,
     Block,
     Embedding,
+    Experts,
     Head,
     LayerKind,
     Norm,
@@ -27,6 +28,7 @@ from jaxengine.model.switches import (
     QKNorm,
     Rope,
     RopeKind,
+    Routing,
 )
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Attention",
     "Block",
     "Embedding",
+    "Experts",
     "Head",
     "LayerKind",
     "ModelSpec",
@@ -44,6 +47,7 @@ __all__ = [
     "QKNorm",
     "Rope",
     "RopeKind",
+    "Routing",
     "parameter_count",
     "parameter_table",
 ]
@@ -70,6 +74,7 @@ class ModelSpec:
     attention: Attention = field(default_factory=Attention)
     activation: Activation = "silu"
     gated: bool = True
+    experts: Experts | None = None
     embedding: Embedding = field(default_factory=Embedding)
     head: Head = field(default_factory=Head)
     final_norm: bool = True
@@ -89,6 +94,8 @@ class ModelSpec:
             raise ValueError(f"{len(self.kinds)} kinds of layers for {self.num_layers} layers")
         if self.attention.alibi and len(self.attention.alibi) != self.num_heads:
             raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
+        if self.experts is None and any(kind.experts for kind in self.kinds):
+            raise ValueError("layers have experts, the model describes none")
         for kind in self.kinds:
             self._check_rope(kind)
 
@@ -148,12 +155,13 @@ class Parameter:
     """One array of the model. `axes` names each dimension for sharding; None is never sharded.
 
     The last `inputs` axes of a matrix are what a product contracts: `[out…, in…]`, Hugging Face's order. How the device
-    stores it is the choice of `jaxengine/model/linear.py`.
+    stores it is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     inputs: int = 0
+    stacked: int = 0
 
 
 def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
@@ -162,7 +170,7 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     q, k and v are one array, grouped by key/value head: `qkv[j]` holds the `group` query heads that read kv head j,
     then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly. `qk_norm` is
     laid out likewise, without the value. Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is
-    up; an MLP without a gate has `[1, ffn, hidden]`.
+    up; an MLP without a gate has `[1, ffn, hidden]`. Experts are stacked in front.
     """
     hidden, width = spec.hidden_size, spec.embedding_width
     table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"))}
@@ -173,7 +181,7 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     if spec.embedding.norm:
         table |= _norm("embedding_norm", spec)
     for i in range(spec.num_layers):
-        table |= {f"layers.{i}.{name}": parameter for name, parameter in _layer(spec).items()}
+        table |= {f"layers.{i}.{name}": parameter for name, parameter in _layer(spec, spec.kind(i)).items()}
     if spec.final_norm:
         table |= _norm("final_norm", spec)
     if width != hidden:
@@ -191,13 +199,13 @@ def _norm(name: str, spec: ModelSpec) -> dict[str, Parameter]:
     return {key: vector for key, wanted in present.items() if wanted}
 
 
-def _layer(spec: ModelSpec) -> dict[str, Parameter]:
+def _layer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     table = _norm("attention_norm", spec) | _attention(spec)
     if spec.block == "sandwich":
         table |= _norm("attention_post_norm", spec)
     if spec.block != "parallel":
         table |= _norm("mlp_norm", spec)
-    table |= _mlp(spec)
+    table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
     if spec.block == "sandwich":
         table |= _norm("mlp_post_norm", spec)
     return table
@@ -227,6 +235,23 @@ def _mlp(spec: ModelSpec) -> dict[str, Parameter]:
         "down_bias": Parameter((hidden,), ("embed",)) if spec.mlp_bias else None,
     }
     return {name: parameter for name, parameter in table.items() if parameter}
+
+
+def _experts(spec: ModelSpec, experts: Experts) -> dict[str, Parameter]:
+    hidden, count, ffn, shared = spec.hidden_size, experts.count, experts.ffn_size, experts.shared_ffn_size
+    inner = 2 if spec.gated else 1
+    table = {
+        "router": Parameter((count, hidden), (None, "embed"), 1),
+        "experts_gate_up": Parameter((count, inner, ffn, hidden), (None, None, "ffn", "embed"), 1, stacked=1),
+        "experts_down": Parameter((count, hidden, ffn), (None, "embed", "ffn"), 1, stacked=1),
+    }
+    if shared:
+        table |= {
+            "shared_gate": Parameter((1, hidden), (None, "embed"), 1),
+            "shared_gate_up": Parameter((inner, shared, hidden), (None, "ffn", "embed"), 1),
+            "shared_down": Parameter((hidden, shared), ("embed", "ffn"), 1),
+        }
+    return table
 
 
 class ParameterSource(Protocol):

@@ -10,6 +10,7 @@ from typing import Literal
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 NormKind = Literal["rms", "rms_plus_one", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Routing = Literal["softmax", "sparse_mixer"]
 
 # Where a layer normalises (n, and p where there are two) around its branches f, attention and MLP:
 #   sequential      x + f(n(x)), one branch after the other
@@ -58,6 +59,7 @@ class Rope:
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
     attention_factor: float | None = None  # yarn, longrope: multiplies cos and sin; None = derived from factor
+    short_attention_factor: float | None = None  # longrope: likewise up to the trained length; None = the same
     mscale: float = 0.0  # yarn
     mscale_all_dim: float = 0.0  # yarn
     short_factors: tuple[float, ...] = ()  # longrope: divisors of each frequency up to the trained length
@@ -85,6 +87,7 @@ class LayerKind:
     rope: Rope | None = field(default_factory=Rope)
     window: int = 0  # keys that a query sees, its own included; 0 = all
     scale: float | None = None  # of query · key; None = head_dim ** -0.5
+    experts: bool = False  # the MLP is `ModelSpec.experts`
 
     def __post_init__(self) -> None:
         if self.window < 0:
@@ -104,6 +107,33 @@ class Attention:
     alibi: tuple[float, ...] = ()
     softcap: float = 0.0
     clip: float = 0.0
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of `count` MLPs, `used` of them for each token, of width `ffn_size`.
+
+    routing: softmax over all experts, or PhiMoE's sparse mixer, which softmaxes what is near each choice.
+    renormalise: the weights of the chosen are divided by their sum.
+    shared_ffn_size: width of an MLP that every token also passes, times a sigmoid of its own gate; 0 = none.
+    jitter: how near, for the sparse mixer.
+    """
+
+    count: int
+    used: int
+    ffn_size: int
+    routing: Routing = "softmax"
+    renormalise: bool = False
+    shared_ffn_size: int = 0
+    jitter: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.used <= self.count:
+            raise ValueError(f"{self.used} experts used of {self.count}")
+        if self.routing == "sparse_mixer" and self.used != 2:
+            raise ValueError(f"the sparse mixer chooses 2 experts, not {self.used}")
+        if self.ffn_size < 1 or self.shared_ffn_size < 0:
+            raise ValueError(f"expert sizes {self.ffn_size} and {self.shared_ffn_size} must be positive")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from jaxengine.model.spec import LayerKind, ModelSpec, NormKind, Rope
+from jaxengine.model.spec import Experts, LayerKind, ModelSpec, NormKind, Rope
 
 Parameters = Mapping[str, np.ndarray]
 Get = Callable[[str], np.ndarray | None]
@@ -56,7 +56,7 @@ def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndar
         return spec.residual_scale * _attention(spec, kind, get, y)
 
     def mlp(y: np.ndarray) -> np.ndarray:
-        return spec.residual_scale * _mlp(spec, get, y)
+        return spec.residual_scale * _feed_forward(spec, kind, get, y)
 
     if spec.block == "parallel":
         y = norm("attention_norm", x)
@@ -71,10 +71,10 @@ def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndar
         return norm("mlp_norm", x + mlp(x))
     if spec.block == "branch_norm":
         x = x + spec.residual_scale * norm("attention_norm", _attention(spec, kind, get, x))
-        return x + spec.residual_scale * norm("mlp_norm", _mlp(spec, get, x))
+        return x + spec.residual_scale * norm("mlp_norm", _feed_forward(spec, kind, get, x))
     branch = _attention(spec, kind, get, norm("attention_norm", x))
     x = x + spec.residual_scale * norm("attention_post_norm", branch)
-    return x + spec.residual_scale * norm("mlp_post_norm", _mlp(spec, get, norm("mlp_norm", x)))
+    return x + spec.residual_scale * norm("mlp_post_norm", _feed_forward(spec, kind, get, norm("mlp_norm", x)))
 
 
 def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
@@ -128,9 +128,10 @@ def _rotated(rope: Rope, heads: np.ndarray, position: int, length: int) -> np.nd
         low, high = heads[..., pair], heads[..., pair + dim // 2]
         out[..., pair] = low * math.cos(angle) - high * math.sin(angle)
         out[..., pair + dim // 2] = high * math.cos(angle) + low * math.sin(angle)
-    longrope = rope.kind == "longrope"
-    stretch = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_positions)) if longrope else 1.0
-    out[..., :dim] *= stretch
+    if rope.kind == "longrope":
+        short = rope.short_attention_factor is not None and length <= rope.original_positions
+        derived = math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_positions))
+        out[..., :dim] *= rope.short_attention_factor if short else derived
     return out
 
 
@@ -143,6 +144,39 @@ def _frequency(rope: Rope, dim: int, pair: int, length: int) -> float:
         return plain / rope.factor
     assert rope.kind == "longrope"
     return plain / (rope.long_factors if length > rope.original_positions else rope.short_factors)[pair]
+
+
+def _feed_forward(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
+    if not kind.experts:
+        return _mlp(spec, get, x)
+    assert spec.experts is not None
+    router, up, down = get("router"), get("experts_gate_up"), get("experts_down")
+    assert router is not None and up is not None and down is not None
+    out = np.zeros_like(x)
+    for token, row in enumerate(x):
+        for expert, weight in _routed(spec.experts, router @ row):
+            one = {"gate_up": up[expert], "down": down[expert]}.get
+            out[token] += weight * _mlp(spec, one, row[None])[0]
+    if spec.experts.shared_ffn_size:
+        gate = 1 / (1 + np.exp(-_linear(get, "shared_gate", x)))
+        out += gate * _mlp(spec, lambda name: get(f"shared_{name}"), x)
+    return out
+
+
+def _routed(experts: Experts, scores: np.ndarray) -> list[tuple[int, float]]:
+    """The experts of one token and their weights."""
+    if experts.routing == "softmax":
+        weights = np.exp(scores) / np.exp(scores).sum()
+        best = np.argsort(-weights)[: experts.used]
+        total = weights[best].sum() if experts.renormalise else 1.0
+        return [(int(e), weights[e] / total) for e in best]
+    chosen: list[tuple[int, float]] = []
+    for _ in range(2):
+        left = [e for e in range(len(scores)) if e not in [taken for taken, _ in chosen]]
+        best = max(left, key=lambda e: scores[e])
+        near = [e for e in left if scores[best] - scores[e] <= 2 * experts.jitter * max(abs(scores[e]), scores[best])]
+        chosen.append((best, 1 / sum(math.exp(scores[e] - scores[best]) for e in near)))
+    return chosen
 
 
 def _mlp(spec: ModelSpec, get: Get, x: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Switches drawn at random, in combinations no family has, against the decoder written a second time in NumPy."""
 
 import random
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxengine.model.spec import (
     Attention,
     Block,
     Embedding,
+    Experts,
     Head,
     LayerKind,
     ModelSpec,
@@ -18,12 +20,13 @@ from jaxengine.model.spec import (
     NormKind,
     QKNorm,
     Rope,
+    Routing,
     parameter_table,
 )
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
 
-LENGTH = 22
+LENGTHS = (15, 22)  # on both sides of the trained length of longrope
 
 
 class RandomSource:
@@ -47,7 +50,7 @@ class RandomSource:
 
 
 def random_spec(seed: int) -> ModelSpec:
-    """Sizes are drawn too; every choice of a switch appears among the first seeds (`test_every_choice_is_drawn`)."""
+    """Sizes are drawn too; every choice of a switch appears among `SEEDS` (`test_every_choice_is_drawn`)."""
     draw = random.Random(seed)
 
     def maybe(value: Any, other: Any) -> Any:
@@ -56,6 +59,7 @@ def random_spec(seed: int) -> ModelSpec:
     kv, group, dim = draw.choice([1, 2, 3]), draw.choice([1, 2, 3]), draw.choice([8, 12])
     hidden = draw.choice([24, 40])
     norm = draw.choice(get_args(NormKind))
+    experts = maybe(random_experts(draw), None)
     return ModelSpec(
         vocab_size=50,
         hidden_size=hidden,
@@ -67,7 +71,7 @@ def random_spec(seed: int) -> ModelSpec:
         max_positions=64,
         norm=Norm(norm, weight=draw.random() < 0.8, bias=norm == "layer" and draw.random() < 0.5),
         block=draw.choice(get_args(Block)),
-        kinds=tuple(random_kind(draw, dim) for _ in range(draw.choice([1, 2, 3]))),
+        kinds=tuple(random_kind(draw, dim, experts is not None) for _ in range(draw.choice([1, 2, 3]))),
         attention=Attention(
             qk_norm=maybe(QKNorm(draw.choice(get_args(NormKind)), draw.choice(["head", "projection"])), None),
             alibi=maybe(tuple(draw.uniform(0.01, 0.6) for _ in range(kv * group)), ()),
@@ -76,6 +80,7 @@ def random_spec(seed: int) -> ModelSpec:
         ),
         activation=draw.choice(get_args(Activation)),
         gated=draw.random() < 0.5,
+        experts=experts,
         embedding=Embedding(maybe(16, 0), maybe(2.5, 1.0), draw.random() < 0.5, draw.random() < 0.5),
         head=Head(draw.random() < 0.5, draw.random() < 0.5, maybe(0.5, 1.0), maybe(3.0, 0.0)),
         final_norm=draw.random() < 0.7,
@@ -86,7 +91,13 @@ def random_spec(seed: int) -> ModelSpec:
     )
 
 
-def random_kind(draw: random.Random, head_dim: int) -> LayerKind:
+def random_experts(draw: random.Random) -> Experts:
+    routing = draw.choice(get_args(Routing))
+    used = 2 if routing == "sparse_mixer" else draw.choice([1, 3])
+    return Experts(draw.choice([4, 60]), used, 20, routing, draw.random() < 0.5, draw.choice([0, 28]), jitter=0.3)
+
+
+def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
     dim = draw.choice([0, 4])
     factors = [tuple(draw.uniform(1, 3) for _ in range((dim or head_dim) // 2)) for _ in range(2)]
     ropes: list[Any] = [
@@ -95,20 +106,23 @@ def random_kind(draw: random.Random, head_dim: int) -> LayerKind:
         Rope("linear", 100.0, 3.0, dim=dim),
         Rope("longrope", 100.0, 4.0, 16, short_factors=factors[0], long_factors=factors[1], dim=dim),
     ]
-    return LayerKind(draw.choice(ropes), draw.choice([0, 1, 5]), draw.choice([None, 0.4]))
+    ropes.append(replace(ropes[-1], short_attention_factor=1.3))
+    rope = draw.choice(ropes)
+    return LayerKind(rope, draw.choice([0, 1, 5]), draw.choice([None, 0.4]), experts and draw.random() < 0.7)
 
 
-SEEDS = range(14)
+SEEDS = range(42, 54)  # the first twelve that show every choice
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_switches_compute_what_numpy_does(seed: int) -> None:
     source = RandomSource(random_spec(seed), seed)
-    ids = np.random.default_rng(seed).integers(0, 50, LENGTH + 1).tolist()
+    length = LENGTHS[seed % 2]
+    ids = np.random.default_rng(seed).integers(0, 50, length).tolist()
     expected = numpy_decoder.logits(source.spec, source.values, ids)
     model = Forward(source)
-    np.testing.assert_allclose(model.prefill(0, ids[:-1], 0, LENGTH), expected[:-1], atol=1e-3)
-    np.testing.assert_allclose(model.decode(0, ids[-1], LENGTH, LENGTH), expected[-1], atol=1e-3)
+    np.testing.assert_allclose(model.prefill(0, ids[:-1], 0, length), expected[:-1], atol=1e-3)
+    np.testing.assert_allclose(model.decode(0, ids[-1], length - 1, length), expected[-1], atol=1e-3)
 
 
 def test_every_choice_is_drawn() -> None:
@@ -121,6 +135,9 @@ def test_every_choice_is_drawn() -> None:
     assert {kind.window for kind in kinds} == {0, 1, 5} and len({kind.scale for kind in kinds}) == 2
     over = {spec.attention.qk_norm and spec.attention.qk_norm.over for spec in specs}
     assert over == {None, "head", "projection"}
+    mixtures = [spec.experts for spec in specs if spec.experts and any(kind.experts for kind in spec.kinds)]
+    assert {mixture.routing for mixture in mixtures} == set(get_args(Routing))
+    assert all(len({getattr(each, size) for each in mixtures}) == 2 for size in ("count", "used", "shared_ffn_size"))
     for switch in ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width"):
         assert len({getattr(spec, switch) for spec in specs}) > 1, switch
 

@@ -100,6 +100,19 @@ ZOO: dict[str, dict[str, Any]] = {
     | {"rope_parameters": _rope(partial_rotary_factor=0.25)},
     "starcoder2": _like_llama("starcoder2", sliding_window=WINDOW),
 }
+ZOO |= {
+    "dbrx": {"model_type": "dbrx", **IDS, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
+    | {"attn_config": {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+    | {"ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
+    "mixtral": _like_llama("mixtral", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2),
+    "phimoe": _like_llama("phimoe", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)
+    | {"sliding_window": WINDOW, "attention_bias": True, "lm_head_bias": True},
+    "qwen2_moe": _like_llama("qwen2_moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
+    | {"shared_expert_intermediate_size": 48, "norm_topk_prob": False},
+    "qwen3_moe": _like_llama("qwen3_moe", num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=3)
+    | {"moe_intermediate_size": 32, "mlp_only_layers": [1], "norm_topk_prob": True},
+}
 BAICHUAN: dict[str, dict[str, Any]] = {
     "baichuan_7b": {"max_position_embeddings": 128, "hidden_size": 64, "num_attention_heads": 4},
     "baichuan_13b": {"model_max_length": 128, "hidden_size": 48, "num_attention_heads": 6},

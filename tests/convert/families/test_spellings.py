@@ -70,6 +70,21 @@ def test_early_phi3_configurations_mean_longrope(kind: str, zoo: Zoo) -> None:
     assert spec_of(zoo("phi3_longrope"), **old) == spec_of(zoo("phi3_longrope"))
 
 
+def test_phimoe_stretches_short_and_long_texts_apart(zoo: Zoo) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "short_mscale": 1.1, "long_mscale": 1.3}
+    scaling = {"type": "longrope", "original_max_position_embeddings": 16, **factors}
+    (kind,) = spec_of(zoo("phimoe"), rope_parameters=..., rope_scaling=scaling).kinds
+    assert kind.rope is not None
+    assert (kind.rope.short_attention_factor, kind.rope.attention_factor) == (1.1, 1.3)
+
+
+def test_dbrx_rotates_by_its_own_base(zoo: Zoo) -> None:
+    """transformers 5 reads another key, and so takes 10000 for the real checkpoints."""
+    attention = {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}
+    (kind,) = spec_of(zoo("dbrx"), rope_parameters=..., attn_config=attention).kinds
+    assert kind.rope == Rope(theta=500000.0)
+
+
 def test_a_window_of_no_layer_is_no_window(zoo: Zoo) -> None:
     changed = spec_of(zoo("qwen2_window"), use_sliding_window=False)
     assert changed.kinds == (LayerKind(Rope()),)
@@ -100,6 +115,14 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types must name full_attention or sliding_attention"),
         ("gemma", {"hidden_activation": "xielu"}, "hidden_activation must be one of silu"),
         ("granite", {"logits_scaling": 0}, "logits_scaling must not be 0"),
+        (
+            "dbrx",
+            {"ffn_config": {"moe_normalize_expert_weights": 2.0}},
+            "moe_normalize_expert_weights must be 1 or null",
+        ),
+        ("mixtral", {"num_experts_per_tok": 5}, "5 experts used of 4"),
+        ("phimoe", {"num_experts_per_tok": 1}, "the sparse mixer chooses 2 experts, not 1"),
+        ("qwen3_moe", {"mlp_only_layers": 1}, "mlp_only_layers must be a list of layer numbers"),
         ("mpt", {"norm_type": "rmsnorm"}, "norm_type rmsnorm is not supported"),
         ("mpt", {"attn_config": {"alibi": False}}, "attn_config: alibi other than True is not supported"),
         ("phi3_longrope", {"partial_rotary_factor": ..., "head_dim": 24}, "rope short_factors needs 9 entries, got 6"),
@@ -131,7 +154,9 @@ def test_a_checkpoint_without_one_of_its_tensors_is_refused(name: str, zoo: Zoo,
         compose(Config.load(zoo(name) / "config.json"), open_safetensors(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["codegen", "gpt_bigcode", "gptj", "phi3", "santacoder", "stablelm_12b", "cohere"])
+@pytest.mark.parametrize(
+    "name", ["codegen", "gpt_bigcode", "gptj", "phi3", "santacoder", "stablelm_12b", "cohere", "dbrx", "mixtral"]
+)
 def test_slices_of_reordered_parameters_equal_the_whole(name: str, zoo: Zoo) -> None:
     source = compose(Config.load(zoo(name) / "config.json"), open_safetensors(zoo(name)))
     for parameter, described in parameter_table(source.spec).items():
