@@ -8,7 +8,7 @@ import enum
 import math
 import time
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from jaxengine.params import SamplingParams
@@ -37,6 +37,7 @@ class Request:
     id: int
     prompt: Ids[int]
     params: SamplingParams
+    _: KW_ONLY
     salt: bytes = b""
     timeout: float | None = None  # seconds from arrival
     queue_timeout: float | None = None  # seconds from arrival to first scheduled

@@ -71,7 +71,9 @@ class FakeEngine:
             max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, ignore_eos=ignore_eos
         )
         number = len(self.sequences)
-        request = Request(number, tuple(prompt), params, salt, timeout, priority, self.clock)
+        request = Request(
+            number, tuple(prompt), params, salt=salt, timeout=timeout, priority=priority, arrived=self.clock
+        )
         sequence = Sequence(request, number)
         self._learn(request)
         self.sequences.append(sequence)
