@@ -24,8 +24,8 @@ def plain_error(path: str, status: int, message: str) -> Response:
     return Response(json.dumps(body), status, media_type="application/json")
 
 
-def documented(statuses: Iterable[int], schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+def documented(statuses: Iterable[int | str], schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
     """What OpenAPI is told of the errors a router answers: `statuses` of its own and those refused before it."""
     content = {"application/json": {"schema": schema}}
-    every = sorted({*statuses, *REFUSED_EARLY})
+    every = sorted({*map(int, statuses), *REFUSED_EARLY})
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in every}
