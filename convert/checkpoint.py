@@ -92,7 +92,11 @@ def open_checkpoint(directory: Path, verified: Path) -> ComposedSource:
     manifest = read_json(directory / MANIFEST)
     if manifest.get("version") != VERSION or not isinstance(manifest.get("files"), dict):
         raise CheckpointError(f"{directory / MANIFEST}: version must be {VERSION}, got {manifest.get('version')!r}")
+    if missing := {SINGLE_FILE, SPEC} - manifest["files"].keys():
+        raise CheckpointError(f"{directory / MANIFEST}: does not list {', '.join(sorted(missing))}")
     for name, entry in manifest["files"].items():
+        if Path(name).name != name:
+            raise CheckpointError(f"{directory / MANIFEST}: {name!r} is not the name of a file beside it")
         _verify(directory / name, entry, verified)
     try:
         spec = ModelSpec.from_json((directory / SPEC).read_text())
@@ -161,7 +165,7 @@ def _flush(file: BinaryIO) -> None:
 
 
 def _verify(path: Path, entry: Any, verified: Path) -> None:
-    if not isinstance(entry, dict) or path.name != str(path.relative_to(path.parent)):
+    if not isinstance(entry, dict):
         raise CheckpointError(f"{path.parent / MANIFEST}: entry of {path.name!r} is malformed")
     try:
         state = path.stat()

@@ -64,7 +64,7 @@ class Options:
     dtype: str = option(
         "auto",
         values.one_of("auto", "float32", "float16", "bfloat16"),
-        "of weights and activations; auto is the checkpoint's own on a GPU and float32 on a CPU",
+        "of weights and activations; auto is float32 on a CPU, on a GPU the checkpoint's own, bfloat16 for float32",
     )
     attention: str = option(
         "auto",

@@ -19,9 +19,9 @@ from jaxengine.compile_cache import COMPILES
 from jaxengine.compiler import Compiler, Shapes
 from jaxengine.interface import COMPILING, Description, OpenModel, Stats, StepResult
 from jaxengine.loading import abstract_parameters, load_parameters
-from jaxengine.memory import pool_pages, temporary_bytes
+from jaxengine.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
 from jaxengine.ops import choose
-from jaxengine.options import EngineOptions, derive_limits, resolve_dtype
+from jaxengine.options import EngineOptions, Limits, derive_limits, resolve_dtype
 from jaxengine.pages import PagePool
 from jaxengine.replication import replicate_heads
 from jaxengine.runner import Drawn, InFlight, Results, Runner
@@ -79,18 +79,22 @@ class Engine:
         attention = choose(options.attention, device, spec.head_dim, spec.group, dtype)
         log.info("%s on %d x %s, attention by %s", dtype, mesh.size, device.device_kind, attention)
 
-        def compiler(pages: int, parameters: dict[str, Any]) -> Compiler:
+        def compiler(limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
             shapes = Shapes(spec, limits, dtype, pages, options.page_size, top)
             return Compiler(shapes, mesh, parameters, platform, attention)
 
-        trial = compiler(TRIAL_PAGES, abstract_parameters(spec, mesh, dtype, platform))
+        trial = compiler(limits, TRIAL_PAGES, abstract_parameters(spec, mesh, dtype, platform))
         temporaries = 0 if platform == "cpu" else temporary_bytes(trial)
-        pages = pool_pages(options, limits, spec, dtype, mesh, temporaries)
+        fit = fitting_pages(options, limits, spec, dtype, mesh, temporaries)
+        limits = clamp_total(options, limits, fit)
+        pages = pool_pages(options, limits, platform, fit)
         parameters = load_parameters(
             source, mesh, dtype, platform, lambda done, total: progress("loading", done, total)
         )
         runner = Runner(
-            compiler(pages, parameters), model.eos_token_ids, lambda done, total: progress(COMPILING, done, total)
+            compiler(limits, pages, parameters),
+            model.eos_token_ids,
+            lambda done, total: progress(COMPILING, done, total),
         )
         scheduler = Scheduler(
             PagePool(pages, options.page_size),

@@ -1,5 +1,8 @@
 """How many pages the pool gets: what the device has, less what weights, sampler state and a step's temporaries need."""
 
+import logging
+from dataclasses import replace
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -7,6 +10,8 @@ from jax.sharding import Mesh
 from jaxengine.compiler import Compiler
 from jaxengine.model.spec import ModelSpec, parameter_count, parameter_table
 from jaxengine.options import EngineOptions, Limits
+
+log = logging.getLogger(__name__)
 
 CPU_POOL_BYTES = 2 << 30  # a CPU's memory is shared with everything else, and zeroed pages are committed at once
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
@@ -35,35 +40,62 @@ def temporary_bytes(compiler: Compiler) -> int:
     return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
 
 
-def pool_pages(
+def fitting_pages(
     options: EngineOptions, limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, temporaries: int
 ) -> int:
-    """Pages of the pool, the sink included; never fewer than the longest request needs.
+    """Pages that memory has room for, the sink left out.
 
     Args:
         temporaries: bytes the largest step needs besides its arguments, per device.
 
     Raises:
-        DoesNotFit: the longest request does not fit, or fewer tokens do than `max_batch_total_tokens` asks for.
+        DoesNotFit: not one page beside the weights.
     """
     device = mesh.devices.flat[0]
-    need = -(-limits.max_total_tokens // options.page_size)
-    useful = limits.max_batch_size * need
     if device.platform == "cpu":
         budget = CPU_POOL_BYTES
     else:
         fixed = _fixed_bytes(spec, limits, dtype, mesh.size) + temporaries + RESERVED_BYTES
         budget = _device_bytes(device) - fixed
-    fit = budget // page_bytes(spec, options.page_size, dtype, mesh.size) - 1
-    wanted = options.max_batch_total_tokens
-    pages = -(-wanted // options.page_size) if wanted is not None else min(fit, useful)
-    if pages < need or (device.platform != "cpu" and pages > fit):
-        have, asked = max(fit, 0) * options.page_size, max(pages, need) * options.page_size
+    pages = budget // page_bytes(spec, options.page_size, dtype, mesh.size) - 1
+    if pages < 1:
+        raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
+    return pages
+
+
+def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
+    """`limits` with a longest request that the pool can hold, where the operator did not set its length."""
+    holds = min(fit, _pages(options.max_batch_total_tokens, options) or fit) * options.page_size
+    if options.max_total_tokens is not None or limits.max_total_tokens <= holds:
+        return limits
+    log.warning("max_total_tokens is %d: the model takes %d, but memory does not", holds, limits.max_total_tokens)
+    return replace(limits, max_total_tokens=holds)
+
+
+def pool_pages(options: EngineOptions, limits: Limits, platform: str, fit: int) -> int:
+    """Pages of the pool, the sink included; never fewer than the longest request needs.
+
+    Raises:
+        DoesNotFit: the longest request, or what `max_batch_total_tokens` asks for, does not fit into `fit` pages.
+    """
+    need = _pages(limits.max_total_tokens, options)
+    assert need is not None
+    wanted = _pages(options.max_batch_total_tokens, options)
+    if wanted is not None and wanted < need:
         raise DoesNotFit(
-            f"the cache needs room for {asked} tokens (max_total_tokens {limits.max_total_tokens}), "
-            f"{min(have, pages * options.page_size)} fit: lower max_total_tokens or max_batch_size"
+            f"max_batch_total_tokens {options.max_batch_total_tokens} holds no request of "
+            f"max_total_tokens {limits.max_total_tokens}: raise the one or lower the other"
         )
+    pages = wanted or min(fit, limits.max_batch_size * need)
+    if pages < need or (platform != "cpu" and pages > fit):
+        name = "max_total_tokens" if pages < need else "max_batch_total_tokens"
+        asked = max(pages, need) * options.page_size
+        raise DoesNotFit(f"{name} needs a cache of {asked} tokens, {fit * options.page_size} fit: lower it")
     return pages + 1
+
+
+def _pages(tokens: int | None, options: EngineOptions) -> int | None:
+    return None if tokens is None else -(-tokens // options.page_size)
 
 
 def _fixed_bytes(spec: ModelSpec, limits: Limits, dtype: str, devices: int) -> int:

@@ -91,7 +91,11 @@ def _up_to(buckets: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 
 def resolve_dtype(options: EngineOptions, checkpoint: str, platform: str) -> str:
-    """ "auto" is the checkpoint's type on an accelerator and f32 on a CPU, whose f32 products are the fast ones."""
+    """What "auto" means: on a CPU f32, whose products are the fast ones there; on an accelerator the checkpoint's own,
+    but bf16 for f32, which is how conversions from GGUF are kept.
+    """
     if options.dtype != "auto":
         return options.dtype
-    return "float32" if platform == "cpu" else checkpoint
+    if platform == "cpu":
+        return "float32"
+    return "bfloat16" if checkpoint == "float32" else checkpoint

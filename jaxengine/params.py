@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 300
+WHOLE = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
 MAX_BIAS = 10_000  # beyond it f32 has no digits left for the logits themselves
 
 
@@ -76,6 +77,8 @@ class SamplingParams:
 
     def _check(self, name: str, low: float, high: float, *, above: bool = False) -> None:
         value = getattr(self, name)
+        if name in WHOLE and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
         if not (low <= value <= high) or (above and value == low):  # NaN fails every comparison
             raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value}")
 

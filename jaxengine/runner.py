@@ -33,6 +33,7 @@ class InFlight:
     """A dispatched step: its plan, and the arrays that will hold its results."""
 
     plan: Plan
+    done: Array  # an output of the step that no later step takes over
     drawn: Array | None = None
     scored: Array | None = None
     prompts: list[tuple[Row, int]] = field(default_factory=list)  # rows whose prompt is scored, and their first index
@@ -94,7 +95,7 @@ class Runner:
         self._place(updates[layout.updates :])
         upload.add_updates(updates[: layout.updates])
         packed_rows, hidden, every = self._backbone(layout, upload)
-        flight = InFlight(plan)
+        flight = InFlight(plan, packed_rows)
         sampling = [row.sequence for row in plan.rows if row.samples]
         if sampling:
             flight.drawn = self._draw(packed_rows, hidden, all(map(plain_greedy, sampling)))
@@ -110,7 +111,7 @@ class Runner:
                 if row.samples:
                     drawn[i] = Drawn(table.token(i, row.sequence.params.logprobs), table.finite[i])
         else:
-            jax.block_until_ready(self.rooms.last)
+            jax.block_until_ready(flight.done)
         return Results(drawn, self._read_prompts(flight))
 
     def _layout(self, plan: Plan) -> Layout:

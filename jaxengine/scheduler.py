@@ -91,6 +91,7 @@ class Scheduler:
         self._plan_running(plan)
         if not plan.drain:
             self._admit(plan, only)
+            self._fill(plan)
         for row in plan.rows:
             row.sequence.computed += row.count
             row.sequence.pending += row.samples
@@ -126,11 +127,21 @@ class Scheduler:
         return True
 
     def _chunk(self, sequence: Sequence, plan: Plan) -> None:
-        """As much of the remaining prefill as the budget holds."""
-        count = min(sequence.length - sequence.computed, self.token_budget - plan.tokens)
+        """As much of the remaining prefill as half of the free budget holds: a long prompt must not stop short ones."""
+        count = min(sequence.length - sequence.computed, (self.token_budget - plan.tokens + 1) // 2)
         if count > 0:
             samples = sequence.computed + count == sequence.length
             plan.rows.append(Row(sequence, sequence.computed, count, samples))
+
+    def _fill(self, plan: Plan) -> None:
+        """What nobody else wanted goes to the prefills of the step, first come first served."""
+        free = self.token_budget - plan.tokens
+        for row in plan.rows:
+            end = row.start + row.count
+            more = min(free, row.sequence.length - end)
+            row.count += more
+            row.samples = end + more == row.sequence.length
+            free -= more
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
         """Move waiting sequences to running, strictly in order, while slots, budget and pages last."""

@@ -68,7 +68,7 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     from convert.source import open_model
     from convert.stretch import stretch
 
-    progress(f"fetching {arguments.model_id or 'the default model'}")
+    progress(f"opening {arguments.model_id or 'the default model'}")
     model = open_model(arguments.model_id, arguments.revision, cache_dir=arguments.cache_dir)
     if arguments.rope_scaling or arguments.rope_factor:
         source = stretch(model.source, arguments.rope_scaling or "linear", arguments.rope_factor or 1.0)

@@ -119,6 +119,9 @@ class SlotFields:
         self.fields.seed_low[slot], self.fields.seed_high[slot] = seed
         for name in RowFields._fields[RowFields._fields.index("top_k") :]:
             getattr(self.fields, name)[slot] = getattr(params, name)
+        if params.greedy:  # the likeliest id is drawn, alone and among others: no filter may take it away
+            self.fields.top_k[slot] = self.fields.min_p[slot] = 0
+            self.fields.top_p[slot] = self.fields.typical_p[slot] = 1
         self.min_tokens[slot] = params.min_tokens
 
 

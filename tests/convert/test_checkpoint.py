@@ -131,13 +131,19 @@ def test_contents_are_hashed_once(written: Path, tmp_path: Path, monkeypatch: py
     open_checkpoint(written, tmp_path / "verified")
 
 
+def listing(*files: tuple[str, object]) -> str:
+    """A manifest of this version; the outsider comes first, so that nothing is read before it is refused."""
+    return json.dumps({"version": checkpoint.VERSION, "files": dict(reversed(files))})
+
+
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
         ("{}", f"version must be {checkpoint.VERSION}, got None"),
         ('{"version": 0, "files": {}}', f"version must be {checkpoint.VERSION}, got 0"),
-        ('{"version": 1, "files": {"../x": {}}}', "malformed"),
-        ('{"version": 1, "files": {"spec.json": 3}}', "malformed"),
+        (listing(), "does not list model.safetensors, spec.json"),
+        (listing(("spec.json", {}), ("model.safetensors", {}), ("../x", {})), "'../x' is not the name of a file"),
+        (listing(("model.safetensors", {}), ("spec.json", 3)), "entry of 'spec.json' is malformed"),
         ("", "not valid JSON"),
     ],
 )

@@ -24,6 +24,7 @@ WAYS: list[dict[str, object]] = [
     {"temperature": 1.0, "logit_bias": {EOS: 6.0}, "min_tokens": 9, "ignore_eos": False},
     {"logprobs": 2, "prompt_logprobs": True},
     {"temperature": 0.8, "stop_token_ids": tuple(range(40, 60))},
+    {"temperature": 0, "typical_p": 0.1, "top_k": 1, "processed_logprobs": True},  # greedy knows no filter
 ]
 SHARED = prompt(40, seed=99)  # half of the prompts begin alike, so that the cache is hit
 

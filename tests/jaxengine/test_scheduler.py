@@ -54,6 +54,21 @@ def test_decodes_come_before_prefill_chunks_in_a_step() -> None:
     assert rows(serve(served)) == [(0, 5, 1, True), (1, 7, 7, False)]
 
 
+def test_a_short_prompt_behind_a_long_one_is_sampled_in_its_first_step() -> None:
+    served = engine(token_budget=16, pages=200)
+    served.add([1] * 240)
+    serve(served)
+    served.add([2] * 3)
+    assert rows(serve(served)) == [(0, 16, 13, False), (1, 0, 3, True)]
+
+
+def test_several_long_prompts_share_a_step_the_first_having_the_most() -> None:
+    served = engine(token_budget=16, pages=200)
+    for _ in range(3):
+        served.add([1] * 100)
+    assert [count for _, _, count, _ in rows(serve(served))] == [10, 4, 2]
+
+
 def test_the_next_step_is_planned_before_the_last_token_is_read() -> None:
     served = engine()
     sequence = served.add([1, 2, 3], ignore_eos=True)
