@@ -20,6 +20,7 @@ from jaxengine.ops.spec import AttentionSpec
 
 KEY_BLOCK = 128  # keys a loop iteration reads
 QUERY_BLOCK = 32  # queries of a ragged step that are handled together
+FEW_HEADS = 4  # key/value heads up to which a decode step multiplies by zeros instead of transposing its keys
 MASKED = -1e30  # finite, so that a fully masked block leaves exp(MASKED - maximum) = 0 instead of NaN
 
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
@@ -81,6 +82,16 @@ def _key_blocks(position: Array, real: Array, spec: AttentionSpec) -> tuple[Arra
     return begin // KEY_BLOCK, (end + KEY_BLOCK - 1) // KEY_BLOCK
 
 
+def _block_diagonal(q: Array) -> Array:
+    """q [R, K, G, D] → [R, K·G, K·D], zero where a query meets another head's keys.
+
+    K times the products, but keys are read as they lie: the scores of 16 rows took 0.7 of the time on a CPU at K = 3.
+    """
+    heads = q.shape[1]
+    spread = jnp.einsum("rkgd,kj->rkgjd", q, jnp.eye(heads))
+    return spread.reshape(q.shape[0], heads * q.shape[2], heads * q.shape[3])
+
+
 def _decode(
     q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
 ) -> Array:
@@ -88,11 +99,18 @@ def _decode(
     page_size = keys.shape[1]
     width = KEY_BLOCK // page_size  # pages of a block
 
+    few_heads = q.shape[1] <= FEW_HEADS
+    wide = _block_diagonal(q) if few_heads else q
+
     def body(i: Array, running: Running) -> Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
         k = keys[pages].reshape(q.shape[0], KEY_BLOCK, *keys.shape[2:])  # [R, S, K, D]
         v = values[pages].reshape(k.shape)
-        scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
+        if few_heads:
+            flat = k.astype(jnp.float32).reshape(*k.shape[:2], -1)  # [R, S, K·D]
+            scores = jnp.einsum("rhc,rsc->rhs", wide, flat).reshape(*q.shape[:3], KEY_BLOCK)
+        else:
+            scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
         distance = batch.position[:, None] - (i * KEY_BLOCK + jnp.arange(KEY_BLOCK))  # [R, S]
         visible = _in_window(distance, spec)
         v = jnp.where(visible[:, :, None, None], v, 0)
