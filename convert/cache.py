@@ -8,13 +8,13 @@ import errno
 import fcntl
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from convert.errors import CANNOT_CREATE, IO, CheckpointError
+from convert.notes import tell
 
 NAME = "text-generation-jax"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,7 +48,7 @@ def locked(entry: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"waiting for another process that prepares {entry.name}", file=sys.stderr, flush=True)
+            tell(f"waiting for another process that prepares {entry.name}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

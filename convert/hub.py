@@ -1,7 +1,7 @@
 """Checkpoints of the Hugging Face Hub: fetched into the hub's own cache, or found there.
 
 The hub library resumes, retries and checks sizes; here its failures become one line. Only weights, configuration and
-tokenizer files at the top of a repository are fetched: never code, pickles or archives.
+tokenizer files at the top of a repository are fetched: never code; pickled weights only where there are no others.
 """
 
 import re
@@ -19,6 +19,7 @@ from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+PICKLED = ["pytorch_model*.bin"]
 SKIPPED = ["*/*", "consolidated*.safetensors"]  # subfolders; Mistral's second copy of the same weights
 ID_PATTERN = r"[A-Za-z0-9][\w.\-]{0,95}(/[A-Za-z0-9][\w.\-]{0,95})?"
 
@@ -38,16 +39,18 @@ def fetch_snapshot(model_id: str, revision: str | None, cache_dir: Path | None) 
     """
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     download = partial(
-        huggingface_hub.snapshot_download,
-        model_id,
-        revision=revision,
-        cache_dir=cache,
-        allow_patterns=FILES,
-        ignore_patterns=SKIPPED,
+        huggingface_hub.snapshot_download, model_id, revision=revision, cache_dir=cache, ignore_patterns=SKIPPED
     )
     with disk_errors(cache), _one_line(model_id, revision):
-        require_space(cache, _bytes_to_fetch(download))
-        return Path(download())
+        snapshot = _fetch(partial(download, allow_patterns=FILES), cache)
+        if not any(snapshot.glob("*.safetensors")):
+            snapshot = _fetch(partial(download, allow_patterns=PICKLED), cache)
+    return snapshot
+
+
+def _fetch(download: Callable[..., Any], cache: Path) -> Path:
+    require_space(cache, _bytes_to_fetch(download))
+    return Path(download())
 
 
 def fetch_file(model_id: str, filename: str, revision: str | None, cache_dir: Path | None) -> Path:

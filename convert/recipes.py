@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from jaxengine.model.spec import ModelSpec, Parameter, parameter_table
+from jaxengine.model.parameters import Parameter, parameter_table
+from jaxengine.model.spec import ModelSpec
 
 # Rows of a fused qkv: q ‖ k ‖ v; grouped as the table has them; or CodeGen's four blocks of q, v, k.
 QKV = Literal["concat", "grouped", "codegen"]
@@ -30,6 +31,7 @@ class Layout:
     norm_per_head: qk_norm has weights [heads, head_dim] instead of [head_dim].
     first_position: rows of the position table that are never used.
     unit_head: rows of the head are divided by their length.
+    stacked_experts: experts lie in one tensor [expert, out, in] per projection.
     """
 
     qkv: QKV = "concat"
@@ -38,6 +40,7 @@ class Layout:
     norm_per_head: bool = False
     first_position: int = 0
     unit_head: bool = False
+    stacked_experts: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +104,13 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
     if kind in ("experts_gate_up", "experts_down"):
-        return _experts(kind, parameter, named)
+        return _experts(kind, parameter, named, layout)
+    if name.endswith(".conv"):  # stored with an axis of one input channel
+        (channels, taps) = parameter.shape
+        return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
     inputs = 0 if len(parameter.shape) == 1 or name.endswith("_bias") else parameter.inputs or 1
+    if kind == "relative":  # a row per bucket, of all heads
+        inputs = len(parameter.shape) - 1
     transposed = layout.transposed and parameter.inputs > 0 and name.startswith("layers.")
     if kind == "positions":
         count, skipped = parameter.shape[0], layout.first_position
@@ -215,12 +223,19 @@ def _qk_norm(name: str, spec: ModelSpec, named: Sequence[str], layout: Layout) -
     return parts
 
 
-def _experts(kind: str, parameter: Parameter, named: Sequence[str]) -> list[Part]:
-    """A tensor per expert (`{e}` in its name), or all in one, then with the way down stored as the way up is."""
+def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layout) -> list[Part]:
+    """A tensor per expert (`{e}` in its name), or all in one: stacked, or as DBRX has them.
+
+    DBRX flattens the stack and stores the way down as the way up is.
+    """
     count, *middle, outputs, inputs = parameter.shape
     parts = []
     for j, tensor in enumerate(named):
         at, one = (j,) * len(middle), (1,) * len(middle)
+        if layout.stacked_experts:
+            start, shape = (0, *at, 0, 0), (count, *one, outputs, inputs)
+            parts.append(Part(tensor, (count, outputs, inputs), start, shape))
+            continue
         if "{e}" not in tensor:
             swapped = kind == "experts_down"
             rows, width = (inputs, outputs) if swapped else (outputs, inputs)

@@ -84,6 +84,9 @@ def _kind(fields: Config) -> RopeKind:
 
 def _dim(config: Config, fields: Config, head_dim: int, default: float) -> int:
     """How many dimensions of a head rotate; 0 for all."""
+    if fields.get("rotary_dim") is not None:  # of a GGUF file
+        dim = fields.integer("rotary_dim")
+        return 0 if dim == head_dim else dim
     key = config.spelled("partial_rotary_factor", "rotary_pct", "rope_pct")
     part = fields.number("partial_rotary_factor", config.number(key, default))
     if not 0 < part <= 1:

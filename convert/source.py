@@ -8,20 +8,21 @@ cache.
 import hashlib
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convert import checkpoint, default_model, hub
 from convert.cache import cache_root, disk_errors, locked
+from convert.composition import Restated
 from convert.config import Config
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
-from convert.formats.gguf_llama import GgufTensors, llama_config
 from convert.formats.gguf_tokenizer import write_tokenizer
-from convert.formats.safetensors import open_safetensors
+from convert.formats.shards import open_tensors
+from convert.llama_cpp.model import open_gguf
 from convert.tokenizer import check_tokenizer, end_of_text_ids
-from jaxengine.model.spec import ParameterSource
+from jaxengine.model.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
 
@@ -78,10 +79,12 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         source = checkpoint.open_checkpoint(directory, cache_root(cache_dir) / "verified")
         revision = revision or checkpoint.origin(directory).get("revision", "")
     elif (directory / "config.json").is_file():
-        source = compose(Config.load(directory / "config.json"), open_safetensors(directory))
+        source = compose(Config.load(directory / "config.json"), open_tensors(directory))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
-    tokenizer = check_tokenizer(directory, source.spec.vocab_size)
+    tokenizer, tokens = check_tokenizer(directory, source.spec.vocab_size)
+    if tokens < source.spec.vocab_size:
+        source = Restated(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
     return OpenModel(source, directory, model_id, revision, ids)
 
@@ -103,9 +106,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None)
 
 def _convert_gguf(path: Path, target: Path, origin: dict[str, str]) -> None:
     file = GgufFile(path)
-    config = llama_config(file)
-    heads = config.integer("num_attention_heads")
-    source = compose(config, GgufTensors(file, heads, config.integer("num_key_value_heads", heads)))
+    source = open_gguf(file)
     with disk_errors(target), tempfile.TemporaryDirectory() as files:
         write_tokenizer(file.metadata, Path(files), path.name)
         checkpoint.write_checkpoint(source, Path(files), target, dtype="float32", origin=origin)

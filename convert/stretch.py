@@ -3,31 +3,16 @@
 What the checkpoint itself says about stretching is replaced, as in TGI. Nothing else of it changes, no array above all.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
-import numpy as np
-
+from convert.composition import Restated
 from convert.errors import USAGE, CheckpointError
-from jaxengine.model.spec import LayerKind, ModelSpec, ParameterSource
+from jaxengine.model.parameters import ParameterSource
+from jaxengine.model.spec import LayerKind
 
 
-@dataclass(frozen=True)
-class StretchedSource:
-    """The arrays of `source` under another `spec` of the same shapes."""
-
-    source: ParameterSource
-    spec: ModelSpec
-
-    @property
-    def dtype(self) -> str:
-        return self.source.dtype
-
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        return self.source.read(name, index)
-
-
-def stretch(source: ParameterSource, kind: Literal["linear", "dynamic"], factor: float) -> StretchedSource:
+def stretch(source: ParameterSource, kind: Literal["linear", "dynamic"], factor: float) -> Restated:
     """`source` for `factor` times as many positions as it was trained on.
 
     Raises:
@@ -46,4 +31,4 @@ def stretch(source: ParameterSource, kind: Literal["linear", "dynamic"], factor:
         return replace(layer, rope=plain)
 
     kinds = tuple(map(stretched, spec.kinds))
-    return StretchedSource(source, replace(spec, kinds=kinds, max_positions=int(trained * factor)))
+    return Restated(source, replace(spec, kinds=kinds, max_positions=int(trained * factor)))

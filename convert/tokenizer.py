@@ -24,8 +24,11 @@ TOKENIZER_FILES = (
 )
 
 
-def check_tokenizer(directory: Path, vocab_size: int) -> Tokenizer:
-    """The tokenizer of `directory`, refused when an id of its has no row in an embedding of `vocab_size`."""
+def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
+    """The tokenizer of `directory`, and how many ids it uses: refused when that is more than `vocab_size`.
+
+    An embedding often has more rows than that, to be divisible by 64 or so. They are no tokens.
+    """
     path = directory / "tokenizer.json"
     if not path.is_file():
         only = " (tokenizer.model alone is not supported yet)" if (directory / "tokenizer.model").is_file() else ""
@@ -37,7 +40,7 @@ def check_tokenizer(directory: Path, vocab_size: int) -> Tokenizer:
     token, highest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1], default=("", 0))
     if highest >= vocab_size:
         raise CheckpointError(f"{path}: token {token!r} has id {highest}, the model's vocabulary is {vocab_size}")
-    return tokenizer
+    return tokenizer, highest + 1
 
 
 def end_of_text_ids(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:

@@ -6,15 +6,16 @@ the queue itself belongs to the engine.
 
 Between several API keys it is fair by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `SHARE`
 times as many permits as are free. One alone gets four fifths of them, two get four ninths each, and there is always
-room for one more to begin.
+room for one more to begin. Both bounds and the shares hold over all HTTP processes together, as exactly as `Tally`
+says.
 """
 
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gateway.tally import Tally
 from jaxengine.rpc import engine_pb2 as pb
 
 RETRY_AFTER_SECONDS = (1, 60)
@@ -58,27 +59,34 @@ class Ticket:
 
     def started(self) -> None:
         """The first token came: nothing of this request waits any more. Idempotent."""
-        self._admission.queued_tokens -= self._queued
+        self._admission.tally.queue(-self._queued)
         self._queued = 0
 
 
 class Admission:
-    """Permits of one gateway. Not thread-safe: it belongs to the event loop.
+    """Permits of a server. Not thread-safe: it belongs to the event loop.
 
     Args:
         max_requests: sequences that may be in work at once.
         max_queued_tokens: prompt tokens that may wait for their first token, over all requests; one prompt alone is
             always let in, however long.
+        tally: what is held and queued; fair between its callers.
     """
 
-    def __init__(self, max_requests: int, max_queued_tokens: int) -> None:
+    def __init__(self, max_requests: int, max_queued_tokens: int, tally: Tally | None = None) -> None:
         self.max_requests = max_requests
         self.max_queued_tokens = max_queued_tokens
-        self.active = 0
-        self.queued_tokens = 0
+        self.tally = tally or Tally()
         self.throughput = Throughput()
-        self.fair = False  # between callers, of whom there may be several
-        self._held: Counter[int] = Counter()  # permits by caller
+
+    @property
+    def active(self) -> int:
+        """Permits held."""
+        return self.tally.active
+
+    @property
+    def queued_tokens(self) -> int:
+        return self.tally.queued_tokens
 
     @property
     def full(self) -> bool:
@@ -97,25 +105,24 @@ class Admission:
         free = self.max_requests - self.active
         if copies > free or not self._is_fair(copies, caller, free):
             raise Overloaded("Model is overloaded", self.retry_after())
-        self.active += copies
-        self._held[caller] += copies
+        self.tally.hold(copies, caller)
         ticket = Ticket(self)
         try:
             yield ticket
         finally:
             ticket.started()
-            self.active -= copies
-            self._held[caller] -= copies
+            self.tally.hold(-copies, caller)
 
     def _is_fair(self, copies: int, caller: int, free: int) -> bool:
         """Whether `caller` may take so many; one that holds none may take any number."""
-        held = self._held[caller]
-        return not self.fair or not held or held + copies <= SHARE * (free - copies)
+        held = self.tally.held(caller)
+        return self.tally.callers == 1 or not held or held + copies <= SHARE * (free - copies)
 
     def queue(self, prompt_tokens: int) -> None:
-        if self.queued_tokens and self.queued_tokens + prompt_tokens > self.max_queued_tokens:
+        queued = self.queued_tokens
+        if queued and queued + prompt_tokens > self.max_queued_tokens:
             raise Overloaded("Model is overloaded", self.retry_after())
-        self.queued_tokens += prompt_tokens
+        self.tally.queue(prompt_tokens)
 
     def retry_after(self) -> int:
         """When the queue of now will be computed, give or take a fifth so that clients do not return together."""

@@ -5,9 +5,11 @@ started or stopped here: engine and server belong to the launcher.
 """
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Match
 
 from gateway import health, untagged, vertex
 from gateway.auth import require_key
@@ -25,6 +27,9 @@ from gateway.tgi.errors import TgiRoute
 
 pages = APIRouter(route_class=TgiRoute, include_in_schema=False)
 scrapes = APIRouter(include_in_schema=False)  # no key needed: few scrapers carry one
+TGI = (tgi.router, untagged.router, vertex.router, pages)
+OPENAI = (openai.router, openai.helpers)
+OPEN = (health.router, scrapes)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -37,11 +42,13 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
-    for router in (tgi.router, untagged.router, vertex.router, pages):
+    assigned = vertex.assigned(gateway.options.aip_predict_route)
+    app.include_router(health.assigned(gateway.options.aip_health_route))  # first: they may lie within /v1/models/…
+    for router in (assigned, *TGI):
         app.include_router(router, dependencies=guarded, responses=TGI_ERRORS)
-    for router in (openai.router, openai.helpers):
+    for router in OPENAI:
         app.include_router(router, dependencies=guarded, responses=OPENAI_ERRORS)
-    for router in (health.router, scrapes):
+    for router in OPEN:
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
@@ -77,4 +84,12 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     response = plain_error(request.scope["path"], error.status_code, str(error.detail))
     response.headers.update(error.headers or {})
+    if allowed := response.headers.get("allow"):
+        response.headers["allow"] = ", ".join(sorted({*allowed.split(", "), *_methods(request)}))
     return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Of every route at the request's path: Starlette names those of the first it finds."""
+    routes = [route for router in (*TGI, *OPENAI, *OPEN) for route in router.routes if isinstance(route, APIRoute)]
+    return {name for each in routes if each.matches(request.scope)[0] is not Match.NONE for name in each.methods or ()}

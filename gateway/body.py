@@ -7,18 +7,17 @@ duplicate keys, and depth, NaN and endless numbers inside untyped or unknown fie
 
 import json
 import math
+import re
 from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.errors import Kind, RequestError
+from gateway.problems import described
 
 MAX_DEPTH = 32
 MAX_NUMBER = 64  # characters of one JSON number
-MAX_ERRORS = 10  # reported at once
-MAX_REPORT = 300  # characters of one report
-MAX_SHOWN = 24  # characters of a number shown in one
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -58,32 +57,6 @@ async def names_in(request: Request) -> frozenset[str]:
     return frozenset(value)
 
 
-def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI is told about a route whose body is read by `read_body`."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(model)}}}}
-
-
-def any_of(*models: type[BaseModel]) -> dict[str, Any]:
-    """`takes` for a route that takes one of several."""
-    schema = {"anyOf": [_inlined(model) for model in models]}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _inlined(model: type[BaseModel]) -> dict[str, Any]:
-    """The model's JSON schema without references, which would point outside the OpenAPI document."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-
-    def resolve(value: Any) -> Any:
-        if isinstance(value, dict):
-            name = str(value.get("$ref", "")).removeprefix("#/$defs/")
-            return resolve(definitions[name]) if name in definitions else {key: resolve(v) for key, v in value.items()}
-        return [resolve(each) for each in value] if isinstance(value, list) else value
-
-    inlined: dict[str, Any] = resolve(schema)
-    return inlined
-
-
 def _check_media_type(request: Request) -> None:
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     is_json = media_type.startswith("application/") and (media_type == "application/json" or media_type[-5:] == "+json")
@@ -94,32 +67,12 @@ def _check_media_type(request: Request) -> None:
 
 
 def _refusal(error: ValidationError) -> RequestError:
-    problems = error.errors(include_url=False, include_context=False)
-    first = problems[0]
+    first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
-        return RequestError(Kind.MALFORMED, f"the body is not valid JSON: {first['msg'][:MAX_REPORT]}")
-    lines = [_describe(problem) for problem in problems[:MAX_ERRORS]]
-    more = f" (and {len(problems) - MAX_ERRORS} more)" if len(problems) > MAX_ERRORS else ""
-    return RequestError(Kind.SHAPE, ("; ".join(lines) + more)[: MAX_ERRORS * 100], param=_field(first["loc"]) or None)
-
-
-def _describe(problem: Any) -> str:
-    """`field: what is wrong`, with the value where it is a number: text is never echoed."""
-    field, given = _field(problem["loc"]), problem["input"]
-    message = problem["msg"].removeprefix("Value error, ")
-    shown = f" (given {given})" if isinstance(given, int | float) and len(str(given)) <= MAX_SHOWN else ""
-    return f"{field + ': ' if field else ''}{message}"[:MAX_REPORT] + shown
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """`("stop", "list[str]", 0)` as `stop[0]`: names of union branches say nothing to a client."""
-    path = ""
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
-            path += f".{part}" if path else part
-    return path[:100]
+        place = re.search(r"line \d+ column \d+$", first["msg"])
+        return RequestError(Kind.MALFORMED, f"the body is not valid JSON{f' at {place[0]}' if place else ''}")
+    message, field = described(error)
+    return RequestError(Kind.SHAPE, message, param=field)
 
 
 def _checked(raw: bytes) -> Any:

@@ -14,10 +14,12 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
+from gateway.engine import EngineUnavailable
+from gateway.inbox import Inbox
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub
@@ -29,75 +31,6 @@ DESCRIBE_TIMEOUT = 5.0
 SILENCE_TICKS = 10  # the hang limit is counted in tenths, so a stalled gateway does not blame the engine
 
 
-class EngineUnavailable(Exception):
-    """The engine is not ready, or it went away while this request ran. `retry_after` is in seconds."""
-
-    def __init__(self, reason: str, retry_after: int) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
-
-
-class Engine(Protocol):
-    """What routes need of an engine: `EngineClient`, or a fake in tests."""
-
-    @property
-    def description(self) -> pb.Description | None:
-        """The latest description; None before the engine first answered."""
-        ...
-
-    @property
-    def ready(self) -> bool: ...
-
-    @property
-    def stats(self) -> pb.Stats: ...
-
-    @property
-    def last_step_age(self) -> float:
-        """Seconds since the step loop last showed life; 0 while no engine is connected."""
-        ...
-
-    @property
-    def retry_after(self) -> int:
-        """Seconds after which an engine that is not ready may be: what a 503 advises."""
-        ...
-
-    def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]: ...
-
-
-class Inbox:
-    """Events of one request on their way to its reader, merged while the reader is slow.
-
-    Memory is bounded by the request's own output, which `max_new_tokens` bounds.
-    """
-
-    def __init__(self) -> None:
-        self._event: pb.RequestEvent | None = None
-        self._failure: EngineUnavailable | None = None
-        self._arrived = asyncio.Event()
-
-    def put(self, event: pb.RequestEvent) -> None:
-        if self._event is None:
-            self._event = event
-        else:
-            self._event.MergeFrom(event)
-        self._arrived.set()
-
-    def fail(self, failure: EngineUnavailable) -> None:
-        self._failure = failure
-        self._arrived.set()
-
-    async def take(self) -> pb.RequestEvent:
-        await self._arrived.wait()
-        self._arrived.clear()
-        event, self._event = self._event, None
-        if event is not None:
-            if self._failure is not None:
-                self._arrived.set()
-            return event
-        assert self._failure is not None, "woken with neither event nor failure"
-        raise self._failure
-
-
 class EngineClient:
     """One engine behind a Unix socket.
 
@@ -107,6 +40,7 @@ class EngineClient:
         hang_limit: seconds of silence after which a connected engine is taken for stuck.
         prepare: awaited with the description of an engine that came up, before it counts as ready.
         on_ready: called whenever requests can be sent, from then on.
+        on_lost: called when they can't be any more.
         on_step: called with every message of the step loop.
         on_hang: called when the engine fell silent.
         on_progress: called when the engine's state or progress line changed.
@@ -120,6 +54,7 @@ class EngineClient:
         hang_limit: float = 30.0,
         prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
         on_ready: Callable[[pb.Description], None] = lambda _: None,
+        on_lost: Callable[[], None] = lambda: None,
         on_step: Callable[[pb.StepEvents], None] = lambda _: None,
         on_hang: Callable[[], None] = lambda: None,
         on_progress: Callable[[pb.Description], None] = lambda _: None,
@@ -128,7 +63,8 @@ class EngineClient:
         self._credentials = transport.credentials(token)
         self._hang_limit = hang_limit
         self._prepare = prepare
-        self._on_ready, self._on_step, self._on_hang, self._on_progress = on_ready, on_step, on_hang, on_progress
+        self._on_ready, self._on_lost, self._on_step = on_ready, on_lost, on_step
+        self._on_hang, self._on_progress = on_hang, on_progress
         self._description: pb.Description | None = None
         self._stats = pb.Stats()
         self._ids = itertools.count(1)
@@ -251,6 +187,7 @@ class EngineClient:
     def _disconnect(self, reason: str) -> None:
         if self._commands is not None:
             self._began = time.monotonic()
+            self._on_lost()
         self._commands = None
         failure = EngineUnavailable(reason, self.retry_after)
         for inbox in self._inboxes.values():

@@ -6,11 +6,13 @@ fetches the model, and is dropped there once it has.
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.options import TGI_ATTENTION, Options
 from jaxengine.rpc import transport
+
+EngineCommand = Callable[[Options, Path, int], list[str]]  # of the socket to serve on, and the parent's process id
 
 NAMES = {
     *(
@@ -70,6 +72,8 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         "revision": options.revision,
         "cache_dir": options.huggingface_hub_cache,
         "dtype": options.dtype,
+        "quantize": options.quantize,
+        "kv_cache_dtype": options.kv_cache_dtype,
         "tensor_parallel": _devices(options),
         "attention": "auto" if options.attention in TGI_ATTENTION else options.attention,
         "rope_scaling": options.rope_scaling,
@@ -80,7 +84,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         **{name: getattr(options, name) for name in GIVEN_BY_LIMIT},
     }
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
-    return [sys.executable, "-m", "convert.cli", "serve", *flags]
+    return [sys.executable, "-m", "convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else [])]
 
 
 def _devices(options: Options) -> int:

@@ -6,6 +6,7 @@ body and headers. Messages are ours: they never carry a library's exception text
 
 from enum import Enum, auto
 
+from gateway.options import Options
 from jaxengine.rpc import engine_pb2 as pb
 
 QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer than that to shrink
@@ -46,13 +47,15 @@ class ClientGone(Exception):
     """The client closed the connection: nobody is left to answer."""
 
 
-def engine_failure(event: pb.RequestEvent) -> RequestError | None:
+def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | None:
     """The error a finishing event stands for, or None where it is an ordinary end."""
     finish = event.finish
     if finish == pb.DEADLINE:
-        return RequestError(Kind.DEADLINE, "the request's deadline passed before it was finished")
+        limit = f"{options.request_timeout:g} s (--request-timeout)"
+        return RequestError(Kind.DEADLINE, f"the request was not finished within {limit}")
     if finish == pb.QUEUE_TIMEOUT:
-        return RequestError(Kind.OVERLOADED, "the request waited too long in the queue", retry_after=QUEUE_RETRY)
+        limit = f"{options.queue_timeout:g} s (--queue-timeout)"
+        return RequestError(Kind.OVERLOADED, f"the request was not begun within {limit}", retry_after=QUEUE_RETRY)
     if finish == pb.CANCELLED:
         return RequestError(Kind.UNAVAILABLE, "the server is shutting down", retry_after=5)
     if finish == pb.INVALID:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, aclosing
 from types import TracebackType
 
 from gateway.admission import Overloaded, Ticket
-from gateway.engine_client import EngineUnavailable
+from gateway.engine import EngineUnavailable
 from gateway.errors import ClientGone, Kind, RequestError
 from gateway.generation import Finish, Step, Transcript, run_all
 from gateway.metrics import Failure, Served
@@ -112,27 +112,29 @@ class Exchange:
         assert self._ticket is not None, "run before admit"
         self._transcripts = transcripts
         self._ticket.queue(sum(len(each.prompt_ids) for each in transcripts))
-        self.submitted = last = time.perf_counter()
+        self.submitted = time.perf_counter()
+        self._gateway.tracing.past("validate", self._span.traceparent, self.arrival, self.submitted)
         for each in transcripts:
             self._address(each.request)
         metrics = self._gateway.metrics
-        first = True
-        async with aclosing(run_all(self._gateway.engine, transcripts)) as steps:
+        last: dict[int, float] = {}  # when each sequence's latest step came
+        async with aclosing(run_all(self._gateway.engine, transcripts, self._gateway.options)) as steps:
             async for index, step in steps:
                 now = time.perf_counter()
-                if first:
+                if not last:
                     self._ticket.started()
                     self.first_token = now
                     metrics.first_token(now - self.arrival)
-                elif step.tokens:
-                    metrics.next_token((now - last) / len(step.tokens))
-                first, last = False, now
+                elif index in last and step.tokens:
+                    metrics.next_token((now - last[index]) / len(step.tokens))
+                last[index] = now
                 yield index, step
         self.ended = time.perf_counter()
 
     def _address(self, request: pb.Generate) -> None:
-        """Add what the server decides, not the body: whose cache the request shares, and how long it may take."""
+        """Add what the server decides, not the body: whose cache and turn it shares, and how long it may take."""
         options = self._gateway.options
+        request.caller = self._visit.caller.number
         request.cache_salt = self._visit.caller.salt + request.cache_salt
         request.traceparent = self._span.traceparent
         request.queue_timeout_seconds = options.queue_timeout

@@ -10,8 +10,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.engine_client import Engine
+from gateway.engine import Engine
 from gateway.errors import engine_failure
+from gateway.options import Options
 from gateway.stops import StopMatcher
 from gateway.text import TextModel
 from jaxengine.rpc import engine_pb2 as pb
@@ -149,7 +150,7 @@ class Transcript:
 _Arrival = tuple[int, Step | Exception | None]
 
 
-async def run(engine: Engine, transcript: Transcript) -> AsyncGenerator[Step, None]:
+async def run(engine: Engine, transcript: Transcript, options: Options) -> AsyncGenerator[Step, None]:
     """Generate `transcript.request`; closing the iterator cancels it in the engine.
 
     Raises:
@@ -158,7 +159,7 @@ async def run(engine: Engine, transcript: Transcript) -> AsyncGenerator[Step, No
     """
     async with aclosing(engine.generate(transcript.request)) as events:
         async for event in events:
-            failure = engine_failure(event)
+            failure = engine_failure(event, options)
             if failure is not None:
                 raise failure
             step = transcript.push(event)
@@ -167,15 +168,17 @@ async def run(engine: Engine, transcript: Transcript) -> AsyncGenerator[Step, No
                 return
 
 
-async def run_all(engine: Engine, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
+async def run_all(
+    engine: Engine, transcripts: list[Transcript], options: Options
+) -> AsyncGenerator[tuple[int, Step], None]:
     """Steps of several sequences as they come, each with its index. One failure ends them all."""
     if len(transcripts) == 1:
-        async with aclosing(run(engine, transcripts[0])) as steps:
+        async with aclosing(run(engine, transcripts[0], options)) as steps:
             async for step in steps:
                 yield 0, step
         return
     queue: asyncio.Queue[_Arrival] = asyncio.Queue(maxsize=2 * len(transcripts))
-    tasks = [asyncio.create_task(_feed(queue, i, run(engine, each))) for i, each in enumerate(transcripts)]
+    tasks = [asyncio.create_task(_feed(queue, i, run(engine, each, options))) for i, each in enumerate(transcripts)]
     running = len(tasks)
     try:
         while running:

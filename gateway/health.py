@@ -1,14 +1,19 @@
-"""What probes ask. Live: this process answers and the engine can still be brought back. Ready: a request sent now runs.
+"""What probes ask. Live: this process answers and the engine can still be brought back. Ready: a request sent now runs,
+whichever HTTP process takes it.
 
 No probe calls the engine: readiness is what its step loop last showed, so an overloaded server still answers at once.
 """
+
+from typing import Any
 
 from fastapi import APIRouter, Depends
 from starlette.responses import JSONResponse, Response
 
 from gateway.state import Gateway, gateway_of
 
-router = APIRouter(tags=["health"], responses={503: {"description": "Not healthy, with advice when to ask again"}})
+UNHEALTHY_STATUS = {503: {"description": "Not healthy, with advice when to ask again"}}
+NOT_HEALTHY: dict[int | str, dict[str, Any]] = {503: {"description": "Not healthy, with advice when to ask again"}}
+router = APIRouter(tags=["health"], default_response_class=Response, responses=NOT_HEALTHY)
 UNHEALTHY = {"error": "unhealthy", "error_type": "healthcheck"}
 
 
@@ -17,13 +22,21 @@ async def live(gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response() if gateway.alive else JSONResponse(UNHEALTHY, 503)
 
 
+def assigned(route: str | None) -> APIRouter:
+    """Readiness at the path that Vertex AI chose, if it runs us."""
+    its = APIRouter(include_in_schema=False)
+    if route is not None:
+        its.add_api_route(route, ready, methods=["GET"])
+    return its
+
+
 @router.get("/")
 @router.get("/health")
 @router.get("/ping")
 @router.post("/ping")
 @router.get("/health/ready")
 async def ready(gateway: Gateway = Depends(gateway_of)) -> Response:
-    if gateway.ready:
+    if gateway.all_ready:
         return Response()
     headers = {"retry-after": str(gateway.engine.retry_after)}
     if gateway.draining:

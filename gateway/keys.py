@@ -27,24 +27,21 @@ class Keys:
     """The keys of one boot.
 
     Args:
-        keys: as clients send them; none lets everybody in.
+        keys: as clients send them, each once; none lets everybody in.
         share_cache: whether callers with different keys share the prefix cache.
+        secret: of this boot, the same in all its processes; drawn if not given.
     """
 
-    def __init__(self, keys: Sequence[str], *, share_cache: bool = False) -> None:
-        self._digests = [_digest(key) for key in dict.fromkeys(keys)]
-        private = len(self._digests) > 1 and not share_cache
-        boot = secrets.token_bytes(32)
+    def __init__(self, keys: Sequence[str], *, share_cache: bool = False, secret: bytes = b"") -> None:
+        self._digests = [_digest(key) for key in keys]
+        private = len(keys) > 1 and not share_cache
+        boot = secret or secrets.token_bytes(32)
         salts = [hmac.digest(boot, each, "sha256")[:16] if private else b"" for each in self._digests]
         self._callers = [Caller(number, salt) for number, salt in enumerate(salts)]
 
     @property
     def needed(self) -> bool:
         return bool(self._digests)
-
-    @property
-    def several(self) -> bool:
-        return len(self._digests) > 1
 
     def caller(self, authorizations: Sequence[str]) -> Caller | None:
         """Who sends these `Authorization` headers; None unless it is exactly one, `Bearer` with a valid key."""

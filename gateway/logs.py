@@ -3,9 +3,7 @@
 Probes and scrapes are logged at DEBUG, or they would be most of the log.
 """
 
-import json
 import logging
-import sys
 import time
 from typing import Any
 
@@ -15,65 +13,6 @@ logger = logging.getLogger("gateway.access")
 QUIET_PATHS = ("/health", "/ping", "/metrics", "/health/live", "/health/ready")
 NOTES = "textgen.notes"  # in the ASGI scope: what a route adds to its request's line
 CLIENT_CLOSED_REQUEST = 499  # no answer was begun: the client left first
-
-
-def configure(json_output: bool, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    for noisy in ("uvicorn", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z INFO name: message key=value …`, always on one line but for tracebacks."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _flat(_fields(record)).items())
-        line = (
-            f"{_timestamp(record)} {record.levelname} {record.name}: {_escape(record.getMessage())} {fields}".rstrip()
-        )
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-class JsonFormatter(logging.Formatter):
-    """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number, and span."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "timestamp": _timestamp(record),
-            "level": record.levelname,
-            "message": record.getMessage(),
-            "target": record.name,
-            "filename": record.filename,
-            "line_number": record.lineno,
-            **_fields(record),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    fields: dict[str, Any] = getattr(record, "fields", {})
-    return fields
-
-
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """A span's fields beside the others."""
-    span = {key: value for key, value in fields.get("span", {}).items() if key != "name"}
-    return {key: value for key, value in fields.items() if key != "span"} | span
-
-
-def _timestamp(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-
-
-def _escape(text: str) -> str:
-    """Without control characters: nobody forges a line."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 class AccessLog:

@@ -6,13 +6,16 @@ batches, accepting drafts) is observed as the 0 seconds or tokens it takes of it
 only. Nothing of a request's content is ever a label.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 
+from gateway.engine_report import EngineReport
 from gateway.exposition import render
 from gateway.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS, Timing, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
@@ -20,14 +23,6 @@ from jaxengine.rpc import engine_pb2 as pb
 DURATIONS = tuple(0.0001 * 1.5**k for k in range(1, 36))
 BATCH_SIZES = tuple(range(1, 1025))
 SKIPPED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-ENGINE_COUNTERS = (
-    "preemptions",
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "generated_tokens",
-    "step_failures",
-    "compiles_after_warmup",
-)
 Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
 METHODS = ("prefill", "decode")
 
@@ -51,18 +46,26 @@ class Served:
 
 
 class Metrics:
-    """One registry per application; label values must need no escaping."""
+    """What one process counts.
 
-    def __init__(self) -> None:
+    Args:
+        shared: directory of the values of all processes, if there are several.
+        counts_steps: whether it is the one that counts the engine's steps.
+    """
+
+    def __init__(self, shared: Path | None = None, *, counts_steps: bool = True) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self._reports = CollectorRegistry(auto_describe=False)  # of what the engine last told every process
+        self._shared = shared
+        self._counts_steps = counts_steps
         self._page_size = 1
         self._sizes: dict[str, Histogram] = {}
         self._requests()
         self._steps()
         self._own()
-        self._engine = EngineCounters()
-        self.registry.register(self._engine)
-        self._vllm = VllmMetrics(self.registry)
+        self._engine = EngineReport()
+        self._reports.register(self._engine)
+        self._vllm = VllmMetrics(self.registry, self._reports)
 
     def _requests(self) -> None:
         self._count = self._counter("tgi_request_count", "Requests received")
@@ -110,9 +113,11 @@ class Metrics:
         )
         self._step_time = self._histogram("textgen_step_seconds", "Time of a step", TOKEN_SECONDS, "method")
         self._pages = self._gauge("textgen_kv_pages", "KV cache pages by what they hold", "state")
+        for state in ("used", "cached", "free"):
+            self._pages.labels(state)
         self._restarts = self._counter("textgen_engine_restarts", "Engine restarts by cause", "cause")
-        self._state = self._gauge("textgen_engine_state", "1 for the state the engine is in", "state")
-        self.last_step_age = self._gauge("textgen_last_step_age_seconds", "Since the step loop last showed life")
+        self._state = self._gauge("textgen_engine_state", "1 for the state the engine is in, else 0", "state")
+        self._states: set[str] = set()  # it was in
 
     def received(self) -> None:
         self._count.inc()
@@ -147,13 +152,19 @@ class Metrics:
         self._restarts.labels(cause).inc()
 
     def engine_state(self, state: str) -> None:
-        self._state.clear()
-        self._state.labels(state).set(1)
+        self._states.add(state)
+        for each in self._states:
+            self._state.labels(each).set(each == state)
+
+    def watch_steps(self, age: Callable[[], float]) -> None:
+        """Report `age()` as the seconds since the step loop last showed life."""
+        self._engine.last_step_age = age
 
     def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
         """Learn the engine's limits: the size histograms have a hundred buckets up to them."""
         self._page_size = description.page_size
         self._batch_limit.set(description.max_batch_total_tokens)
+        self._pages.labels("free").set(description.max_batch_total_tokens // max(1, description.page_size))
         self._vllm.engine_ready(description)
         if not self._sizes:
             limits = {
@@ -164,20 +175,23 @@ class Metrics:
             self._sizes = {name: self._size(f"tgi_request_{name}", limit) for name, limit in limits.items()}
 
     def observe_step(self, stats: pb.Stats) -> None:
-        self._batches_failed.labels("decode").inc(max(0, stats.step_failures - self._engine.stats.step_failures))
+        failures = max(0, stats.step_failures - self._engine.stats.step_failures)
         self._engine.stats = stats
-        self._vllm.observe_step(stats)
+        self._vllm.report(stats)
         self._queue_size.set(stats.waiting)
         self._batch_size.set(stats.running)
         self._batch_tokens.set(stats.pages_used * self._page_size)
         self._pages.labels("used").set(stats.pages_used)
         self._pages.labels("cached").set(stats.pages_cached)
         self._pages.labels("free").set(stats.pages_total - stats.pages_used - stats.pages_cached)
-        if stats.step_seconds > 0:
-            self._observe_batch(stats)
+        if self._counts_steps:
+            self._batches_failed.labels("decode").inc(failures)
+            if stats.step_seconds > 0:
+                self._observe_batch(stats)
 
     def _observe_batch(self, stats: pb.Stats) -> None:
         method = "prefill" if stats.step_prefill_tokens else "decode"
+        self._vllm.stepped(stats)
         self._batches.labels(method).inc()
         self._batches_done.labels(method).inc()
         self._batch_time.labels(method).observe(stats.step_seconds)
@@ -192,13 +206,14 @@ class Metrics:
                 self._concat_time.labels("decode").observe(0)
 
     def render(self) -> bytes:
-        return render(self.registry.collect())
+        counted = self.registry if self._shared is None else MultiProcessCollector(None, str(self._shared))
+        return render(itertools.chain(counted.collect(), self._reports.collect()))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode="mostrecent")
 
     def _duration(self, name: str, text: str, *labels: str) -> Histogram:
         return self._histogram(name, text, DURATIONS, *labels)
@@ -209,19 +224,6 @@ class Metrics:
     def _size(self, name: str, limit: int) -> Histogram:
         buckets = [limit * (k + 1) / 100 for k in range(100)]
         return Histogram(name, "Tokens per request", registry=self.registry, buckets=buckets)
-
-
-class EngineCounters:
-    """Counters the engine keeps, as last reported; they fall to zero when it restarts, as counters may."""
-
-    def __init__(self) -> None:
-        self.stats = pb.Stats()
-
-    def collect(self) -> Iterator[Metric]:
-        for name in ENGINE_COUNTERS:
-            metric = Metric(f"textgen_{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
-            metric.add_sample(metric.name, {}, getattr(self.stats, name))
-            yield metric
 
 
 def _timing(served: Served) -> Timing:

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.errors import Kind, RequestError
@@ -44,10 +45,10 @@ class Renderer:
             except BaseException as error:  # also a cancelled request: its answer would be read by the next one
                 await self.close()
                 if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError | ValueError):
-                    raise _failed("the chat template took too much time or memory on these messages") from error
+                    raise _failed("the chat template took too much time or memory on these messages", chat) from error
                 raise
         if "error" in answer:
-            raise _failed(answer["error"])
+            raise _failed(answer["error"], chat)
         return str(answer["text"])
 
     async def close(self) -> None:
@@ -71,15 +72,15 @@ class Renderer:
         try:
             answer = await asyncio.wait_for(_ask(helper, self._setup), START_LIMIT)
             if "error" in answer:
-                raise _failed(answer["error"])
+                raise _failed(answer["error"], {})
         except BaseException:
             await self.close()
             raise
         return helper
 
 
-def _failed(message: str) -> RequestError:
-    return RequestError(Kind.TEMPLATE, message, param="messages")
+def _failed(message: str, chat: Mapping[str, Any]) -> RequestError:
+    return RequestError(Kind.TEMPLATE, message, param="chat_template" if "source" in chat else "messages")
 
 
 async def _ask(helper: asyncio.subprocess.Process, question: Any) -> dict[str, Any]:

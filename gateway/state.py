@@ -6,7 +6,7 @@ from typing import cast
 from fastapi import Request
 
 from gateway.admission import Admission
-from gateway.engine_client import Engine
+from gateway.engine import Engine
 from gateway.keys import Keys
 from gateway.metrics import Metrics
 from gateway.options import Options
@@ -24,15 +24,21 @@ class Gateway:
     alive: bool = True  # false once the engine cannot be brought back
     draining: bool = False  # running requests finish, new ones are turned away
     tracing: Tracing = field(default_factory=Tracing)
+    secret: bytes = b""  # of this boot, for `Keys`
     keys: Keys = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache)
-        self.admission.fair = self.keys.several
+        self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
 
     @property
     def ready(self) -> bool:
+        """Whether this process can serve."""
         return self.alive and not self.draining and self.engine.ready
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every HTTP process can."""
+        return self.ready and self.admission.tally.complete
 
     @property
     def max_input_tokens(self) -> int:

@@ -29,19 +29,33 @@ SAMPLING_DEFAULTS = {  # of generation_config.json, and the range each must lie 
 }
 
 
+class UnusableModel(Exception):
+    """The text side of a model can't be loaded. The message names the file."""
+
+
 class TextModel:
-    """The text side of one model."""
+    """The text side of one model. `continues` is whether what it generates goes on where the prompt ends; behind an
+    encoder it begins anew.
+    """
 
     def __init__(
-        self, directory: Path, max_total_tokens: int, executor: ThreadPoolExecutor, config_path: Path | None = None
+        self,
+        directory: Path,
+        max_total_tokens: int,
+        executor: ThreadPoolExecutor,
+        config_path: Path | None = None,
+        *,
+        continues: bool = True,
     ) -> None:
+        self.continues = continues
         self.tokenizer = Tokenizer.load(directory)
         self.max_characters = CHARACTERS_PER_TOKEN * max_total_tokens + 1024
         config = _read_json(config_path or directory / "tokenizer_config.json")
         self.defaults = _sampling_defaults(_read_json(directory / "generation_config.json"))
         template = find_template(directory, config)
-        self._renderer = Renderer(template, special_tokens(config), self.max_characters) if template else None
-        self._guest = Renderer(None, special_tokens(config), self.max_characters)  # of requests
+        self.template, self.special_tokens = template, special_tokens(config)
+        self._renderer = Renderer(template, self.special_tokens, self.max_characters) if template else None
+        self._guest = Renderer(None, self.special_tokens, self.max_characters)  # of requests
         self.knows_developer = template is not None and "developer" in template
         self._executor = executor
 
@@ -85,7 +99,8 @@ class TextModel:
         return await self._renderer.render(**chat)
 
     def detokenizer(self, prompt: list[int], *, skip_special_tokens: bool) -> Detokenizer:
-        return Detokenizer(self.tokenizer, prompt, skip_special_tokens=skip_special_tokens)
+        context = prompt if self.continues else []
+        return Detokenizer(self.tokenizer, context, skip_special_tokens=skip_special_tokens)
 
     async def close(self) -> None:
         await self._guest.close()
@@ -106,14 +121,17 @@ class Texts:
         return self._loaded[1] if self._loaded else None
 
     async def prepare(self, description: pb.Description) -> None:
-        """Load what `description` names, unless it is loaded. Raises OSError or ValueError, naming the file."""
+        """Load what `description` names, unless it is loaded. Raises UnusableModel."""
         key = (description.model_dir, description.max_total_tokens)
+        continues = not description.HasField("decoder_start_token_id")
         if self._loaded is not None and self._loaded[0] == key:
             return
         directory = Path(description.model_dir)
-        model = await asyncio.to_thread(
-            TextModel, directory, description.max_total_tokens, self._executor, self._config_path
-        )
+        load = partial(TextModel, directory, description.max_total_tokens, self._executor, self._config_path)
+        try:
+            model = await asyncio.to_thread(load, continues=continues)
+        except (OSError, ValueError) as error:
+            raise UnusableModel(str(error)) from error
         await self.close()
         self._loaded = key, model
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from gateway.body import any_of, names_in, read_body, takes
+from gateway.body import names_in, read_body
+from gateway.contract import answers, takes
 from gateway.errors import Kind, RequestError
 from gateway.exchange import serving
 from gateway.openai import routes as openai
 from gateway.openai import tokens
 from gateway.openai.chat import prompt_text
+from gateway.openai.documents import ChatCompletion, Completion, Tokens
 from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.openai.errors import SCHEMA as OPENAI_SCHEMA
 from gateway.openai.errors import worded
@@ -20,6 +22,7 @@ from gateway.openai.schemas import ChatRequest, CompletionRequest
 from gateway.plain import documented
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import routes as tgi
+from gateway.tgi.documents import Generation, Span, TemplatedChat
 from gateway.tgi.errors import RESPONSES as TGI_ERRORS
 from gateway.tgi.errors import SCHEMA as TGI_SCHEMA
 from gateway.tgi.errors import TgiRoute
@@ -29,13 +32,18 @@ from gateway.wire import json_bytes
 
 Handler = Callable[[Request, Gateway], Awaitable[Response]]
 
-router = APIRouter(route_class=TgiRoute, tags=["Text Generation Inference"])
+router = APIRouter(route_class=TgiRoute, default_response_class=Response, tags=["Text Generation Inference"])
 
 
 EITHER = documented({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_SCHEMA]})
 
 
-@router.post("/invocations", openapi_extra=any_of(GenerateRequest, ChatRequest, CompletionRequest), responses=EITHER)
+@router.post(
+    "/invocations",
+    openapi_extra=takes(GenerateRequest, ChatRequest, CompletionRequest)
+    | answers(list[Generation], ChatCompletion, Completion, events="those of the route whose body it is"),
+    responses=EITHER,
+)
 async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """As SageMaker calls: the body of `/`, of a chat or of a completion, and that route's answer."""
     return await _by_body(
@@ -44,7 +52,9 @@ async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) 
 
 
 @router.post(
-    "/tokenize", openapi_extra=any_of(GenerateRequest, tokens.TokenizeChat, tokens.TokenizeText), responses=EITHER
+    "/tokenize",
+    openapi_extra=takes(GenerateRequest, tokens.TokenizeChat, tokens.TokenizeText) | answers(list[Span], Tokens),
+    responses=EITHER,
 )
 async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """Tokens: of `inputs` with their byte ranges, as TGI; of `prompt` or `messages` counted, as vLLM."""
@@ -53,7 +63,7 @@ async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> 
     )
 
 
-@router.post("/chat_tokenize", openapi_extra=takes(ChatRequest))
+@router.post("/chat_tokenize", openapi_extra=takes(ChatRequest) | answers(TemplatedChat))
 async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """A chat as the text its template makes of it, and that text's tokens."""
     body = await read_body(request, ChatRequest)

@@ -1,11 +1,26 @@
-"""What the text of an option may be. Each parser returns the value or raises ValueError saying what would be right."""
+"""What the text of an option may be. Each value parses it, or raises ValueError saying what would be right."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+LARGEST = 2**31 - 1
 
 
-def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
+@dataclass(frozen=True)
+class Value:
+    """One kind of value, and how `--help` shows it."""
+
+    shown: str
+    parse: Callable[[str], Any]
+
+    def __call__(self, text: str) -> Any:
+        return self.parse(text)
+
+
+def whole(low: int, high: int = LARGEST) -> Value:
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -15,10 +30,10 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
             raise ValueError(f"must be between {low} and {high}")
         return value
 
-    return parse
+    return Value(f"{low}..{high if high < LARGEST else ''}", parse)
 
 
-def number(low: float, high: float) -> Callable[[str], float]:
+def number(low: float, high: float) -> Value:
     def parse(text: str) -> float:
         try:
             value = float(text)
@@ -28,72 +43,91 @@ def number(low: float, high: float) -> Callable[[str], float]:
             raise ValueError(f"must be between {low:g} and {high:g}")
         return value
 
-    return parse
+    return Value(f"{low:g}..{high:g}", parse)
 
 
-def flag(text: str) -> bool:
+def one_of(*choices: str) -> Value:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return Value("|".join(choices), parse)
+
+
+def known_as(**meanings: str) -> Value:
+    """One of several names, some of which mean the same."""
+    name = one_of(*meanings)
+    return Value(name.shown, lambda text: meanings[name(text)])
+
+
+def _flag(text: str) -> bool:
     lowered = text.lower()
     if lowered not in ("true", "false", "1", "0"):
         raise ValueError("must be true or false")
     return lowered in ("true", "1")
 
 
-def text(value: str) -> str:
-    if not value.strip():
+def _text(text: str) -> str:
+    if not text.strip():
         raise ValueError("must not be empty")
-    return value
+    return text
 
 
-def header_text(value: str) -> str:
-    if not value.isascii() or not value.isprintable() or value.strip() != value or not value:
-        raise ValueError("must be printable ASCII without spaces at its ends")
-    return value
-
-
-def existing_directory(value: str) -> Path:
-    if not Path(value).is_dir():
+def _existing_directory(text: str) -> Path:
+    if not Path(text).is_dir():
         raise ValueError("must be an existing directory")
-    return Path(value)
+    return Path(text)
 
 
-def keys(value: str) -> str:
+def _existing_file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise ValueError("must be an existing file")
+    return Path(text)
+
+
+def _keys(text: str) -> str:
     """One or several API keys, a line each."""
-    for line in value.splitlines() or [""]:
-        header_text(line)
-    return value
+    for line in text.splitlines() or [""]:
+        if not line.isascii() or not line.isprintable() or line.strip() != line or not line:
+            raise ValueError("must be printable ASCII without spaces at its ends")
+    return text
 
 
-def key_file(value: str) -> str:
+def _key_file(text: str) -> str:
     """The keys in a file: its lines, but for empty ones."""
-    lines = existing_file(value).read_text(encoding="utf-8").splitlines()
+    lines = _existing_file(text).read_text(encoding="utf-8").splitlines()
     found = "\n".join(line.strip() for line in lines if line.strip())
     if not found:
         raise ValueError("must hold at least one key")
-    return keys(found)
+    return _keys(found)
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return value
-
-    return parse
-
-
-def origin(value: str) -> str:
-    if value != "*" and not value.startswith(("http://", "https://")):
+def _origin(text: str) -> str:
+    if text != "*" and not text.startswith(("http://", "https://")):
         raise ValueError("must be '*' or start with http:// or https://")
-    return value.rstrip("/")
+    return text.rstrip("/")
 
 
-def url(value: str) -> str:
-    if not value.startswith(("http://", "https://")):
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
-    return value
+    return text
 
 
-def existing_file(value: str) -> Path:
-    if not Path(value).is_file():
-        raise ValueError("must be an existing file")
-    return Path(value)
+def _route(text: str) -> str:
+    if not text.startswith("/") or not text.isprintable() or not text.isascii() or set(text) & set(" {}?#"):
+        raise ValueError("must be a path that begins with /, without spaces, braces, ? or #")
+    return text
+
+
+flag = Value("true|false", _flag)
+text = Value("TEXT", _text)
+path = Value("PATH", Path)
+existing_directory = Value("DIRECTORY", _existing_directory)
+existing_file = Value("FILE", _existing_file)
+keys = Value("KEYS", _keys)
+key_file = Value("FILE", _key_file)
+origin = Value("ORIGIN", _origin)
+route = Value("/PATH", _route)
+url = Value("URL", _url)

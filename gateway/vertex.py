@@ -8,7 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Discriminator, Field, Tag
 
-from gateway.body import StrictModel, read_body, takes
+from gateway.body import StrictModel, read_body
+from gateway.contract import answers as told
+from gateway.contract import takes
 from gateway.errors import RequestError
 from gateway.exchange import Exchange
 from gateway.openai import chat
@@ -17,6 +19,7 @@ from gateway.sse import while_connected
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import answers
 from gateway.tgi import generate as generation
+from gateway.tgi.documents import Predictions
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest
 from gateway.visit import Visit
@@ -24,7 +27,7 @@ from gateway.wire import json_bytes
 
 MAX_INSTANCES = 1024
 
-router = APIRouter(route_class=TgiRoute, tags=["Text Generation Inference"])
+router = APIRouter(route_class=TgiRoute, default_response_class=Response, tags=["Text Generation Inference"])
 
 
 def _kind(instance: Any) -> str:
@@ -40,7 +43,7 @@ class VertexRequest(StrictModel):
     instances: Annotated[list[Instance], Field(min_length=1, max_length=MAX_INSTANCES)]
 
 
-@router.post("/vertex", openapi_extra=takes(VertexRequest))
+@router.post("/vertex", openapi_extra=takes(VertexRequest) | told(Predictions))
 async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """One text per instance. All instances run at once; if one fails, the call does."""
     arrival = time.perf_counter()
@@ -52,6 +55,14 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     predictions = _all([_predict(gateway, visit, each) for each in body.instances])
     fields = {"predictions": await while_connected(request.receive, predictions)}
     return Response(json_bytes(fields), media_type="application/json")
+
+
+def assigned(route: str | None) -> APIRouter:
+    """The same at the path that Vertex AI chose, if it runs us."""
+    its = APIRouter(route_class=TgiRoute, include_in_schema=False)
+    if route is not None:
+        its.add_api_route(route, vertex, methods=["POST"])
+    return its
 
 
 async def _predict(gateway: Gateway, visit: Visit, instance: Instance) -> str:

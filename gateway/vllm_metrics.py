@@ -47,17 +47,24 @@ class Timing:
 class VllmMetrics:
     """One engine's series; they exist once the model's name is known."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: CollectorRegistry, reports: CollectorRegistry) -> None:
+        self._registry, self._reports = registry, reports
         self._engine: _Engine | None = None
 
     def engine_ready(self, description: pb.Description) -> None:
         if self._engine is None:
             self._engine = _Engine(self._registry, description)
+            self._reports.register(self._engine)
 
-    def observe_step(self, stats: pb.Stats) -> None:
+    def report(self, stats: pb.Stats) -> None:
+        """What every process is told of a step."""
         if self._engine is not None:
-            self._engine.observe_step(stats)
+            self._engine.report(stats)
+
+    def stepped(self, stats: pb.Stats) -> None:
+        """What one process counts of it."""
+        if self._engine is not None:
+            self._engine.step_tokens.observe(stats.step_prefill_tokens + stats.step_decode_tokens)
 
     def succeeded(self, timing: Timing, finishes: Iterable[str]) -> None:
         if self._engine is not None:
@@ -82,9 +89,9 @@ class _Engine:
         self._registry = registry
         self.labels = (description.model_id, "0")
         self._stats = pb.Stats()
-        self._running = self._gauge("num_requests_running", "Requests running in the engine")
-        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine")
-        self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1")
+        self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self.labels)
+        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)
+        self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1").labels(*self.labels)
         self.finished = Counter(
             "vllm:request_success", "Requests by how they ended", (*LABELS, "finished_reason"), registry=registry
         )
@@ -101,20 +108,17 @@ class _Engine:
         self._generated = self._histogram("request_generation_tokens", lengths)
         self._most = self._histogram("request_params_max_tokens", lengths)
         self._choices = self._histogram("request_params_n", CHOICES)
-        self._step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
+        self.step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
         pages = description.max_batch_total_tokens // max(1, description.page_size)
         config = ("block_size", "num_gpu_blocks")
-        info = Gauge("vllm:cache_config_info", "Sizes of the KV cache", (*LABELS, *config), registry=registry)
+        info = self._gauge("cache_config_info", "Sizes of the KV cache", *config)
         info.labels(*self.labels, str(description.page_size), str(pages)).set(1)
-        registry.register(self)
 
-    def observe_step(self, stats: pb.Stats) -> None:
+    def report(self, stats: pb.Stats) -> None:
         self._stats = stats
         self._running.set(stats.running)
         self._waiting.set(stats.waiting)
         self._usage.set(stats.pages_used / max(1, stats.pages_total))
-        if stats.step_seconds > 0:
-            self._step_tokens.observe(stats.step_prefill_tokens + stats.step_decode_tokens)
 
     def succeeded(self, timing: Timing, finishes: Iterable[str]) -> None:
         for reason in finishes:
@@ -143,8 +147,9 @@ class _Engine:
             metric.add_sample(metric.name, dict(zip(LABELS, self.labels, strict=True)), value)
             yield metric
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"vllm:{name}", text, LABELS, registry=self._registry).labels(*self.labels)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        names = (*LABELS, *labels)
+        return Gauge(f"vllm:{name}", text, names, registry=self._registry, multiprocess_mode="mostrecent")
 
     def _histogram(self, name: str, buckets: Iterable[float]) -> Histogram:
         text = name.replace("_", " ").capitalize()

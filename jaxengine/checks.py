@@ -1,10 +1,19 @@
-"""What the engine refuses on arrival, whatever the gateway has checked before.
+"""What the engine refuses: of a model before it is loaded, of a request on arrival, whatever the gateway has checked.
 
 An id outside the vocabulary would not fail on the device: it would silently read another row (gathers clamp).
 """
 
+from collections.abc import Sequence
+
 from jaxengine.interface import Description
+from jaxengine.params import MAX_EOS_TOKEN_IDS
 from jaxengine.sequence import Request
+
+
+def check_ends(eos_token_ids: Sequence[int]) -> None:
+    """Raises ValueError if a model names more EOS ids than the sampler can ban at once."""
+    if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
+        raise ValueError(f"the model has {len(eos_token_ids)} eos_token_ids, at most {MAX_EOS_TOKEN_IDS} can be served")
 
 
 def check_request(request: Request, limits: Description) -> None:
@@ -26,6 +35,7 @@ def check_request(request: Request, limits: Description) -> None:
         ("prompt", request.prompt),
         ("stop_token_ids", params.stop_token_ids),
         ("logit_bias", params.logit_bias),
+        *(("bad_words", word) for word in params.bad_words),
     ):
         wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
         if wrong is not None:

@@ -1,7 +1,8 @@
 """What to compile, ahead of time: every function a runner calls, for every shape the buckets allow.
 
 Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by rows, and three small
-helpers. After the engine has its executables, a compile is a defect that is counted.
+helpers; where there is an encoder, k of it by tokens. After the engine has its executables, a compile is a defect that
+is counted.
 """
 
 from collections.abc import Callable
@@ -14,22 +15,22 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxengine import sampling, steps
+from jaxengine.cache import layer_cache
 from jaxengine.executables import Executables, Progress
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
+from jaxengine.model.encoder import Encoder
 from jaxengine.model.spec import ModelSpec
-from jaxengine.ops import paged_attention
+from jaxengine.model.traced import TracedDecoder
+from jaxengine.ops import Ops
+from jaxengine.ops.cache import held_as
 from jaxengine.options import Limits
-from jaxengine.params import MAX_LOGIT_BIAS
+from jaxengine.params import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
 from jaxengine.sharding import partition, replicated
 from jaxengine.upload import Layout, RowFields
+from jaxengine.xla import COMPILER_OPTIONS
 
 PLACES = 1024  # page-table entries one `place` call writes
-
-# A CUDA graph of the whole step: XLA's own list, and collectives, without which every all-reduce splits the graph.
-CUDA_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES"
-# Options go to each compile and not into XLA_FLAGS, where a name that a release lacks would abort the process.
-COMPILER_OPTIONS: dict[str, dict[str, str]] = {"gpu": {"xla_gpu_enable_command_buffer": CUDA_GRAPHS}}
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Shapes:
     pages: int
     page_size: int
     top: int
+    cache_dtype: str
 
     @property
     def slots(self) -> int:
@@ -50,8 +52,9 @@ class Shapes:
     @property
     def table_width(self) -> int:
         """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
-        block = 128
-        return -(-self.limits.max_total_tokens // block) * (block // self.page_size)
+        block = max(128, self.page_size)
+        tokens = self.limits.max_total_tokens + self.limits.pages_apart * self.page_size
+        return -(-tokens // block) * (block // self.page_size)
 
     def decode(self, rows: int) -> Layout:
         return Layout(tokens=rows, rows=rows, updates=rows, ragged=False)
@@ -59,6 +62,14 @@ class Shapes:
     def mixed(self, tokens: int) -> Layout:
         rows = self.limits.rows_of(tokens)
         return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + rows, ragged=True)
+
+    def encode(self, tokens: int) -> Layout:
+        """Its updates bring each prompt's pages, and the first of those behind."""
+        rows = self.limits.rows_of(tokens)
+        return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
+
+    def encodes(self) -> list[Layout]:
+        return [self.encode(tokens) for tokens in self.limits.encode_buckets]
 
     def layouts(self) -> list[Layout]:
         """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
@@ -76,9 +87,15 @@ class Compiler:
         self.shapes = shapes
         self.mesh = mesh
         self.platform = platform
-        decoder = Decoder(shapes.spec, parameters, platform, partial(paged_attention, attention, mesh))
-        self.backbone, self.leaves = steps.Backbone.split(decoder, shapes.page_size)
-        self.head = Head(shapes.spec, parameters.get, platform)
+        spec, ops = shapes.spec, Ops(attention, mesh)
+        decoder: Decoder | TracedDecoder
+        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, platform, ops)
+        self.backbone, self.leaves = steps.Backbone.of(decoder, shapes.page_size)
+        self.encoder_leaves: list[Any] = []
+        if spec.encoder:
+            encoder = Encoder(spec, parameters, platform, ops)
+            self.encode, self.encoder_leaves = steps.Encode.of(encoder, shapes.page_size)
+        self.head = Head(spec, parameters.get, platform)
         self.everywhere = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------
@@ -87,21 +104,20 @@ class Compiler:
         sharding = partition(self.mesh, shape, axes) if axes else self.everywhere
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-    def caches(self) -> list[tuple[Any, Any]]:
-        spec, shapes = self.shapes.spec, self.shapes
-        page = (shapes.pages, shapes.page_size, spec.num_kv_heads, spec.head_dim)
-        cache = self.array(page, jnp.dtype(shapes.dtype), (None, None, "kv_heads", None))
-        return [(cache, cache)] * spec.num_layers
+    def caches(self) -> list[tuple[Any, ...]]:
+        shapes = self.shapes
+        by_bits = self.platform == "cpu" and not shapes.spec.state_space
+        dtype = held_as(shapes.cache_dtype) if by_bits else shapes.cache_dtype
+        arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
+        return [tuple(self.array(*array) for array in arrays)] * shapes.spec.num_layers
 
     def rooms(self) -> steps.Rooms:
         slots = self.shapes.slots + 1
         return steps.Rooms(self.array((slots, self.shapes.table_width)), self.array((slots,)))
 
     def seats(self) -> sampling.Seats:
-        shape = (self.shapes.slots + 1, self.shapes.spec.vocab_size)
-        return sampling.Seats(
-            self.array(shape), self.array(shape), self.array(shape, jnp.float32), self.array((shape[0], sampling.BANS))
-        )
+        empty = jax.eval_shape(lambda: sampling.empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+        return sampling.Seats(*(self.array(each.shape, each.dtype) for each in empty))
 
     def hidden(self, rows: int) -> Any:
         return self.array((rows, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
@@ -112,6 +128,10 @@ class Compiler:
         arguments = (_abstract(self.leaves), self.caches(), self.rooms(), self.array((layout.size,)))
         returns = (*arguments[1:3], None, None, None)
         return self._lower(partial(self.backbone, layout), arguments, donate=(1, 2), returns=returns)
+
+    def lower_encode(self, layout: Layout) -> Any:
+        arguments = (_abstract(self.encoder_leaves), self.caches(), self.rooms(), self.array((layout.size,)))
+        return self._lower(partial(self.encode, layout), arguments, donate=(1, 2), returns=arguments[1:3])
 
     def lower_draw(self, rows: int, greedy: bool) -> Any:
         head, last, seats = _abstract(self.head), self.rooms().last, self.seats()
@@ -135,7 +155,8 @@ class Compiler:
         seats, one = self.seats(), self.array(())
         bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
         ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((sampling.BANS,))
-        arguments = (seats, one, ids, one, one, bias, bans, self.array((), jnp.float32))
+        words = self.array((MAX_BAD_WORDS, MAX_BAD_WORD))
+        arguments = (seats, one, ids, one, one, bias, bans, words, self.array((), jnp.float32))
         return self._lower(sampling.take_seat, arguments, donate=(0,), returns=seats)
 
     def lower_allocate(self) -> Any:
@@ -159,8 +180,9 @@ class Compiler:
 
     def executables(self, progress: Progress) -> Executables:
         """("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", "take_seat" and "allocate".
+        And ("encode", layout), where there is an encoder.
 
-        Those of the largest decode and mixed step come first and are waited for.
+        Those of the largest decode and mixed step and of the longest prompt come first and are waited for.
         """
         shapes, limits = self.shapes, self.shapes.limits
         largest = (shapes.decode(limits.max_batch_size), shapes.mixed(limits.token_budget))
@@ -170,6 +192,8 @@ class Compiler:
             "take_seat": self.lower_take_seat,
         }
         essential = [*lower, *(name for layout in largest for name in names(layout))]
+        essential += [("encode", layout) for layout in shapes.encodes()[-1:]]
+        lower |= {("encode", layout): partial(self.lower_encode, layout) for layout in shapes.encodes()}
         for layout in shapes.layouts():
             lower["backbone", layout] = partial(self.lower_backbone, layout)
             lower["draw", layout.rows, True] = partial(self.lower_draw, layout.rows, True)

@@ -12,27 +12,18 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from jaxengine.checks import check_request
 from jaxengine.compile_cache import COMPILES
-from jaxengine.compiler import Compiler, Shapes
-from jaxengine.interface import COMPILING, Description, OpenModel, Stats, StepResult
-from jaxengine.loading import abstract_parameters, load_parameters
-from jaxengine.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
-from jaxengine.ops import choose
-from jaxengine.options import EngineOptions, Limits, derive_limits, resolve_dtype
-from jaxengine.pages import PagePool
-from jaxengine.replication import replicate_heads
+from jaxengine.interface import Description, Stats, StepResult
+from jaxengine.plan import Plan, Row
 from jaxengine.runner import Drawn, InFlight, Results, Runner
-from jaxengine.scheduler import Plan, Row, Scheduler
+from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import Event, FinishReason, Request, Sequence, Token
-from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.suspects import Suspects
 
 log = logging.getLogger(__name__)
 
-TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
 MAX_LONE_FAILURES = 3  # requests in a row that fail alone with no good step between: then it is not the requests
 
 
@@ -59,67 +50,6 @@ class Engine:
         self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
         self.compiles_at_start = COMPILES.unexpected
 
-    @classmethod
-    def load(
-        cls, model: OpenModel, options: EngineOptions, progress: Callable[[str, int, int], None] = lambda *_: None
-    ) -> "Engine":
-        """Load weights and compile everything; `progress("loading" or "compiling", done, total)` is told of both.
-
-        Raises:
-            ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
-        """
-        mesh = make_mesh(options.tensor_parallel)
-        device = mesh.devices.flat[0]
-        source = replicate_heads(model.source, mesh.size)
-        spec = source.spec
-        check_divisible(spec, mesh.size)
-        limits = derive_limits(options, spec, device.platform)
-        dtype = resolve_dtype(options, source.dtype, device.platform)
-        platform, top = device.platform, min(options.max_top_logprobs, spec.vocab_size)
-        attention = choose(options.attention, device, spec.head_dim, spec.group, dtype)
-        log.info("%s on %d x %s, attention by %s", dtype, mesh.size, device.device_kind, attention)
-
-        def compiler(limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
-            shapes = Shapes(spec, limits, dtype, pages, options.page_size, top)
-            return Compiler(shapes, mesh, parameters, platform, attention)
-
-        trial = compiler(limits, TRIAL_PAGES, abstract_parameters(spec, mesh, dtype, platform))
-        temporaries = 0 if platform == "cpu" else temporary_bytes(trial)
-        fit = fitting_pages(options, limits, spec, dtype, mesh, temporaries)
-        limits = clamp_total(options, limits, fit)
-        pages = pool_pages(options, limits, platform, fit)
-        parameters = load_parameters(
-            source, mesh, dtype, platform, lambda done, total: progress("loading", done, total)
-        )
-        runner = Runner(
-            compiler(limits, pages, parameters),
-            model.eos_token_ids,
-            lambda done, total: progress(COMPILING, done, total),
-        )
-        scheduler = Scheduler(
-            PagePool(pages, options.page_size),
-            limits.max_batch_size,
-            limits.token_budget,
-            model=f"{model.model_id}@{model.revision}",
-            prefix_cache=options.prefix_cache and spec.by_position,
-        )
-        description = Description(
-            model_id=model.model_id,
-            revision=model.revision,
-            dtype=dtype,
-            device_kind=device.device_kind,
-            device_count=mesh.size,
-            vocab_size=spec.vocab_size,
-            eos_token_ids=tuple(model.eos_token_ids),
-            max_total_tokens=limits.max_total_tokens,
-            max_batch_prefill_tokens=limits.token_budget,
-            max_batch_total_tokens=(pages - 1) * options.page_size,
-            max_batch_size=limits.max_batch_size,
-            page_size=options.page_size,
-            max_top_logprobs=top,
-        )
-        return cls(description, runner, scheduler)
-
     # --- called from any thread ---------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
@@ -136,8 +66,10 @@ class Engine:
         self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
 
     def finish_compiling(self) -> None:
-        """Wait until every bucket is compiled: serving does not need it, measuring does."""
+        """Wait until every bucket is compiled, and has run: serving does not need it, measuring does."""
         self.runner.executables.finish()
+        while self.runner.warm_next():
+            pass
 
     def close(self) -> None:
         """Compile nothing further; for an engine that is thrown away before its process ends."""
@@ -197,7 +129,7 @@ class Engine:
 
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
-        self.live[request.id] = sequence = Sequence(request, self.arrivals)
+        self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
         self.scheduler.add(sequence)
 
     def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
@@ -217,11 +149,21 @@ class Engine:
                 sequence.admitted = sequence.admitted or now
             self.flight = self.runner.dispatch(plan)
             self.launched = self.launched if previous else now
+        elif previous is None and not self.live:
+            self._warm_next()
         if previous is not None:
             self._complete(previous, result)
         if self.suspects and self.flight is not None:
             flight, self.flight = self.flight, None
             self._complete(flight, result)
+
+    def _warm_next(self) -> None:
+        """While nobody waits; a step whose first run fails is left out from then on, and so is what the cache held."""
+        try:
+            self.runner.warm_next()
+        except Exception as error:
+            log.error("the first run of a step failed", exc_info=error)
+            self._start_over()
 
     def _plan(self, previous: InFlight | None) -> Plan:
         """The next step; only of the suspects while there are any."""
@@ -237,8 +179,9 @@ class Engine:
         self.launched = now
         self.steps += 1
         self.lone_failures = 0
-        for i, row in enumerate(flight.plan.rows):
+        for row in (*flight.plan.sources, *flight.plan.rows):
             self._account(row, result)
+        for i, row in enumerate(flight.plan.rows):
             drawn = results.drawn.get(i)
             if drawn and not drawn.finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
@@ -254,7 +197,7 @@ class Engine:
         return results
 
     def _account(self, row: Row, result: StepResult) -> None:
-        if row.start < row.sequence.prompt_length:
+        if row.of_source or (row.start < row.sequence.prompt_length and not row.sequence.source):
             result.prefill_tokens += row.count
             self.prompt_tokens += row.count
         else:
@@ -303,12 +246,7 @@ class Engine:
         self.step_failures += 1
         failed = self._failed()
         log.error("a step of %d requests failed", len(failed), exc_info=error)
-        self.flight = None
-        self.scheduler.reset()
-        try:
-            self.runner.reset()
-        except Exception as second:
-            raise EngineFailure("the cache cannot be rebuilt") from second
+        self._start_over()
         guilty = self.suspects.blame(failed)
         if failed and guilty is None:
             return
@@ -319,6 +257,14 @@ class Engine:
             return
         if event := self._finish_early(guilty, FinishReason.ERROR, "the request failed inside the engine"):
             result.events.append(event)
+
+    def _start_over(self) -> None:
+        self.flight = None
+        self.scheduler.reset()
+        try:
+            self.runner.reset()
+        except Exception as error:
+            raise EngineFailure("the cache cannot be rebuilt") from error
 
     def _failed(self) -> list[int]:
         """Ids of the live requests that the failed step may have held, in order of arrival."""

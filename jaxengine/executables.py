@@ -1,6 +1,6 @@
 """The compiled functions of an engine: the smallest useful set before it serves, the rest while it serves.
 
-A step is padded to the smallest bucket that is compiled, so serving starts on the largest buckets alone and gets
+A step is padded to the smallest bucket that is ready, so serving starts on the largest buckets alone and gets
 faster as the others arrive. No request ever waits for a compile of its own. Compiling releases the GIL, so it runs in
 threads; their stacks are raised because XLA's passes recurse over deep graphs.
 """

@@ -7,7 +7,7 @@ gRPC service, its step thread) is written against this file only, so none of it 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jaxengine.model.spec import ParameterSource
+from jaxengine.model.parameters import ParameterSource
 from jaxengine.sequence import Event, Request
 
 COMPILING = "compiling"  # progress lines that begin so mean WARMING, others STARTING
@@ -30,6 +30,7 @@ class Description:
     max_batch_size: int
     page_size: int
     max_top_logprobs: int
+    decoder_start_token_id: int | None = None  # of a model with an encoder, which reads the prompt; None without
 
 
 @dataclass(frozen=True)

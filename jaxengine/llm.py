@@ -2,39 +2,69 @@
 
 from jaxengine.llm import LLM, SamplingParams
 print(LLM().generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))[0].text)
+print(LLM().chat([{"role": "user", "content": "What is the capital of France?"}])[0].text)
+
+What the engine itself refuses to know stands here: stop strings, and chats as their template writes them.
 """
 
 import dataclasses
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from tqdm.auto import tqdm
 
 from convert.cache import cache_root
 from convert.source import open_model
+from jaxengine.assembly import load_engine
 from jaxengine.compile_cache import enable_compile_cache
-from jaxengine.engine import Engine
 from jaxengine.options import EngineOptions
-from jaxengine.params import SamplingParams
-from jaxengine.sequence import FinishReason, Request, Token
+from jaxengine.params import SamplingParams as EngineParams
+from jaxengine.sequence import Event, FinishReason, Request, Token
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 
 Prompt = str | Sequence[int]
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams(EngineParams):
+    """The engine's, and what needs text: `stop`, a string or several, ends the text in front of the first of them."""
+
+    stop: str | Sequence[str] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(self.stops):
+            raise ValueError("stop holds an empty string")
+
+    @property
+    def stops(self) -> Sequence[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop
 
 
 @dataclass
 class Completion:
-    """What one prompt became. `text` leaves out special tokens; `finish_reason` is "length", "eos", "stop_token", …"""
+    """What one prompt became.
+
+    `finish_reason` is "length", "eos", "stop_token", "stop" (`stop_reason` is the string) or "error": the request
+    failed inside the engine, `error` says how, and what it had generated so far is here.
+    """
 
     prompt_ids: list[int]
+    params: SamplingParams
     tokens: list[Token] = field(default_factory=list)
     prompt_tokens: list[Token] = field(default_factory=list)  # with `prompt_logprobs`
     text: str = ""
     finish_reason: str = ""
+    stop_reason: str | None = None
+    error: str = ""
     cached_tokens: int = 0
 
     @property
@@ -53,41 +83,75 @@ class LLM:
     def __init__(self, model: str | Path | None = None, revision: str | None = None, **options: object) -> None:
         enable_compile_cache(cache_root() / "compiled")
         opened = open_model(None if model is None else str(model), revision)
+        self.directory = opened.directory
         self.tokenizer = Tokenizer.from_file(str(opened.directory / "tokenizer.json"))
-        self.engine = Engine.load(opened, EngineOptions(**options))  # type: ignore[arg-type]
+        self.engine = load_engine(opened, EngineOptions(**options))  # type: ignore[arg-type]
         self.ids = itertools.count()
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
     ) -> list[Completion]:
         """Complete `prompts` (text, token ids, or a list of either) together; results in their order.
 
-        `params` is one for all or one for each. A request without a seed gets a random one.
+        `params` is one for all or one for each. A request without a seed gets a random one. One that fails inside the
+        engine ends with its `error`, and takes nothing from the others.
 
         Raises:
             ValueError: a prompt or parameter is out of range, before anything runs.
-            RuntimeError: a request failed inside the engine.
         """
-        batch = self._encode(prompts)
-        each = _one_each(SamplingParams() if params is None else params, len(batch))
-        requests = [
-            Request(next(self.ids), prompt, _seeded(chosen)) for prompt, chosen in zip(batch, each, strict=True)
-        ]
-        for request in requests:
+        return self._run(self._encode(prompts), params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[Completion]:
+        """The assistant's next message in a chat, or in several; as `generate` otherwise.
+
+        Raises:
+            ValueError: as `generate`; or the model has no chat template.
+        """
+        several = bool(messages) and not isinstance(messages[0], Mapping)
+        texts = [self._templated(chat) for chat in (messages if several else [messages])]  # type: ignore[arg-type]
+        ids = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        return self._run(ids, params, use_tqdm)
+
+    def _run(
+        self, prompts: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None, use_tqdm: bool
+    ) -> list[Completion]:
+        each = _one_each(SamplingParams() if params is None else params, len(prompts))
+        requests = {
+            next(self.ids): Completion(prompt, chosen)
+            for prompt, chosen in zip(prompts, map(_seeded, each), strict=True)
+        }
+        for request in [Request(id, made.prompt_ids, made.params) for id, made in requests.items()]:
             self.engine.check(request)
-        completions = {request.id: Completion(list(request.prompt)) for request in requests}
-        for request in requests:
-            self.engine.submit(request)
+        for id, made in requests.items():
+            self.engine.submit(Request(id, made.prompt_ids, made.params))
         try:
-            while not self.engine.idle:
-                self._step(completions)
-        except BaseException:  # a request failed, or the user interrupted: the next call must not find what is left
-            for request in requests:
-                self.engine.cancel(request.id)
+            with tqdm(total=len(requests), unit="prompt", disable=not use_tqdm) as bar:
+                while not self.engine.idle:
+                    self._step(requests)
+                    bar.update(sum(bool(made.finish_reason) for made in requests.values()) - bar.n)
+        except BaseException:  # the user interrupted: the next call must not find what is left
+            for id in requests:
+                self.engine.cancel(id)
             raise
-        return list(completions.values())
+        return list(requests.values())
+
+    def _templated(self, chat: Sequence[Message]) -> str:
+        """The prompt that the model's template makes of `chat`."""
+        from transformers import PreTrainedTokenizerFast  # takes a second, and only chats need it
+
+        model = PreTrainedTokenizerFast.from_pretrained(self.directory)
+        text = model.apply_chat_template([*map(dict, chat)], add_generation_prompt=True, tokenize=False)
+        return str(text)
 
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
@@ -98,16 +162,26 @@ class LLM:
         result = self.engine.step()
         for event in result.events if result else ():
             completion = completions.get(event.request_id)
-            if completion is None:  # the end of one that an earlier call gave up
-                continue
-            completion.tokens += event.tokens
-            if event.first:
-                completion.prompt_tokens, completion.cached_tokens = event.prompt, event.cached_tokens
-            if event.finish is FinishReason.ERROR:
-                raise RuntimeError(event.error)
-            if event.finish is not FinishReason.NOT_FINISHED:
-                completion.finish_reason = event.finish.name.lower()
-                completion.text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+            if completion is not None and not completion.finish_reason:  # else it has been given up
+                self._add(completion, event)
+
+    def _add(self, completion: Completion, event: Event) -> None:
+        """Add an event to what it belongs to; end it at its first stop string."""
+        params = completion.params
+        completion.tokens += event.tokens
+        if event.first:
+            completion.prompt_tokens, completion.cached_tokens = event.prompt, event.cached_tokens
+        if event.finish is not FinishReason.NOT_FINISHED:
+            completion.finish_reason, completion.error = event.finish.name.lower(), event.error
+        if params.stops or completion.finish_reason:
+            ids = completion.token_ids
+            completion.text = self.tokenizer.decode(ids, skip_special_tokens=params.skip_special_tokens)
+        found = [(at, stop) for stop in params.stops if (at := completion.text.find(stop)) >= 0]
+        if found:
+            at, stop = min(found, key=lambda match: (match[0] + len(match[1]), match[0]))
+            completion.text = completion.text[: at + len(stop) * params.include_stop_str_in_output]
+            completion.finish_reason, completion.stop_reason = "stop", stop
+            self.engine.cancel(event.request_id)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:

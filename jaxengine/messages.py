@@ -24,6 +24,7 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         salt=message.cache_salt,
         timeout=message.timeout_seconds or None,
         queue_timeout=message.queue_timeout_seconds or None,
+        caller=message.caller,
         priority=message.priority,
     )
 
@@ -44,6 +45,7 @@ def _params_from(message: pb.Generate) -> SamplingParams:
         frequency_over_length=sampling.frequency_over_length,
         logit_bias=dict(sampling.logit_bias),
         only_biased=sampling.only_biased,
+        bad_words=tuple(tuple(word.ids) for word in sampling.bad_words),
         watermark_gamma=sampling.watermark_gamma,
         watermark_delta=sampling.watermark_delta,
         seed=sampling.seed,

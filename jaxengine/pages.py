@@ -6,6 +6,11 @@ ids), rooted in the model and the request's salt; the ids are stored too and com
 could not serve another request's keys and values. A page whose last holder leaves keeps its content and becomes
 reusable: it is found again until the pool runs out of blank pages and takes the least recently used one.
 
+Where every layer has a window, pages that the widest has passed are given back. A page spans all layers, so a model
+that mixes windows with full attention keeps them all. To give those back too, each width would have a pool and a table
+of its own, and a prefix would count as cached where every layer with full attention has all of its pages and every
+other those that its window reaches; Gemma 3 would then hold a sixth of its layers' pages per token, Gemma 2 half.
+
 No JAX here: this file never sees an array.
 """
 
@@ -24,6 +29,14 @@ def root_key(model: str, salt: bytes) -> bytes:
 
 def page_key(parent: bytes, ids: Ids[int]) -> bytes:
     return hashlib.sha256(parent + array("i", ids).tobytes()).digest()
+
+
+def held_pages(tokens: int, page_size: int, window: int, budget: int) -> int:
+    """The most pages a sequence of `tokens` ever holds: with a `window`, those it reaches back over, those that a
+    step of `budget` tokens in flight writes and those of the next one, and a page that each end lies in.
+    """
+    whole = -(-tokens // page_size)
+    return min(whole, -(-(window + 2 * budget) // page_size) + 1) if window else whole
 
 
 class PagePool:

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MAX_STOP_TOKEN_IDS = 64
+MAX_EOS_TOKEN_IDS = 32  # of a model; the most known are Llama 3's three
 MAX_LOGIT_BIAS = 300
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD = 8  # ids of one
 WHOLE = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
 MAX_BIAS = 10_000  # beyond it f32 has no digits left for the logits themselves
 
@@ -22,6 +25,7 @@ class SamplingParams:
     length over prompt and generated ids). only_biased: ids without an entry in logit_bias, be it 0, cannot be drawn.
     processed_logprobs: False reports the model's own log-softmax, True the distribution after penalties, temperature
     and filters. watermark_gamma: share of the vocabulary that gets `watermark_delta`, another one after each token.
+    bad_words: sequences of ids of which none is ever completed by what is generated.
 
     Raises:
         ValueError: a value is out of range or not finite; the message names field, value and limit.
@@ -40,6 +44,7 @@ class SamplingParams:
     frequency_over_length: bool = False
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     only_biased: bool = False
+    bad_words: tuple[tuple[int, ...], ...] = ()
     watermark_gamma: float = 0.0
     watermark_delta: float = 0.0
     seed: int | None = None
@@ -71,6 +76,13 @@ class SamplingParams:
             raise ValueError(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIAS}")
         if self.only_biased and not self.logit_bias:
             raise ValueError("only_biased needs a logit_bias, or no id could be drawn")
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise ValueError(f"bad_words has {len(self.bad_words)} entries, at most {MAX_BAD_WORDS}")
+        unfit = next((word for word in self.bad_words if not 1 <= len(word) <= MAX_BAD_WORD), None)
+        if unfit is not None:
+            raise ValueError(f"each of bad_words must have 1 to {MAX_BAD_WORD} ids, got {len(unfit)}")
+        if self.bad_words and self.only_biased:
+            raise ValueError("bad_words and only_biased exclude each other, or no id might be left to draw")
         wrong = next((bias for bias in self.logit_bias.values() if not abs(bias) <= MAX_BIAS), None)
         if wrong is not None:
             raise ValueError(f"logit_bias values must be in [-{MAX_BIAS}, {MAX_BIAS}], got {wrong}")

@@ -24,6 +24,7 @@ from jaxengine.interface import COMPILING, DrivenEngine
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import add_EngineServicer_to_server
+from jaxengine.rpc.logs import fail
 from jaxengine.rpc.tracing import Tracing
 from jaxengine.service import Service
 
@@ -70,11 +71,6 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    return code
-
-
-def fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxengine.model.spec import ModelSpec, Parameter, ParameterSource, parameter_table
+from jaxengine.model.parameters import Parameter, ParameterSource, parameter_table
+from jaxengine.model.spec import ModelSpec
 
 AXIS = "kv_heads"
 
@@ -53,6 +54,8 @@ class ReplicatedSource:
 def replicate_heads(source: ParameterSource, devices: int) -> ParameterSource:
     """`source` as `devices` devices can share it: itself, unless it has fewer key/value heads that can be copied."""
     spec = source.spec
+    if not spec.num_kv_heads:
+        return source
     copies = devices // spec.num_kv_heads
     if devices % spec.num_kv_heads or copies < 2 or spec.group % copies:
         return source

@@ -7,7 +7,9 @@ by row, so only a tied one counts, as the head. Activations are left out: they a
 import math
 from dataclasses import dataclass
 
-from jaxengine.model.spec import ModelSpec, parameter_table
+from jaxengine.model.parameters import Parameter, parameter_table
+from jaxengine.model.spec import ModelSpec
+from jaxengine.quantization import is_quantized, scale_of
 
 
 @dataclass(frozen=True)
@@ -22,31 +24,65 @@ class Cost:
         return max(self.bytes / bandwidth, self.operations / rate)
 
 
-def weight_elements(spec: ModelSpec) -> int:
-    """Elements of every matrix and vector that a step reads whole."""
+def weights_read(spec: ModelSpec) -> dict[str, Parameter]:
+    """Every matrix and vector that a step reads whole."""
     table = parameter_table(spec)
-    sizes = {name: math.prod(parameter.shape) for name, parameter in table.items()}
-    return sum(sizes.values()) - (0 if spec.head.tied else sizes["embedding"])
+    if not spec.head.tied:
+        del table["embedding"]
+    return table
+
+
+def weight_elements(spec: ModelSpec) -> int:
+    return sum(math.prod(parameter.shape) for parameter in weights_read(spec).values())
+
+
+def weight_bytes(spec: ModelSpec, itemsize: float, quantize: str | None = None) -> float:
+    """Of the weights a step reads: `itemsize` an element, or one byte and a scale for each channel."""
+
+    def size(name: str, parameter: Parameter) -> float:
+        elements = math.prod(parameter.shape)
+        return (
+            elements + 4 * math.prod(scale_of(parameter).shape) if is_quantized(name, quantize) else itemsize * elements
+        )
+
+    return sum(size(name, parameter) for name, parameter in weights_read(spec).items())
 
 
 def kv_bytes_per_token(spec: ModelSpec, itemsize: int) -> int:
     return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * itemsize
 
 
+def state_bytes(spec: ModelSpec, itemsize: int) -> int:
+    """What is kept of a sequence instead of keys and values; `itemsize` is of the convolution's inputs."""
+    if spec.state_space is None:
+        return 0
+    space = spec.state_space
+    return spec.num_layers * space.channels * (4 * space.size + itemsize * (space.kernel - 1))
+
+
 def step_cost(
-    spec: ModelSpec, rows: int, new: int, context: int, itemsize: int = 2, weight_itemsize: float = 2
+    spec: ModelSpec,
+    rows: int,
+    new: int,
+    context: int,
+    itemsize: int = 2,
+    weight_itemsize: float = 2,
+    quantize: str | None = None,
 ) -> Cost:
     """A step of `rows` sequences, each computing `new` tokens behind `context` cached ones.
 
     Args:
         itemsize: bytes of a cache element.
         weight_itemsize: bytes of a weight element.
+        quantize: the format of the weights that are quantised.
     """
     weights, tokens = weight_elements(spec), rows * new
     head = spec.vocab_size * spec.hidden_size
     pairs = rows * (new * context + new * (new + 1) / 2)  # (query, key) pairs that causality leaves
     attention = 4 * pairs * spec.num_layers * spec.num_heads * spec.head_dim
     return Cost(
-        bytes=weights * weight_itemsize + (rows * context + 2 * tokens) * kv_bytes_per_token(spec, itemsize),
+        bytes=weight_bytes(spec, weight_itemsize, quantize)
+        + (rows * context + 2 * tokens) * kv_bytes_per_token(spec, itemsize)
+        + 2 * rows * state_bytes(spec, itemsize),
         operations=2 * tokens * (weights - head) + 2 * rows * head + attention,
     )

@@ -2,8 +2,12 @@
 
 The runner owns every device array and calls only executables that `compiler` made. It plans nothing and decides nothing
 about requests. A step that raises leaves the donated caches destroyed; `reset` makes fresh ones.
+
+On a GPU an executable's first run loads its code and records its graph. So requests get the smallest step that has run
+before, on padding: `warm_next` sees to that between requests.
 """
 
+import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,10 +19,12 @@ from jax import Array
 from jaxengine.compiler import PLACES, Compiler, names
 from jaxengine.executables import Progress
 from jaxengine.params import MAX_LOGIT_BIAS
-from jaxengine.sampling import BANS
-from jaxengine.scheduler import Plan, Row
+from jaxengine.plan import Plan, Row
+from jaxengine.sampling import BANS, padded_words
 from jaxengine.sequence import Sequence, Token
 from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, plain_greedy
+
+WARM_SECONDS = 10.0  # under requests without a pause: at most one first run in so many seconds stops them
 
 
 class Drawn(NamedTuple):
@@ -54,10 +60,16 @@ class Runner:
         self.shapes = compiler.shapes
         self.everywhere = compiler.everywhere
         self.leaves, self.head = compiler.leaves, compiler.head
+        self.encoder_leaves = compiler.encoder_leaves
         self.eos_token_ids = tuple(eos_token_ids)
         self.executables = compiler.executables(progress)
         self.fields = SlotFields(self.shapes.slots)
         self.placed = [0] * self.shapes.slots  # entries of each slot's page-table row that the device has
+        self.encodes = self.shapes.encodes()
+        self.cold = [*self.shapes.layouts(), *self.encodes]  # steps that no one has tried to run yet
+        self.warm: set[Layout] = set()  # steps that have run
+        self.warmed = 0.0  # when the last of them did so first
+        self.first_runs_cost = compiler.platform != "cpu"
         self.reset()
         self._warm_up()
         self.executables.build_rest()
@@ -70,17 +82,37 @@ class Runner:
         self.layers, self.rooms, self.seats = self.executables["allocate"]()
         self.placed = [0] * self.shapes.slots
 
+    def warm_next(self) -> bool:
+        """Run a step for the first time, on padding, if one was compiled since; False if there is none.
+
+        Raises what the device raised: that step is never tried again, and `reset` is needed.
+        """
+        layout = next(filter(self._compiled, self.cold), None) if self.first_runs_cost else None
+        if layout is not None:
+            self._warm(layout)
+        return layout is not None
+
     def _warm_up(self) -> None:
-        """Run what is there once on padding: first runs pay for allocation and, on a GPU, for recording the graph."""
-        for layout in filter(self._compiled, self.shapes.layouts()):
-            upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
-            packed_rows, hidden, every = self._backbone(layout, upload)
-            for greedy in (True, False):
-                self._draw(packed_rows, hidden, greedy)
-            if layout.ragged:
-                self._score(every, np.zeros(layout.tokens, np.int32))
+        """First runs of all that serving waits for."""
+        for layout in list(filter(self._compiled, self.cold)):
+            self._warm(layout)
         self._place([(self.shapes.slots, self.shapes.table_width, 0)])
-        jax.block_until_ready((self.layers, self.rooms, self.seats))
+        jax.block_until_ready(self.rooms)
+
+    def _warm(self, layout: Layout) -> None:
+        self.cold.remove(layout)
+        upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
+        results: list[Array] = []
+        if layout in self.encodes:
+            self._encode(layout, upload)
+        else:
+            packed_rows, hidden, every = self._backbone(layout, upload)
+            results += [self._draw(packed_rows, hidden, greedy) for greedy in (True, False)]
+            if every is not None:
+                results.append(self._score(every, np.zeros(layout.tokens, np.int32)))
+        jax.block_until_ready((self.layers, self.rooms, self.seats, results))
+        self.warm.add(layout)
+        self.warmed = time.monotonic()
 
     # --- a step -------------------------------------------------------------------------------------------------
 
@@ -88,13 +120,11 @@ class Runner:
         """Launch `plan`; returns as soon as the device has its orders."""
         for sequence in plan.admitted:
             self._seat(sequence)
+        if plan.sources:
+            layout = self._encode_layout(plan)
+            self._encode(layout, self._upload(layout, plan.sources))
         layout = self._layout(plan)
-        upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
-        upload.add_rows(plan.rows, self.fields)
-        updates = self._new_pages(plan)
-        self._place(updates[layout.updates :])
-        upload.add_updates(updates[: layout.updates])
-        packed_rows, hidden, every = self._backbone(layout, upload)
+        packed_rows, hidden, every = self._backbone(layout, self._upload(layout, plan.rows))
         flight = InFlight(plan, packed_rows)
         sampling = [row.sequence for row in plan.rows if row.samples]
         if sampling:
@@ -115,18 +145,49 @@ class Runner:
         return Results(drawn, self._read_prompts(flight))
 
     def _layout(self, plan: Plan) -> Layout:
-        """The smallest compiled step that holds `plan`."""
+        """The smallest step that holds `plan`."""
         limits, rows = self.shapes.limits, len(plan.rows)
         if plan.decode_only:
             layouts = [self.shapes.decode(size) for size in limits.decode_buckets if size >= rows]
         else:
             layouts = [self.shapes.mixed(size) for size in limits.mixed_buckets if size >= plan.tokens]
-        return next(layout for layout in layouts if layout.rows >= rows and self._compiled(layout))
+        return self._ready([layout for layout in layouts if layout.rows >= rows])
+
+    def _encode_layout(self, plan: Plan) -> Layout:
+        return self._ready([layout for layout in self.encodes if layout.tokens >= plan.source_tokens])
+
+    def _ready(self, layouts: list[Layout]) -> Layout:
+        """The first of `layouts` that is compiled and warm; the last one always is.
+
+        An engine that never rests would keep to that: there a first run may stop the requests, now and then.
+        """
+        first = next(filter(self._compiled, layouts))
+        if not self.first_runs_cost:
+            return first
+        if first in self.cold and time.monotonic() - self.warmed >= WARM_SECONDS:
+            self._warm(first)
+        return next(layout for layout in layouts if layout in self.warm)
 
     def _compiled(self, layout: Layout) -> bool:
-        return all(name in self.executables for name in names(layout))
+        wanted = [("encode", layout)] if layout in self.encodes else names(layout)
+        return all(name in self.executables for name in wanted)
 
-    def _backbone(self, layout: Layout, upload: Upload) -> tuple[Array, Array, Array]:
+    def _upload(self, layout: Layout, rows: list[Row]) -> Upload:
+        """`rows` packed for a step of `layout`, with the page-table entries that it needs first."""
+        upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
+        upload.add_rows(rows, self.fields)
+        updates = self._new_pages(rows)
+        self._place(updates[layout.updates :])
+        upload.add_updates(updates[: layout.updates])
+        return upload
+
+    def _encode(self, layout: Layout, upload: Upload) -> None:
+        packed = jax.device_put(upload.buffer, self.everywhere)
+        self.layers, self.rooms = self.executables["encode", layout](
+            self.encoder_leaves, self.layers, self.rooms, packed
+        )
+
+    def _backbone(self, layout: Layout, upload: Upload) -> tuple[Array, Array, Array | None]:
         packed = jax.device_put(upload.buffer, self.everywhere)
         self.layers, self.rooms, packed_rows, hidden, every = self.executables["backbone", layout](
             self.leaves, self.layers, self.rooms, packed
@@ -166,14 +227,15 @@ class Runner:
                     _padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0, np.float32),
                 ),
                 _padded([*stops, *params.stop_token_ids], BANS, vocab),
+                padded_words(params.bad_words, vocab),
                 np.float32(-np.inf if params.only_biased else 0),
             ),
         )
 
-    def _new_pages(self, plan: Plan) -> list[tuple[int, int, int]]:
+    def _new_pages(self, rows: list[Row]) -> list[tuple[int, int, int]]:
         """(slot, index, page) of every page-table entry the device lacks."""
         updates = []
-        for row in plan.rows:
+        for row in rows:
             slot, pages = row.sequence.slot, row.sequence.pages
             assert slot is not None
             updates += [(slot, i, pages[i]) for i in range(self.placed[slot], len(pages))]
@@ -194,7 +256,9 @@ class Runner:
 
     # --- prompt logprobs ----------------------------------------------------------------------------------------
 
-    def _score_prompts(self, flight: InFlight, every: Array) -> None:
+    def _score_prompts(self, flight: InFlight, every: Array | None) -> None:
+        if every is None:
+            return
         target, first = np.zeros(every.shape[0], np.int32), 0
         for row in flight.plan.rows:
             sequence = row.sequence

@@ -9,17 +9,22 @@ min-p.
 Legend: R rows, V vocabulary, S slots, N alternatives reported.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxengine import upload
+from jaxengine.params import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 from jaxengine.upload import RowFields
 
 WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
-BANS = 96  # ids a row can ban at once: 64 stop ids and the model's EOS ids
+ANYTHING, NOTHING = -1, -2  # in front of a bad word, and of the first id that was generated: ids match neither
+BLOCK = 128  # ids whose maximum stands for them when the highest are looked for
+BANS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # ids a row can ban at once
 
 
 class Seats(NamedTuple):
@@ -29,6 +34,8 @@ class Seats(NamedTuple):
     generated: Array  # i32 [S, V]
     bias: Array  # f32 [S, V]
     bans: Array  # i32 [S, BANS], V where unused
+    words: Array  # i32 [S, MAX_BAD_WORDS, MAX_BAD_WORD], as `padded_words` has them
+    recent: Array  # i32 [S, MAX_BAD_WORD - 1], the ids generated last, NOTHING in front of the first
 
 
 class Sampled(NamedTuple):
@@ -46,7 +53,17 @@ def empty_seats(slots: int, vocab: int) -> Seats:
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(shape, jnp.float32),
         jnp.full((slots + 1, BANS), vocab, jnp.int32),
+        jnp.full((slots + 1, MAX_BAD_WORDS, MAX_BAD_WORD), vocab, jnp.int32),
+        jnp.full((slots + 1, MAX_BAD_WORD - 1), NOTHING, jnp.int32),
     )
+
+
+def padded_words(words: Sequence[Sequence[int]], vocab: int) -> np.ndarray:
+    """Bad words as the device has them, i32 [MAX_BAD_WORDS, MAX_BAD_WORD]: ANYTHING in front, `vocab` where unused."""
+    padded: np.ndarray = np.full((MAX_BAD_WORDS, MAX_BAD_WORD), vocab, np.int32)
+    for row, word in zip(padded, words, strict=False):
+        row[: -len(word)], row[-len(word) :] = ANYTHING, word
+    return padded
 
 
 def take_seat(
@@ -57,22 +74,26 @@ def take_seat(
     length: Array,
     bias: tuple[Array, Array],
     bans: Array,
+    words: Array,
     rest: Array | float = 0.0,
 ) -> Seats:
     """Give `slot` to a sequence of `ids` [L], of which `length` are real and `prompt_length` the prompt's.
 
-    `rest` is the bias, 0 or -inf, of the ids that `bias` does not list.
+    `words` are `padded_words`; `rest` is the bias, 0 or -inf, of the ids that `bias` does not list.
     """
     vocab = seats.seen.shape[1]
     place = jnp.arange(ids.shape[0])
     count = jnp.zeros(vocab, jnp.int32)
     seen = count.at[jnp.where(place < length, ids, vocab)].add(1, mode="drop")
     generated = count.at[jnp.where((place >= prompt_length) & (place < length), ids, vocab)].add(1, mode="drop")
+    last = length - jnp.arange(MAX_BAD_WORD - 1, 0, -1)  # places of the last ids
     return Seats(
         seats.seen.at[slot].set(seen),
         seats.generated.at[slot].set(generated),
         seats.bias.at[slot].set(jnp.full(vocab, rest, jnp.float32).at[bias[0]].set(bias[1], mode="drop")),
         seats.bans.at[slot].set(bans),
+        seats.words.at[slot].set(words),
+        seats.recent.at[slot].set(jnp.where(last >= prompt_length, ids[jnp.maximum(last, 0)], NOTHING)),
     )
 
 
@@ -101,17 +122,45 @@ def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Samp
     reported = jnp.where(_flag(rows, upload.PROCESSED), scores, logits)
     top_id, top_logprob = top_logprobs(reported, top)
     sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
-    counted = _flag(rows, upload.SAMPLES)[:, 0].astype(jnp.int32)
-    seats = seats._replace(
-        seen=seats.seen.at[rows.slot, ids].add(counted), generated=seats.generated.at[rows.slot, ids].add(counted)
+    return sampled, _remember(ids, rows, seats)
+
+
+def _remember(ids: Array, rows: RowFields, seats: Seats) -> Seats:
+    """`seats` once the rows that sample have drawn `ids` [R]."""
+    samples = _flag(rows, upload.SAMPLES)
+    counted = samples[:, 0].astype(jnp.int32)
+    recent = seats.recent[rows.slot]
+    later = jnp.concatenate([recent[:, 1:], ids[:, None]], axis=1)
+    return seats._replace(
+        seen=seats.seen.at[rows.slot, ids].add(counted),
+        generated=seats.generated.at[rows.slot, ids].add(counted),
+        recent=seats.recent.at[rows.slot].set(jnp.where(samples, later, recent)),
     )
-    return sampled, seats
 
 
 def top_logprobs(logits: Array, top: int) -> tuple[Array, Array]:
     """The `top` likeliest ids of each row and their logprobs, i32 and f32 [R, top]."""
-    value, ids = jax.lax.top_k(logits, top)
-    return ids.astype(jnp.int32), value - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    value, ids = _highest(logits, top)
+    return ids, value - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def _highest(values: Array, top: int) -> tuple[Array, Array]:
+    """`jax.lax.top_k` of f32 [R, V], values and i32 ids [R, top], without sorting V as a GPU does for `top` above 16.
+
+    The highest lie in the `top` blocks with the highest maxima; among equals the first count, of blocks as of ids.
+    """
+    rows, vocab = values.shape
+    count = -(-vocab // BLOCK)
+    if count <= top:
+        value, ids = jax.lax.top_k(values, top)
+        return value, ids.astype(jnp.int32)
+    padded = jnp.pad(values, ((0, 0), (0, count * BLOCK - vocab)), constant_values=-jnp.inf)
+    blocks = padded.reshape(rows, count, BLOCK)
+    chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), top)[1], axis=-1)  # [R, top]
+    candidates = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(rows, -1)
+    value, place = jax.lax.top_k(candidates, top)
+    ids = jnp.take_along_axis(chosen, place // BLOCK, axis=1) * BLOCK + place % BLOCK
+    return value, ids.astype(jnp.int32)
 
 
 def _flag(rows: RowFields, bit: int) -> Array:
@@ -160,8 +209,12 @@ def _penalise(logits: Array, rows: RowFields, seats: Seats) -> Array:
 
 
 def _ban(scores: Array, rows: RowFields, seats: Seats) -> Array:
-    """No EOS and no stop id before `min_tokens`."""
-    banned = jnp.where(_flag(rows, upload.BANNED), seats.bans[rows.slot], scores.shape[1])  # [R, BANS]
+    """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
+    vocab, words = scores.shape[1], seats.words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD]
+    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == seats.recent[rows.slot][:, None])
+    ends = jnp.where(begun.all(axis=-1) & _flag(rows, upload.WORDS), words[..., -1], vocab)  # [R, MAX_BAD_WORDS]
+    bans = jnp.where(_flag(rows, upload.BANNED), seats.bans[rows.slot], vocab)  # [R, BANS]
+    banned = jnp.concatenate([bans, ends], axis=1)
     return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
 
 

@@ -1,5 +1,7 @@
 """Who computes what in the next step: one token budget, decodes first, then prefill chunks, first come first served.
 
+Between callers (API keys) waiting requests take turns, see `Shares`.
+
 The scheduler plans one step ahead of the device: while step n computes, it plans n+1 assuming that no running request
 stops. So two rules keep pages safe. A page is released only when no dispatched step holds a row of its sequence
 (`in_flight` is zero), and a sequence is preempted only when nothing at all is in flight: `plan` then asks the engine to
@@ -10,37 +12,11 @@ The scheduler never sees an array and never blocks; time comes from the caller.
 
 import bisect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
-from jaxengine.pages import PagePool, page_key, root_key
+from jaxengine.pages import SINK, PagePool, held_pages, page_key, root_key
+from jaxengine.plan import Plan, Row
 from jaxengine.sequence import FinishReason, Sequence
-
-
-@dataclass(slots=True)
-class Row:
-    """Positions `start … start+count-1` of a sequence in a step; `samples` if the last one's logits are drawn from."""
-
-    sequence: Sequence
-    start: int
-    count: int
-    samples: bool
-
-
-@dataclass
-class Plan:
-    """One step. `admitted` are the sequences that took a slot in it; `drain` asks to complete what is in flight."""
-
-    rows: list[Row] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    drain: bool = False
-
-    @property
-    def tokens(self) -> int:
-        return sum(row.count for row in self.rows)
-
-    @property
-    def decode_only(self) -> bool:
-        return all(row.count == 1 and row.samples for row in self.rows)
+from jaxengine.shares import Shares
 
 
 class Scheduler:
@@ -52,10 +28,21 @@ class Scheduler:
         token_budget: tokens a step may compute.
         model: names the model and revision in prefix-cache keys.
         prefix_cache: whether prompts may start from cached pages.
+        window: how many positions a token sees at most, its own included, in any layer; 0 = all. Pages behind are given
+            back, and a prompt gets its pages as its chunks are computed instead of all at once.
+        outgrown: a text that grows beyond so many tokens is computed anew, once; 0 = never.
     """
 
     def __init__(
-        self, pool: PagePool, slots: int, token_budget: int, *, model: str = "", prefix_cache: bool = True
+        self,
+        pool: PagePool,
+        slots: int,
+        token_budget: int,
+        *,
+        model: str = "",
+        prefix_cache: bool = True,
+        window: int = 0,
+        outgrown: int = 0,
     ) -> None:
         if token_budget < slots:
             raise ValueError(f"a step of {token_budget} tokens cannot hold {slots} decoding rows")
@@ -64,17 +51,27 @@ class Scheduler:
         self.token_budget = token_budget
         self.model = model
         self.prefix_cache = prefix_cache
+        self.window = window
+        self.outgrown = outgrown
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
         self.free_slots = list(range(slots))[::-1]
         self.preemptions = 0
+        self.shares = Shares()
 
     @property
     def idle(self) -> bool:
         return not (self.waiting or self.running or self.leaving)
 
     def add(self, sequence: Sequence) -> None:
+        """Queue a new request."""
+        callers = {each.request.caller for each in self.sequences()}
+        if sequence.request.caller not in callers:
+            self.shares.join(sequence.request.caller, callers)
+        self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
         bisect.insort(self.waiting, sequence, key=lambda s: s.order)
 
     # --- planning -----------------------------------------------------------------------------------------------
@@ -96,10 +93,17 @@ class Scheduler:
             row.sequence.computed += row.count
             row.sequence.pending += row.samples
             row.sequence.in_flight += 1
+            self.shares.charge(row.sequence.request.caller, row.samples)
         return plan
 
     def _plan_running(self, plan: Plan) -> None:
         """A row for each running sequence with something to compute: decodes first, then unfinished prefills."""
+        for sequence in [s for s in self.running if s.extent <= self.outgrown < s.length and not s.exhausted]:
+            if self._busy():
+                plan.drain = True
+                return
+            sequence.extent = sequence.length
+            self._preempt(sequence)
         active = [s for s in self.running if not s.exhausted]
         for sequence in active:
             if sequence.slot is not None and not self._grow(sequence, plan):
@@ -113,11 +117,11 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, plan: Plan) -> bool:
         """Give `sequence` pages for all its tokens, preempting the newest if need be; False asks to drain."""
-        while self.pool.pages_for(sequence.length) > len(sequence.pages):
+        while self._pages(sequence, sequence.computed) > len(sequence.pages):
             if self.pool.available:
                 sequence.pages += self.pool.allocate(1)
                 continue
-            if self.leaving or any(s.in_flight for s in self.running):
+            if self._busy():
                 plan.drain = True
                 return False
             victim = self.running[-1]
@@ -125,6 +129,10 @@ class Scheduler:
             if victim is sequence:
                 break
         return True
+
+    def _busy(self) -> bool:
+        """Whether a dispatched step has not been completed, so that nothing may be preempted."""
+        return bool(self.leaving) or any(s.in_flight for s in self.running)
 
     def _chunk(self, sequence: Sequence, plan: Plan) -> None:
         """As much of the remaining prefill as half of the free budget holds: a long prompt must not stop short ones."""
@@ -144,23 +152,55 @@ class Scheduler:
             free -= more
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
-        """Move waiting sequences to running, strictly in order, while slots, budget and pages last."""
-        for sequence in [s for s in self.waiting if only(s)]:
-            if not self.free_slots or plan.tokens >= self.token_budget:
+        """Move waiting sequences to running, strictly in turn, while slots, budget and pages last."""
+        for sequence in self.shares.in_turn([s for s in self.waiting if only(s)]):
+            if not self.free_slots or plan.tokens >= self.token_budget or not self._reads(sequence, plan):
                 return
             hit = self._cached_pages(sequence)
-            fresh = self.pool.pages_for(sequence.length) - len(hit)
-            taken = sum(1 for page in hit if self.pool.references[page] == 0)  # hits leave the free queue too
-            if fresh + taken + self._watermark() > self.pool.available:
+            start = len(hit) * self.pool.page_size
+            passed = self._passed(start)
+            taken = sum(1 for page in hit[passed:] if self.pool.references[page] == 0)  # they leave the free queue too
+            need = self._most_pages(sequence, passed) - len(hit)
+            if need + taken + self._watermark() > self.pool.available:
                 return
             self.waiting.remove(sequence)
-            self._start(sequence, hit, fresh)
+            self._start(sequence, hit, self._pages(sequence, start) - len(hit))
             plan.admitted.append(sequence)
+            if sequence.source:
+                plan.sources.append(Row(sequence, 0, len(sequence.source), False, of_source=True))
             self._chunk(sequence, plan)
 
+    def _reads(self, sequence: Sequence, plan: Plan) -> bool:
+        """Whether the encoder, which has a budget like the decoder's, can read its source in this step.
+
+        A source cannot be cut, so one alone may be any length.
+        """
+        return not plan.sources or plan.source_tokens + len(sequence.source) <= self.token_budget
+
+    def _pages(self, sequence: Sequence, computed: int) -> int:
+        """Pages for all that `sequence` consists of, or with a window all that the next step may compute: its source's
+        come first, its own tokens start a new one.
+        """
+        reach = min(sequence.length, computed + self.token_budget) if self.window else sequence.length
+        return self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(reach)
+
+    def _most_pages(self, sequence: Sequence, passed: int) -> int:
+        """What `_pages` is at most while the known tokens are computed, the first `passed` being given back by now."""
+        size, length = self.pool.page_size, sequence.length
+        whole = self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(length)
+        return min(whole, passed + held_pages(length, size, self.window, self.token_budget)) if self.window else whole
+
+    def _passed(self, position: int) -> int:
+        """How many pages lie wholly behind what a query at `position` sees."""
+        return max(0, position + 1 - self.window) // self.pool.page_size if self.window else 0
+
     def _watermark(self) -> int:
-        """Pages kept back at admission, one a running request, so that they can grow before anything is preempted."""
-        return len(self.running)
+        """Pages kept back at admission so that running requests can grow before anything is preempted: what a prompt
+        behind a window still lacks, and one for each that may need more before it ends.
+        """
+        ends = ((s, self.pool.pages_for(s.prompt_length + s.params.max_tokens)) for s in self.running)
+        more = ((s, self.pool.pages_for(len(s.source)) + pages > len(s.pages)) for s, pages in ends)
+        return sum(max(one, self._most_pages(s, s.passed) - len(s.pages)) for s, one in more)
 
     def _cached_pages(self, sequence: Sequence) -> list[int]:
         """The longest cached prefix, leaving at least one token to compute."""
@@ -171,13 +211,15 @@ class Scheduler:
         return self.pool.find(sequence.keys[:usable], sequence.tokens)
 
     def _start(self, sequence: Sequence, hit: list[int], fresh: int) -> None:
-        self.pool.hold(hit)
-        sequence.pages = hit + self.pool.allocate(fresh)
         sequence.computed = len(hit) * self.pool.page_size
+        sequence.passed = passed = self._passed(sequence.computed)
+        self.pool.hold(hit[passed:])
+        sequence.pages = [SINK] * passed + hit[passed:] + self.pool.allocate(fresh)
         sequence.committed = len(hit)
         sequence.slot = self.free_slots.pop()
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed
+            self.shares.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
         bisect.insort(self.running, sequence, key=lambda s: s.order)
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -185,7 +227,7 @@ class Scheduler:
         sequence.preemptions += 1
         self.running.remove(sequence)
         self._vacate(sequence)
-        self.add(sequence)
+        self._queue(sequence)
 
     # --- completing ---------------------------------------------------------------------------------------------
 
@@ -198,6 +240,7 @@ class Scheduler:
             row.sequence.in_flight -= 1
             if not row.sequence.broken:
                 self._commit(row.sequence, row.start + row.count)
+            self._give_back(row.sequence, self._passed(row.start + row.count))
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
@@ -230,7 +273,7 @@ class Scheduler:
             self._vacate(sequence)
         for sequence in self.running:
             sequence.preemptions += 1  # what it finds in the cache from now on may be its own work
-            self.add(sequence)
+            self._queue(sequence)
         self.running, self.leaving = [], []
         self.pool.reset()
 
@@ -238,10 +281,18 @@ class Scheduler:
         """Give back slot and pages; what was computed is forgotten, what was sampled and read is kept."""
         assert sequence.slot is not None and sequence.in_flight == 0
         self.free_slots.append(sequence.slot)
-        self.pool.release(sequence.pages)
+        self.pool.release(sequence.pages[sequence.passed :])
         sequence.slot = None
         sequence.pages = []
-        sequence.computed = sequence.pending = sequence.committed = 0
+        sequence.computed = sequence.pending = sequence.committed = sequence.passed = 0
+
+    def _give_back(self, sequence: Sequence, passed: int) -> None:
+        """Release its first `passed` pages: every step that reads them has completed."""
+        if passed > sequence.passed:
+            here = slice(sequence.passed, passed)
+            self.pool.release(sequence.pages[here])
+            sequence.pages[here] = [SINK] * (passed - sequence.passed)
+            sequence.passed = passed
 
     def _commit(self, sequence: Sequence, written: int) -> None:
         """Offer the pages that positions below `written` fill, as far as their tokens are known."""

@@ -41,7 +41,8 @@ class Request:
     salt: bytes = b""
     timeout: float | None = None  # seconds from arrival
     queue_timeout: float | None = None  # seconds from arrival to first scheduled
-    priority: int = 0  # lower runs earlier
+    caller: int = 0  # whose share of the queue it takes
+    priority: int = 0  # lower runs earlier, among its caller's
     arrived: float = field(default_factory=time.monotonic)
 
 
@@ -73,15 +74,23 @@ class Sequence:
     `computed` counts the positions whose keys and values are written or being written by a dispatched step; `pending`
     the sampled tokens that are still on the device. The next position to feed is `computed`; the next token to sample
     has position `length`.
+
+    Args:
+        start_token: of a model with an encoder. The prompt is then the encoder's `source`, and what the decoder is
+            given is this token alone. `pages` begin with those of the source.
     """
 
-    def __init__(self, request: Request, arrival: int) -> None:
+    def __init__(self, request: Request, arrival: int, start_token: int | None = None) -> None:
         self.request = request
         self.params: SamplingParams = request.params
         self.arrival = arrival
-        self.tokens: list[int] = list(request.prompt)
+        prompt = list(request.prompt)
+        self.source: list[int] = [] if start_token is None else prompt
+        self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = len(self.tokens)
-        self.pages: list[int] = []
+        self.extent = self.prompt_length  # of the text when its keys were computed, for positions that depend on it
+        self.pages: list[int] = []  # in order; the first `passed` are given back, SINK stands for them
+        self.passed = 0
         self.keys: list[bytes] = []  # prefix-cache key of each full page of known tokens
         self.committed = 0  # pages already offered to the prefix cache
         self.slot: int | None = None

@@ -6,32 +6,35 @@ is open, and the gateway informed, long before.
 
 import argparse
 import dataclasses
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import NoReturn
 
 from jaxengine import process
 from jaxengine.process import Loaded, Progress, StartupError
-from jaxengine.rpc import transport
+from jaxengine.rpc import logs, transport
 from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 # For fetching the model only: nothing that runs afterwards may read them.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
 
+# Progress bars and pip's chatter, which are not JSON.
+SILENCE = {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "PIP_QUIET": "1"}
+
 
 def main(argv: list[str]) -> int:
     """Serve one model until SIGTERM. Returns the exit code; a failure is one line on stderr."""
+    logs.configure("--json-output" in argv)
     try:
         arguments = _parser().parse_args(argv)
     except StartupError as error:
-        return process.fail(str(error), error.exit_code)
+        return logs.fail(str(error), error.exit_code)
     try:
         tracing = Tracing.to(arguments.otlp_endpoint, arguments.otlp_service_name)
     except TracingUnavailable as error:
-        return process.fail(str(error), process.USAGE)
-    _configure_logs()
+        return logs.fail(str(error), process.USAGE)
+    if arguments.json_output:
+        os.environ.update(SILENCE)
     if arguments.parent_pid is not None:
         process.die_with_parent(arguments.parent_pid)
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
@@ -79,8 +82,8 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(arguments.memory_fraction))  # read when JAX meets the device
     import jax
 
+    from jaxengine.assembly import load_engine
     from jaxengine.compile_cache import enable_compile_cache
-    from jaxengine.engine import Engine
     from jaxengine.options import EngineOptions
 
     enable_compile_cache(cache_root(arguments.cache_dir) / "compiled")
@@ -90,18 +93,13 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
         max_batch_total_tokens=arguments.max_batch_total_tokens,
         max_batch_size=arguments.max_batch_size,
         dtype=arguments.dtype,
+        quantize=arguments.quantize,
+        kv_cache_dtype=arguments.kv_cache_dtype,
         tensor_parallel=arguments.tensor_parallel or jax.local_device_count(),
         attention=arguments.attention,
     )
-    engine = Engine.load(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
+    engine = load_engine(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
     return Loaded(engine, model.directory)
-
-
-def _configure_logs() -> None:
-    """Our own lines from INFO, libraries' from WARNING: JAX tells of every back end it did not find."""
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    for name in ("jaxengine", "convert"):
-        logging.getLogger(name).setLevel(logging.INFO)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -119,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rope-scaling", choices=("linear", "dynamic"), help="how positions are stretched")
     parser.add_argument("--rope-factor", type=float, help="by how much")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
+    parser.add_argument("--quantize", choices=("int8", "fp8"), help="the layers' weights")
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8_e4m3fn", "fp8_e5m2"))
     parser.add_argument("--attention", default="auto", choices=("auto", "reference", "triton"))
     parser.add_argument("--tensor-parallel", type=int, default=1, help="devices to split the model over; 0 takes all")
     for name in ("max-total-tokens", "max-batch-prefill-tokens", "max-batch-total-tokens", "max-batch-size"):
@@ -127,5 +127,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--drain-seconds", type=float, default=5.0, help="for running requests after SIGTERM")
     parser.add_argument("--otlp-endpoint", help="OTLP/gRPC collector that spans are sent to")
     parser.add_argument("--otlp-service-name", default="text-generation-inference.server", help="of the spans")
+    parser.add_argument("--json-output", action="store_true", help="log as JSON lines")
     parser.add_argument("--parent-pid", type=int, help="die when this process, which must be the parent, dies")
     return parser

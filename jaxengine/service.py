@@ -20,9 +20,10 @@ import grpc
 
 from jaxengine import messages
 from jaxengine.interface import DrivenEngine
+from jaxengine.request_trace import RequestTrace
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
-from jaxengine.rpc.tracing import Span, Tracing
+from jaxengine.rpc.tracing import Tracing
 from jaxengine.sequence import Event
 from jaxengine.step_loop import Report, StepLoop
 
@@ -75,11 +76,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a request is, its id there, and its span."""
+    """Whose a request is, its id there, and its spans."""
 
     peer: Peer
     request_id: int
-    span: Span
+    trace: RequestTrace
 
 
 class Service(EngineServicer):
@@ -181,13 +182,13 @@ class Service(EngineServicer):
 
     def _adopt(self, peer: Peer, message: pb.Generate, number: int) -> None:
         peer.numbers[message.id] = number
-        self._owners[number] = Owner(peer, message.id, self._tracing.start("infer", message.traceparent))
+        self._owners[number] = Owner(peer, message.id, RequestTrace(self._tracing, message.traceparent))
         self._idle.clear()
 
     def _release(self, number: int) -> None:
         owner = self._owners.pop(number)
         del owner.peer.numbers[owner.request_id]
-        owner.span.end()
+        owner.trace.end()
         if not self._owners:
             self._idle.set()
 
@@ -214,10 +215,8 @@ class Service(EngineServicer):
             logger.error("the engine reported on request %d, which is not running", event.request_id)
             return
         owner.peer.put(messages.event_to(event, owner.request_id))
-        if event.first:
-            owner.span.set(queue_time=event.queue_seconds, cached_tokens=event.cached_tokens)
+        owner.trace.note(event)
         if event.finish:
-            owner.span.set(finish=event.finish.name)
             self._release(event.request_id)
 
     def _fail(self, error: BaseException) -> None:

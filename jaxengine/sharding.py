@@ -1,7 +1,8 @@
 """One mesh axis, `tp`, and the rule that says which logical axis of an array is split over it.
 
-Attention is split by key/value head, the MLP by its inner width, the vocabulary where it divides evenly; everything
-else is replicated. A model whose heads or width cannot be split is refused before anything is loaded.
+Attention is split by key/value head, the MLP and every expert by its inner width, a state space by channel, the
+vocabulary where it divides evenly; everything else is replicated. A model whose heads or widths cannot be split is
+refused before anything is loaded.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxengine.model.spec import ModelSpec
 
 TP = "tp"
-SPLIT = {"kv_heads", "ffn", "vocab"}
+SPLIT = {"kv_heads", "ffn", "channels", "vocab"}
 
 
 def make_mesh(size: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -29,9 +30,16 @@ def make_mesh(size: int = 1, devices: Sequence[jax.Device] | None = None) -> Mes
 
 def check_divisible(spec: ModelSpec, size: int) -> None:
     """Raises ValueError if `spec` cannot be split over `size` devices."""
-    for name in ("num_kv_heads", "ffn_size"):
-        if getattr(spec, name) % size:
-            raise ValueError(f"{name} {getattr(spec, name)} cannot be split over {size} devices")
+    widths = {"num_kv_heads": spec.num_kv_heads, "ffn_size": spec.ffn_size}
+    if spec.experts:
+        widths |= {"experts.ffn_size": spec.experts.ffn_size, "experts.shared_ffn_size": spec.experts.shared_ffn_size}
+    if spec.state_space:
+        widths = {"state_space.channels": spec.state_space.channels}
+    if spec.traced and size > 1:
+        raise ValueError(f"a model that runs as transformers' own module runs on one device, not on {size}")
+    for name, width in widths.items():
+        if width % size:
+            raise ValueError(f"{name} {width} cannot be split over {size} devices")
 
 
 def partition(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> NamedSharding:

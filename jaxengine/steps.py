@@ -2,11 +2,12 @@
 
 A step is `backbone` (tokens → hidden states, keys and values written in place) and `draw` (hidden states → token ids).
 They are compiled apart because one depends on the number of tokens and the other on the number of rows: m + n graphs
-instead of m x n. Legend: T tokens, R rows, S slots, W table width, N alternatives.
+instead of m x n. Before the rows of new requests run, `encode` reads their prompts where the model has an encoder.
+Legend: T tokens, R rows, S slots, W table width, N alternatives.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,10 @@ from jax import Array
 from jaxengine import sampling
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
+from jaxengine.model.encoder import Encoder
 from jaxengine.ops import AttentionBatch
 from jaxengine.sampling import Seats
-from jaxengine.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, unpack_rows
+from jaxengine.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, TokenFields, unpack_rows
 
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
 
@@ -30,48 +32,104 @@ class Rooms(NamedTuple):
     last: Array  # i32 [S+1], the token sampled last
 
 
+class Unpacked(NamedTuple):
+    """A step's upload on the device, and the page table with its updates."""
+
+    real: Array  # i32 [], how many tokens are
+    tokens: TokenFields
+    packed_rows: Array
+    rows: RowFields
+    table: Array
+    slot: Array  # i32 [T], the sink for padding
+
+    @classmethod
+    def of(cls, layout: Layout, rooms: Rooms, packed: Array) -> "Unpacked":
+        real, tokens, packed_rows, updates = layout.sections(packed)
+        rows = unpack_rows(packed_rows)
+        table = rooms.table.at[updates.slot, updates.place].set(updates.page, mode="drop")
+        sink = jnp.int32(table.shape[0] - 1)
+        return cls(real, tokens, packed_rows, rows, table, jnp.append(rows.slot, sink)[tokens.row])
+
+    def per_token(self, of_row: Array) -> Array:
+        """[R] → [T], 0 for padding."""
+        return jnp.append(of_row, 0)[self.tokens.row]
+
+    def batch(self, layout: Layout, page_size: int) -> AttentionBatch:
+        """Of tokens whose positions count from the start of their slot's pages."""
+        position = self.tokens.position
+        return AttentionBatch(
+            position=position,
+            prompt_length=self.per_token(self.rows.extent),
+            row=self.tokens.row,
+            page=self.table[self.slot, position // page_size],
+            offset=position % page_size,
+            tables=self.table[self.rows.slot],
+            tokens=self.real,
+            ragged=layout.ragged,
+        )
+
+    def behind_source(self, batch: AttentionBatch, page_size: int) -> AttentionBatch:
+        """`batch`, but positions count from behind the pages of the source, which are read too."""
+        pages = -(-self.rows.source // page_size)  # [R]
+        columns = jnp.minimum(pages[:, None] + jnp.arange(self.table.shape[1]), self.table.shape[1] - 1)
+        return replace(
+            batch,
+            page=self.table[self.slot, self.per_token(pages) + batch.position // page_size],
+            tables=self.table[self.rows.slot[:, None], columns],
+            source=replace(batch, seen=self.per_token(self.rows.source)),
+        )
+
+
 @dataclass(frozen=True)
-class Backbone:
-    """A decoder split into its structure, closed over, and its leaves, passed in."""
+class Split:
+    """A module split into its structure, closed over, and its leaves, passed in."""
 
     graph: Any
     structure: Any
     page_size: int
 
     @classmethod
-    def split(cls, decoder: Decoder, page_size: int) -> tuple["Backbone", list[Array]]:
-        graph, state = nnx.split(decoder)
+    def of(cls, module: nnx.Module, page_size: int) -> tuple[Self, list[Array]]:
+        graph, state = nnx.split(module)
         leaves, structure = jax.tree.flatten(state)
         return cls(graph, structure, page_size), leaves
 
+    def merged(self, leaves: list[Array]) -> Any:
+        return nnx.merge(self.graph, self.structure.unflatten(leaves))
+
+
+class Encode(Split):
+    """Prompts through the encoder, each whole: the caches with what the decoder will read of them."""
+
     def __call__(
         self, layout: Layout, leaves: list[Array], layers: Layers, rooms: Rooms, packed: Array
-    ) -> tuple[Layers, Rooms, Array, Array, Array]:
+    ) -> tuple[Layers, Rooms]:
+        encoder: Encoder = self.merged(leaves)
+        step = Unpacked.of(layout, rooms, packed)
+        batch = replace(step.batch(layout, self.page_size), seen=step.per_token(step.rows.source))
+        return encoder(step.tokens.id, layers, batch), rooms._replace(table=step.table)
+
+
+class Backbone(Split):
+    """Tokens through the decoder."""
+
+    def __call__(
+        self, layout: Layout, leaves: list[Array], layers: Layers, rooms: Rooms, packed: Array
+    ) -> tuple[Layers, Rooms, Array, Array, Array | None]:
         """Returns caches and rooms; the packed rows [fields, R] and the hidden states [R, h] of their last tokens, for
-        `draw`; and the hidden states [T, h] of every token, for `score`.
+        `draw`; and of a ragged step the hidden states [T, h] of every token, for `score`.
         """
-        decoder = nnx.merge(self.graph, self.structure.unflatten(leaves))
-        count, tokens, packed_rows, updates = layout.sections(packed)
-        rows = unpack_rows(packed_rows)
-        table = rooms.table.at[updates.slot, updates.place].set(updates.page, mode="drop")
-        sink = jnp.int32(table.shape[0] - 1)
-        slot = jnp.append(rows.slot, sink)[tokens.row]  # [T]
-        prompt_length = jnp.append(rows.prompt_length, 0)[tokens.row]
-        batch = AttentionBatch(
-            position=tokens.position,
-            prompt_length=prompt_length,
-            row=tokens.row,
-            page=table[slot, tokens.position // self.page_size],
-            offset=tokens.position % self.page_size,
-            tables=table[rows.slot],
-            tokens=count,
-            ragged=layout.ragged,
-        )
-        ids = jnp.where(tokens.id == LAST_TOKEN, rooms.last[slot], tokens.id)
+        decoder: Decoder = self.merged(leaves)
+        step = Unpacked.of(layout, rooms, packed)
+        batch = step.batch(layout, self.page_size)
+        if decoder.spec.encoder is not None:
+            batch = step.behind_source(batch, self.page_size)
+        ids = jnp.where(step.tokens.id == LAST_TOKEN, rooms.last[step.slot], step.tokens.id)
         hidden, layers = decoder(ids, layers, batch)
-        drawn = hidden[rows.last] if layout.ragged else hidden
-        packed_rows = packed_rows.at[PREVIOUS].set(ids[rows.last])
-        return layers, rooms._replace(table=table), packed_rows, drawn, hidden
+        drawn = hidden[step.rows.last] if layout.ragged else hidden
+        packed_rows = step.packed_rows.at[PREVIOUS].set(ids[step.rows.last])
+        every = hidden if layout.ragged else None
+        return layers, rooms._replace(table=step.table), packed_rows, drawn, every
 
 
 def draw_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:

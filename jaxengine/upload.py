@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.scheduler import Row
+from jaxengine.plan import Row
 from jaxengine.sequence import Sequence
 
 LAST_TOKEN = -1  # a token id that stands for "the one this slot sampled last", which only the device knows
@@ -24,6 +24,7 @@ OVER_LENGTH = 4  # frequency penalty is divided by the length (TGI)
 PROCESSED = 8  # logprobs describe the processed distribution
 BANNED = 16  # EOS and stop ids cannot be drawn yet
 BIASED = 32  # it has a logit bias
+WORDS = 64  # it has bad words
 
 
 class TokenFields(NamedTuple):
@@ -39,7 +40,8 @@ class RowFields(NamedTuple):
 
     slot: Array  # the sink slot for padding
     last: Array  # index of the row's last token among the T
-    prompt_length: Array
+    extent: Array  # tokens of the text when its keys were computed: the prompt's, or more after `Scheduler.outgrown`
+    source: Array  # tokens that the encoder read
     length: Array  # tokens so far: the position of the token to draw
     previous: Array  # the token before the one to draw; filled in on the device, where it may have been sampled
     flags: Array
@@ -108,12 +110,13 @@ class SlotFields:
         self.fields = _host_rows(self.packed)
         self.fields.slot[:] = np.arange(slots + 1)
         self.fields.temperature[:] = 1
-        self.min_tokens = np.zeros(slots + 1, np.int32)
+        self.least = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
 
     def take(self, sequence: Sequence) -> None:
         """`sequence` took its slot."""
         slot, params = sequence.slot, sequence.params
-        self.fields.prompt_length[slot] = sequence.prompt_length
+        self.fields.extent[slot] = sequence.extent
+        self.fields.source[slot] = len(sequence.source)
         self.fields.flags[slot] = flags_of(sequence)
         seed = np.array([params.seed or 0], np.uint64).view(np.int32)
         self.fields.seed_low[slot], self.fields.seed_high[slot] = seed
@@ -122,7 +125,7 @@ class SlotFields:
         if params.greedy:  # the likeliest id is drawn, alone and among others: no filter may take it away
             self.fields.top_k[slot] = self.fields.min_p[slot] = 0
             self.fields.top_p[slot] = self.fields.typical_p[slot] = 1
-        self.min_tokens[slot] = params.min_tokens
+        self.least[slot] = sequence.prompt_length + params.min_tokens
 
 
 class Upload:
@@ -147,13 +150,13 @@ class Upload:
         self.packed_rows[:, here] = slots.packed[:, slot]
         self.rows.last[here] = end - 1
         self.rows.length[here] = length = start + count
-        banned = length - self.rows.prompt_length[here] < slots.min_tokens[slot]
+        banned = length < slots.least[slot]
         self.rows.flags[here] = (self.rows.flags[here] | SAMPLES | BANNED * banned) * samples
         self.tokens.row[:used] = np.repeat(np.arange(len(rows)), count)
         self.tokens.position[:used] = np.arange(used) + np.repeat(length - end, count)
         self.tokens.id[:used] = LAST_TOKEN
         for row, last in zip(rows, end.tolist(), strict=True):
-            known = row.sequence.tokens[row.start : row.start + row.count]
+            known = row.ids
             if known:
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
 
@@ -177,13 +180,14 @@ def flags_of(sequence: Sequence) -> int:
         | OVER_LENGTH * params.frequency_over_length
         | PROCESSED * params.processed_logprobs
         | BIASED * bool(params.logit_bias)
+        | WORDS * bool(params.bad_words)
     )
 
 
 def needs_seat(sequence: Sequence) -> bool:
     """Whether the sampler keeps state for `sequence` in its slot."""
     params = sequence.params
-    return params.penalised or bool(params.logit_bias) or params.min_tokens > 0
+    return params.penalised or bool(params.logit_bias) or bool(params.bad_words) or params.min_tokens > 0
 
 
 def plain_greedy(sequence: Sequence) -> bool:

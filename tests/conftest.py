@@ -1,11 +1,15 @@
 """Servers that several test packages talk to, started only when asked for."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.servers import Server, serving
+
+# Before PyTorch is imported: beside other work its two threads wait for each other, 97 s for what one does in 0.6 s.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.engine_client import EngineUnavailable
+from gateway.engine import EngineUnavailable
 from jaxengine import messages, process
 from jaxengine.interface import Description, Stats, StepResult
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc import transport
+from jaxengine.rpc import logs, transport
+from jaxengine.rpc.tracing import Tracing
 from jaxengine.sequence import Event, FinishReason, Request, Token
 
 VOCABULARY = 320
@@ -52,6 +53,7 @@ class MockOptions:
     max_batch_size: int = 256
     page_size: int = 16
     model_dir: Path = Path("/nonexistent")
+    decoder_start_token_id: int | None = None
     script: tuple[int, ...] = ()  # ids every request is answered with, cyclically, instead of `next_id`'s
 
 
@@ -89,6 +91,7 @@ class MockEngine:
             max_batch_size=self.options.max_batch_size,
             page_size=self.options.page_size,
             max_top_logprobs=20,
+            decoder_start_token_id=self.options.decoder_start_token_id,
         )
 
     @property
@@ -200,7 +203,7 @@ def misbehave(number: int) -> None:
 
 
 class FakeEngine:
-    """What routes see of an engine (`gateway.engine_client.Engine`), in their own process and without a socket.
+    """What routes see of an engine (`gateway.engine.Engine`), in their own process and without a socket.
 
     Set `unavailable` to make it refuse or, with `die_after`, end a stream after so many events. `requests` keeps what
     was asked, `open` counts streams that have not ended, `cancelled` the ids that were closed early.
@@ -271,7 +274,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--drain-seconds", type=float, default=5.0)
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument("--fail-with", type=int, help="exit with this code instead of loading")
+    parser.add_argument("--json-output", action="store_true")
+    parser.add_argument("--otlp-endpoint")
     arguments, _ = parser.parse_known_args(argv)
+    logs.configure(arguments.json_output)
     if arguments.parent_pid is not None:
         process.die_with_parent(arguments.parent_pid)
 
@@ -292,7 +298,8 @@ def main(argv: list[str]) -> int:
         return process.Loaded(MockEngine(options), arguments.model_dir)
 
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
-    return process.run(arguments.uds_path, token, load, drain_seconds=arguments.drain_seconds)
+    tracing = Tracing.to(arguments.otlp_endpoint, "engine")
+    return process.run(arguments.uds_path, token, load, drain_seconds=arguments.drain_seconds, tracing=tracing)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ def main(argv: list[str]) -> int:
     ours, its = argv[:split], argv[split + 1 :]
 
     def command(options: Options, socket: Path, parent: int) -> list[str]:
-        return [sys.executable, "-m", "tests.engine_mock", f"--uds-path={socket}", f"--parent-pid={parent}", *its]
+        given = [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
+        return [sys.executable, "-m", "tests.engine_mock", *given, *its]
 
     return launch(ours, os.environ, command)
 

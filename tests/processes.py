@@ -1,6 +1,7 @@
 """Real processes for tests: the mock engine alone, or the launcher in front of it. Nothing outlives its `with`."""
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 
 import httpx
 
-from gateway.engine_client import EngineClient, EngineUnavailable
+from gateway.engine import EngineUnavailable
+from gateway.engine_client import EngineClient
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 
@@ -146,5 +148,19 @@ def gone(pid: int, seconds: float = 5.0) -> bool:
             return True
         if state == "Z":
             return True
+        time.sleep(0.01)
+    return False
+
+
+def closed(port: int, seconds: float = 5.0) -> bool:
+    """Whether nobody listens on the port of 127.0.0.1 any more within `seconds`.
+
+    Not the same moment as `gone`: the other threads of a killed process hold its sockets a little longer.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED:
+                return True
         time.sleep(0.01)
     return False

@@ -21,6 +21,7 @@ from convert.families.gpt_neox import GPT_NEOX
 from convert.families.gptj import CODEGEN, GPTJ
 from convert.families.granite import GRANITE
 from convert.families.llama import LLAMA, MISTRAL
+from convert.families.mamba import FALCON_MAMBA, MAMBA
 from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mpt import MPT
 from convert.families.olmo2 import OLMO2
@@ -29,8 +30,11 @@ from convert.families.phi import PHI, PHI3
 from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
+from convert.families.t5 import t5
 from convert.formats.tensors import Index, Tensors
 from convert.recipes import recipes
+from convert.traced import traced
+from jaxengine.model.parameters import ParameterSource
 
 FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWeb": FALCON,
@@ -42,6 +46,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "cohere2": COHERE2,
     "dbrx": DBRX,
     "falcon": FALCON,
+    "falcon_mamba": FALCON_MAMBA,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
@@ -52,9 +57,11 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gptj": GPTJ,
     "granite": GRANITE,
     "llama": LLAMA,
+    "mamba": MAMBA,
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
     "mpt": MPT,
+    "mt5": t5,
     "olmo2": OLMO2,
     "opt": OPT,
     "phi": PHI,
@@ -66,21 +73,34 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "qwen3_moe": QWEN3_MOE,
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
+    "t5": t5,
 }
 
 
-def compose(config: Config, tensors: Tensors) -> ComposedSource:
+def compose(config: Config, tensors: Tensors) -> ParameterSource:
     """The parameters of the checkpoint that `config` describes and `tensors` holds.
 
     Raises:
         CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
     """
+    refuse_quantized(config)
+    if config.text("model_type") not in FAMILIES:
+        return traced(config, tensors, FAMILIES)
+    return compose_as(config, family_of(config), tensors)
+
+
+def family_of(config: Config) -> Family:
+    """The family that `config` names."""
     model_type = config.text("model_type")
     if model_type not in FAMILIES:
         raise config.error("model_type", f"is not supported; supported are {', '.join(FAMILIES)}")
     refuse_quantized(config)
     chosen = FAMILIES[model_type]
-    family = chosen if isinstance(chosen, Family) else chosen(config)
+    return chosen if isinstance(chosen, Family) else chosen(config)
+
+
+def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
+    """`compose` for a family whose tensors may have other names and layouts than its checkpoints do."""
     renamed = Renamed(tensors, family.renames) if family.renames else tensors
     try:
         spec = observed(family.spec(config), family, renamed)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from convert.config import Config
-from convert.formats.tensors import Tensors
+from convert.formats.tensors import Tensors, same_storage
 from convert.recipes import Layout, sources
 from convert.rope import FULL, SLIDING
 from jaxengine.model.spec import Activation, Experts, LayerKind, ModelSpec
@@ -55,6 +55,7 @@ def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
         found = sources(family.tensors, name)
         return bool(found) and found[0].replace("{h}", "0") in tensors
 
+    own_head = there("head") and not _same(family, tensors, "head", "embedding")
     qk_norm = spec.attention.qk_norm
     return replace(
         spec,
@@ -62,11 +63,16 @@ def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
         attention=replace(
             spec.attention, qk_norm=qk_norm and replace(qk_norm, bias=qk_norm.bias or there("layers.0.qk_norm_bias"))
         ),
-        head=replace(spec.head, tied=spec.head.tied and not there("head"), bias=spec.head.bias or there("head_bias")),
+        head=replace(spec.head, tied=spec.head.tied and not own_head, bias=spec.head.bias or there("head_bias")),
         qkv_bias=spec.qkv_bias or there("layers.0.qkv_bias"),
         out_bias=spec.out_bias or there("layers.0.out_bias"),
         mlp_bias=spec.mlp_bias or there("layers.0.gate_up_bias"),
     )
+
+
+def _same(family: Family, tensors: Tensors, one: str, other: str) -> bool:
+    names = (family.tensors[one][0], family.tensors[other][0])
+    return all(name in tensors for name in names) and same_storage(tensors, *names)
 
 
 def sizes(config: Config, *, head_dim: int | None = None, positions: int | None = None, **fixed: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from convert.errors import CheckpointError
+from convert.formats.mapped import mapped
 from convert.formats.tensors import MAX_TENSORS, NAME_PATTERN
 
 MAGIC = b"GGUF"
@@ -58,11 +59,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # mmap raises ValueError for an empty file
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        self._data = mapped(path)
         cursor = _Cursor(self._data, path.name)
         tensor_count, key_count = _counts(cursor)
         self.metadata = _metadata(cursor, key_count)

@@ -23,7 +23,6 @@ from convert.errors import CheckpointError
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index
 
 MAX_HEADER = 16 * 2**20
-INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -91,52 +90,6 @@ class SafetensorsFile:
         return flat.reshape(view)[index]
 
 
-class ShardedSafetensors:
-    """Several files as one set of tensors."""
-
-    def __init__(self, files: list[SafetensorsFile]) -> None:
-        self._owner: dict[str, SafetensorsFile] = {}
-        for file in files:
-            for name in file:
-                if name in self._owner:
-                    raise CheckpointError(f"{file.path.name}: tensor {name!r} is also in {self.where(name)}")
-                self._owner[name] = file
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._owner
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._owner)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._owner[name].shape(name)
-
-    def dtype(self, name: str) -> str:
-        return self._owner[name].dtype(name)
-
-    def where(self, name: str) -> str:
-        return self._owner[name].path.name
-
-    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
-        return self._owner[name].read(name, view, index)
-
-
-def open_safetensors(directory: Path) -> ShardedSafetensors:
-    """The checkpoint in `directory`: the shards its index names, else `model.safetensors`."""
-    index = directory / INDEX_FILE
-    if not index.is_file():
-        return ShardedSafetensors([SafetensorsFile(_single_file(directory))])
-    placed = _read_index(index)
-    missing = sorted(name for name in set(placed.values()) if not (directory / name).is_file())
-    if missing:
-        raise CheckpointError(f"{index}: {len(missing)} shard(s) missing: {', '.join(missing[:4])}")
-    tensors = ShardedSafetensors([SafetensorsFile(directory / name) for name in sorted(set(placed.values()))])
-    for name, shard in placed.items():
-        if name not in tensors or tensors.where(name) != shard:
-            raise CheckpointError(f"{index}: tensor {name!r} is not in {shard}, where the index places it")
-    return tensors
-
-
 def encode_header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
     """The length and JSON header of a file that holds `name: (dtype name, shape)` in this order, padded to 64 bytes."""
     codes = {dtype.name: code for code, dtype in DTYPES.items()}
@@ -149,26 +102,6 @@ def encode_header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 64)
     return struct.pack("<Q", len(text)) + text
-
-
-def _single_file(directory: Path) -> Path:
-    path = directory / SINGLE_FILE
-    if path.is_file():
-        return path
-    pickles = sorted(file.name for file in directory.glob("*.bin"))
-    hint = f"; {pickles[0]} is a pickle, which is not supported yet" if pickles else ""
-    raise CheckpointError(f"{directory}: no {SINGLE_FILE} and no {INDEX_FILE}{hint}")
-
-
-def _read_index(path: Path) -> dict[str, str]:
-    try:
-        placed = json.loads(path.read_bytes())["weight_map"]
-        valid = all(Path(shard).name == shard and shard.endswith(".safetensors") for shard in placed.values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not an index: needs a weight_map of tensor to file ({error})") from error
-    if not placed or not valid:
-        raise CheckpointError(f"{path}: weight_map must name .safetensors files beside the index")
-    return dict(placed)
 
 
 def _read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict[str, Entry]:

@@ -35,3 +35,12 @@ class Tensors(Protocol):
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         """`tensor.reshape(view)[index]` without reading the rest. May be a read-only view of the mapped file."""
         ...
+
+
+def same_storage(tensors: Tensors, one: str, other: str) -> bool:
+    """Whether two tensors are one array stored once, as a tied head is in PyTorch's own files."""
+    shape = tensors.shape(one)
+    if shape != tensors.shape(other) or 0 in shape:
+        return False
+    first = tuple(slice(0, 1) for _ in shape)
+    return np.shares_memory(tensors.read(one, shape, first), tensors.read(other, shape, first))

@@ -10,7 +10,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, Transcript
 from gateway.openai import sampling
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import VisibleTokens, chat_logprobs, prompt_logprobs
+from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -32,6 +32,8 @@ async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         if body.prompt_logprobs is not None:
             tokenizer, prompt = transcripts[0].model.tokenizer, transcripts[0].prompt
             envelope.fields["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt.tokens, body.prompt_logprobs)
+        if body.return_token_ids:
+            envelope.fields["prompt_token_ids"] = transcripts[0].prompt_ids
         return envelope.answer(choices, usage(transcripts))
 
 
@@ -40,9 +42,12 @@ def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[S
     if body.logprobs:
         merged = Step([token for step in steps for token in step.tokens], "", transcript.finish, None)
         tokens = VisibleTokens(transcript).take(merged)
-        logprobs = chat_logprobs(transcript.model.tokenizer, tokens, body.top_logprobs or 0)
-    message = {"role": "assistant", "content": transcript.text, "refusal": None}
-    return {"index": index, "message": message, "logprobs": logprobs, **ending(transcript)}
+        logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0)
+    message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None}
+    fields = {"index": index, "message": message, "logprobs": logprobs, **ending(transcript)}
+    if body.return_token_ids:
+        fields["token_ids"] = [token.id for step in steps for token in step.tokens]
+    return fields
 
 
 async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
@@ -50,6 +55,8 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
     with Exchange(gateway, Visit.of(request, arrival)) as exchange:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
+        if body.return_token_ids:
+            envelope.add_to_first_chunk({"prompt_token_ids": transcripts[0].prompt_ids})
         choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
@@ -66,18 +73,24 @@ class _Deltas:
     def __init__(self, body: ChatRequest, index: int, transcript: Transcript) -> None:
         self._index, self._transcript = index, transcript
         self._began = False
+        self._echoed = body.echoed
+        self._shows_ids = bool(body.return_token_ids)
         self._visible = VisibleTokens(transcript) if body.logprobs else None
         self._top = body.top_logprobs or 0
+        self._names = _names(transcript, body)
 
     def of(self, step: Step) -> list[bytes]:
         chunks = []
         if not self._began:
             self._began = True
             chunks.append(self._chunk({"role": "assistant", "content": ""}, None))
+            if self._echoed:
+                chunks.append(self._chunk({"content": self._echoed}, None))
         tokens = self._visible.take(step) if self._visible is not None else []
-        if tokens:
-            logprobs = chat_logprobs(self._transcript.model.tokenizer, tokens, self._top)
-            chunks.append(self._chunk({"content": step.text}, logprobs))
+        if tokens or (self._shows_ids and step.tokens):
+            logprobs = chat_logprobs(self._names, tokens, self._top) if tokens else None
+            ids = {"token_ids": [token.id for token in step.tokens]} if self._shows_ids else {}
+            chunks.append(self._chunk({"content": step.text}, logprobs, **ids))
         elif step.text:
             chunks.append(
                 f'{{"index":{self._index},"delta":{{"content":{json_text(step.text)}}},'
@@ -88,8 +101,13 @@ class _Deltas:
             chunks.append(json_bytes(fields))
         return chunks
 
-    def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None) -> bytes:
-        return json_bytes({"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+    def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None, **more: Any) -> bytes:
+        fields = {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return json_bytes({**fields, **more})
+
+
+def _names(transcript: Transcript, body: ChatRequest) -> Names:
+    return Names(transcript.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
 
 
 async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tuple[list[Transcript], pb.Description]:

@@ -11,7 +11,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Step, TokenText, Transcript
 from gateway.openai import sampling
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
+from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -19,6 +19,8 @@ from gateway.tokenizer import refuse_unknown_ids
 from gateway.visit import Visit
 from gateway.wire import json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
+
+DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
 
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
@@ -68,7 +70,7 @@ def _mean_logprob(steps: list[Step]) -> float:
 
 def _generated(body: CompletionRequest) -> int | None:
     """0 where the one token the engine must make was not asked for."""
-    return 0 if body.new_tokens == 0 else None
+    return 0 if body.silent else None
 
 
 class _Choice:
@@ -77,12 +79,15 @@ class _Choice:
     def __init__(self, body: CompletionRequest, index: int, transcript: Transcript, echo: str) -> None:
         self.transcript = transcript
         self._index, self._echo = index, echo
-        self._silent = body.new_tokens == 0
+        self._silent = body.silent
         self._lists_logprobs = body.logprobs is not None
         self._top = body.logprobs or 0
         self._prompt_top = body.prompt_logprobs
         self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
+        self._shows_ids = bool(body.return_token_ids)
         self._visible = VisibleTokens(transcript)
+        self._tokenizer = transcript.model.tokenizer
+        self._names = Names(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._began = False
 
     def whole(self, index: int, steps: list[Step]) -> dict[str, Any]:
@@ -94,7 +99,7 @@ class _Choice:
         fields = self._fields(merged, self._echo)
         if self._prompt_top is not None:
             known = prompt.tokens if prompt is not None else []
-            fields["prompt_logprobs"] = prompt_logprobs(self.transcript.model.tokenizer, known, self._prompt_top)
+            fields["prompt_logprobs"] = prompt_logprobs(self._tokenizer, known, self._prompt_top)
         return fields
 
     def chunks(self, step: Step) -> list[bytes]:
@@ -102,32 +107,36 @@ class _Choice:
         echo = "" if self._began else self._echo
         first, self._began = not self._began, True
         if self._lists_logprobs:
-            fields = self._fields(step, echo)
-            shows = fields["text"] or fields["logprobs"]["tokens"] or step.finish is not None
+            fields = self._fields(step, echo, first=first)
+            shows = fields["text"] or fields["logprobs"]["tokens"] or self._shows_ids or step.finish is not None
             return [json_bytes(fields)] if shows else []
-        if step.finish is not None or (first and echo):
-            return [json_bytes(self._fields(step, echo))]
+        if step.finish is not None or self._shows_ids or (first and echo):
+            return [json_bytes(self._fields(step, echo, first=first))]
         if not step.text:
             return []
         text = json_text(step.text)
         return [f'{{"index":{self._index},"text":{text},"logprobs":null,"finish_reason":null}}'.encode()]
 
-    def _fields(self, step: Step, echo: str) -> dict[str, Any]:
+    def _fields(self, step: Step, echo: str, *, first: bool = True) -> dict[str, Any]:
         end = ending(self.transcript) if step.finish is not None else {"finish_reason": None}
         text = echo if self._silent else echo + step.text
-        return {"index": self._index, "text": text, "logprobs": self._logprobs(step), **end}
+        ids = self._ids(step, first=first) if self._shows_ids else {}
+        return {"index": self._index, "text": text, "logprobs": self._logprobs(step), **end, **ids}
+
+    def _ids(self, step: Step, *, first: bool) -> dict[str, list[int]]:
+        prompt = {"prompt_token_ids": self.transcript.prompt_ids} if first else {}
+        return {"token_ids": [] if self._silent else [token.id for token in step.tokens], **prompt}
 
     def _logprobs(self, step: Step) -> dict[str, Any] | None:
         if not self._lists_logprobs:
             return None
-        tokenizer = self.transcript.model.tokenizer
         shown = [] if self._silent else self._visible.take(step)
         tokens: list[TokenText | pb.Token] = list(shown)
         offsets = [len(self._echo) + token.start for token in shown]
         if self._echoes_logprobs and step.prompt is not None:
             tokens = [*step.prompt.tokens, *tokens]
-            offsets = prompt_offsets(tokenizer, step.prompt.tokens) + offsets
-        return completion_logprobs(tokenizer, tokens, offsets, self._top)
+            offsets = prompt_offsets(self._tokenizer, step.prompt.tokens, self._echo) + offsets
+        return completion_logprobs(self._names, tokens, offsets, self._top)
 
 
 async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
@@ -151,7 +160,12 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
         ids = await _ids(model, body, prompt, description.vocab_size)
         ids = sampling.truncated(ids, body, gateway.max_input_tokens)
         limit = sampling.new_tokens(
-            ids, max(1, body.new_tokens), gateway.max_input_tokens, description.max_total_tokens, "prompt"
+            ids,
+            1 if body.silent else body.max_tokens,
+            gateway.max_input_tokens,
+            description.max_total_tokens,
+            "prompt",
+            otherwise=DEFAULT_TOKENS,
         )
         requests = sampling.generate_requests(
             body, ids, limit, model, top_logprobs=top, echo_logprobs=bool(body.echo) and body.logprobs is not None

@@ -11,6 +11,7 @@ from fastapi import Request, Response
 from gateway.generation import Finish, Transcript
 from gateway.openai.identity import fingerprint, request_id
 from gateway.openai.schemas import Common
+from gateway.state import gateway_of
 from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -27,20 +28,29 @@ class Envelope:
             "object": object,
             "created": int(time.time()),
             "model": description.model_id,
-            "system_fingerprint": fingerprint(description),
+            "system_fingerprint": fingerprint(description, gateway_of(request).options),
         }
         self._head = b"data: " + json_bytes(self.fields)[:-1] + b',"choices":['
         self._continuous = body.continuous_usage
-        self._tail = b'],"usage":null}\n\n' if body.include_usage else b"]}\n\n"
+        self._tail = b',"usage":null}\n\n' if body.include_usage else b"}\n\n"
+        self._once = b""
+
+    def add_to_first_chunk(self, fields: dict[str, Any]) -> None:
+        """Fields beside `choices`, which the next chunk carries and no other."""
+        self._once = b"," + json_bytes(fields)[1:-1]
 
     def chunk(self, choice: bytes, transcripts: list[Transcript]) -> bytes:
         """One event with one choice (or with none, where `choice` is empty)."""
         if self._continuous:
             return self.with_usage(choice, usage(transcripts))
-        return self._head + choice + self._tail
+        return self._head + choice + self._end_of_choices() + self._tail
 
     def with_usage(self, choice: bytes, counts: dict[str, Any]) -> bytes:
-        return self._head + choice + b'],"usage":' + json_bytes(counts) + b"}\n\n"
+        return self._head + choice + self._end_of_choices() + b',"usage":' + json_bytes(counts) + b"}\n\n"
+
+    def _end_of_choices(self) -> bytes:
+        once, self._once = self._once, b""
+        return b"]" + once
 
     def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any]) -> Response:
         """The whole answer of a request that does not stream."""

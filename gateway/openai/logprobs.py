@@ -4,6 +4,7 @@ Only tokens that are part of the answer's text are listed: not the token that en
 off. A masked token's -inf is written as -9999, JSON having no infinity.
 """
 
+import codecs
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -37,46 +38,66 @@ class VisibleTokens:
         return out
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: list[TokenText], top: int) -> dict[str, Any]:
+class Names:
+    """How tokens are called in the logprobs of one request."""
+
+    def __init__(self, tokenizer: Tokenizer, *, by_id: bool) -> None:
+        self._tokenizer, self._by_id = tokenizer, by_id
+
+    def shown(self, id: int) -> str:
+        """Its text, U+FFFD for what is not a whole character: the exact bytes stand beside it."""
+        return f"token_id:{id}" if self._by_id else self._tokenizer.token_text(id)
+
+    def exact(self, id: int) -> str:
+        """Its text, or `bytes:\\xe2\\x80` where it is not whole characters: a key must tell such tokens apart."""
+        if self._by_id:
+            return f"token_id:{id}"
+        exact = self.bytes(id)
+        try:
+            return exact.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in exact)
+
+    def bytes(self, id: int) -> bytes:
+        return self._tokenizer.token_bytes(id)
+
+
+def chat_logprobs(names: Names, tokens: list[TokenText], top: int) -> dict[str, Any]:
     """`{"content": [{token, logprob, bytes, top_logprobs}]}`."""
     content = [
-        _entry(tokenizer, token) | {"top_logprobs": [_entry(tokenizer, each) for each in token.top[:top]]}
-        for token in tokens
+        _entry(names, token) | {"top_logprobs": [_entry(names, each) for each in token.top[:top]]} for token in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def _entry(tokenizer: Tokenizer, token: TokenText | pb.Alternative) -> dict[str, Any]:
-    exact = tokenizer.token_bytes(token.id)
+def _entry(names: Names, token: TokenText | pb.Alternative) -> dict[str, Any]:
     return {
-        "token": exact.decode("utf-8", errors="replace"),
+        "token": names.shown(token.id),
         "logprob": _number(token.logprob),
-        "bytes": list(exact),
+        "bytes": list(names.bytes(token.id)),
     }
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, tokens: Sequence[TokenText | pb.Token], offsets: list[int], top: int
+    names: Names, tokens: Sequence[TokenText | pb.Token], offsets: list[int], top: int
 ) -> dict[str, Any]:
     """`{tokens, token_logprobs, top_logprobs, text_offset}`; the prompt's first token has no logprob."""
     return {
-        "tokens": [tokenizer.token_text(token.id) for token in tokens],
+        "tokens": [names.exact(token.id) for token in tokens],
         "token_logprobs": [None if math.isnan(token.logprob) else _number(token.logprob) for token in tokens],
-        "top_logprobs": [
-            None if math.isnan(token.logprob) else _alternatives(tokenizer, token, top) for token in tokens
-        ],
+        "top_logprobs": [None if math.isnan(token.logprob) else _alternatives(names, token, top) for token in tokens],
         "text_offset": offsets,
     }
 
 
-def _alternatives(tokenizer: Tokenizer, token: TokenText | pb.Token, top: int) -> dict[str, float]:
+def _alternatives(names: Names, token: TokenText | pb.Token, top: int) -> dict[str, float]:
     """Text to logprob, most likely first; the token itself is always among them.
 
     Of two ids with the same text the likelier one counts.
     """
     found: dict[str, float] = {}
     for each in (*token.top[:top], token):
-        found.setdefault(tokenizer.token_text(each.id), _number(each.logprob))
+        found.setdefault(names.exact(each.id), _number(each.logprob))
     return found
 
 
@@ -97,13 +118,18 @@ def _ranked(tokenizer: Tokenizer, token: pb.Token, top: int) -> dict[str, Any]:
     }
 
 
-def prompt_offsets(tokenizer: Tokenizer, tokens: Sequence[pb.Token]) -> list[int]:
-    """Where each prompt token starts in the echoed text; special tokens take no room in it."""
-    offsets, position = [], 0
+def prompt_offsets(tokenizer: Tokenizer, tokens: Sequence[pb.Token], echo: str) -> list[int]:
+    """Where each prompt token starts in `echo`, in characters; special tokens take no room in it.
+
+    Tokenizers of the SentencePiece kind put a space before the text, which the echo does not have.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be spread over tokens
+    offsets, text = [], ""
     for token in tokens:
-        offsets.append(position)
-        position += 0 if tokenizer.is_special(token.id) else len(tokenizer.token_text(token.id))
-    return offsets
+        offsets.append(len(text))
+        text += "" if tokenizer.is_special(token.id) else decoder.decode(tokenizer.token_bytes(token.id))
+    added = text.startswith(" ") and not echo.startswith(" ")
+    return [max(0, offset - added) for offset in offsets]
 
 
 def _number(logprob: float) -> float:

@@ -5,10 +5,11 @@ import time
 from fastapi import APIRouter, Depends, Request, Response
 
 from gateway import __version__
-from gateway.body import read_body, takes
-from gateway.errors import Kind, RequestError
+from gateway.body import read_body
+from gateway.contract import answers, takes
 from gateway.exchange import serving
-from gateway.openai import chat, completions, tokens
+from gateway.openai import chat, completions, sampling, tokens
+from gateway.openai import documents as told
 from gateway.openai.errors import OpenAIRoute, error_event
 from gateway.openai.identity import request_id
 from gateway.openai.schemas import ChatRequest, CompletionRequest
@@ -20,33 +21,37 @@ from jaxengine.rpc import engine_pb2 as pb
 
 STARTED = int(time.time())
 
-router = APIRouter(prefix="/v1", route_class=OpenAIRoute, tags=["OpenAI"])
-helpers = APIRouter(route_class=OpenAIRoute, tags=["OpenAI"])  # of vLLM, beside /v1
+router = APIRouter(prefix="/v1", route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])
+helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])  # of vLLM, beside /v1
 
 
-@router.post("/chat/completions", openapi_extra=takes(ChatRequest))
+@router.post(
+    "/chat/completions", openapi_extra=takes(ChatRequest) | answers(told.ChatCompletion, events=told.CHAT_EVENTS)
+)
 async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of a chat."""
     arrival = time.perf_counter()
     body = await read_body(request, ChatRequest)
+    name = request_id(request, body.request_id)
     if body.stream:
         events = chat.stream(request, gateway, body, arrival)
-        return await EventStream.begin(request, events, error_event, {"x-request-id": request_id(request)})
+        return await EventStream.begin(request, events, error_event, {"x-request-id": name})
     return await while_connected(request.receive, chat.answer(request, gateway, body, arrival))
 
 
-@router.post("/completions", openapi_extra=takes(CompletionRequest))
+@router.post("/completions", openapi_extra=takes(CompletionRequest) | answers(told.Completion, events=told.TEXT_EVENTS))
 async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text that follows a prompt."""
     arrival = time.perf_counter()
     body = await read_body(request, CompletionRequest)
+    name = request_id(request, body.request_id)
     if body.stream:
         events = completions.stream(request, gateway, body, arrival)
-        return await EventStream.begin(request, events, error_event, {"x-request-id": request_id(request)})
+        return await EventStream.begin(request, events, error_event, {"x-request-id": name})
     return await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
 
 
-@router.get("/models")
+@router.get("/models", openapi_extra=answers(told.Cards))
 async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     """The one model this server serves."""
     _, description = serving(gateway)
@@ -54,28 +59,34 @@ async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response(content, media_type="application/json")
 
 
-@router.get("/models/{name:path}")
+@router.get("/models/{name:path}", openapi_extra=answers(told.Card))
 async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The model of that name."""
     _, description = serving(gateway)
     if name != description.model_id:
-        raise RequestError(Kind.MODEL_NOT_FOUND, "the model does not exist; see /v1/models", param="model")
+        raise sampling.no_such_model(name, description)
     return Response(json_bytes(_card(description)), media_type="application/json")
 
 
-@helpers.post("/detokenize", openapi_extra=takes(Detokenize))
+@helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(told.Text))
 async def detokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text of token ids."""
     return await tokens.detokenize(request, gateway)
 
 
-@helpers.get("/version")
+@helpers.get("/tokenizer_info", openapi_extra=answers(told.TokenizerInfo))
+async def tokenizer_info(gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The names of the special tokens, and the chat template: what lm-eval needs to do without the model's files."""
+    return await tokens.info(gateway)
+
+
+@helpers.get("/version", openapi_extra=answers(told.Version))
 async def version() -> Response:
     """Of this server."""
     return Response(json_bytes({"version": __version__}), media_type="application/json")
 
 
-@helpers.get("/load")
+@helpers.get("/load", openapi_extra=answers(told.Load))
 async def load(gateway: Gateway = Depends(gateway_of)) -> Response:
     """Sequences in work, over all clients."""
     return Response(json_bytes({"server_load": gateway.admission.active}), media_type="application/json")

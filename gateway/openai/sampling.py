@@ -4,6 +4,7 @@ What the request leaves open is the model author's recommendation (generation_co
 Temperature 0 and top_p 0 both mean greedy.
 """
 
+import re
 import secrets
 
 from gateway.errors import Kind, RequestError
@@ -14,6 +15,8 @@ from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
 
 GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
+MAX_BAD_SEQUENCES, MAX_BAD_TOKENS = 128, 8  # the engine's
+_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
 ALIASES = ("tgi", "dummy")  # what TGI's documentation writes, and what huggingface_hub sends to a given URL
 
 
@@ -34,7 +37,14 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
 def check_model(name: str | None, description: pb.Description) -> None:
     """No name, the served model's, or one of TGI's customs. Raises RequestError."""
     if name and name not in (*ALIASES, description.model_id):
-        raise RequestError(Kind.MODEL_NOT_FOUND, "the model does not exist; see /v1/models", param="model")
+        raise no_such_model(name, description)
+
+
+def no_such_model(name: str, description: pb.Description) -> RequestError:
+    """The name is repeated only where it looks like one: what a client sends may end in somebody's log."""
+    named = f"`{name}`" if _NAME.fullmatch(name) else "of that name"
+    message = f"the model {named} does not exist; this server serves `{description.model_id}`"
+    return RequestError(Kind.MODEL_NOT_FOUND, message, param="model")
 
 
 def top_logprobs(asked: int | None, field: str, description: pb.Description) -> int:
@@ -52,29 +62,32 @@ def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[in
     return prompt[-keep:]
 
 
-def new_tokens(prompt: list[int], wanted: int | None, max_input_tokens: int, max_total_tokens: int, field: str) -> int:
-    """How many tokens may be generated: what is wanted, as far as the context has room.
+def new_tokens(
+    prompt: list[int],
+    wanted: int | None,
+    max_input_tokens: int,
+    max_total_tokens: int,
+    field: str,
+    *,
+    otherwise: int | None = None,
+) -> int:
+    """How many tokens may be generated: what is wanted; where that is left open `otherwise`, or all there is room for.
 
     Raises:
-        RequestError: the prompt is empty or too long, or more is wanted than the whole context holds.
+        RequestError: the prompt is empty or too long, or prompt and wanted tokens exceed the context.
     """
+    length = len(prompt)
     if not prompt:
         raise RequestError.invalid(f"{field} holds no tokens", field)
-    if len(prompt) > max_input_tokens:
-        raise RequestError(
-            Kind.CONTEXT_LENGTH,
-            f"This model's maximum context length is {max_total_tokens} tokens, at most {max_input_tokens} of them "
-            f"for the prompt, but {field} has {len(prompt)} tokens",
-            param=field,
-        )
-    if wanted is not None and wanted > max_total_tokens:
-        raise RequestError(
-            Kind.CONTEXT_LENGTH,
-            f"This model's maximum context length is {max_total_tokens} tokens, but max_tokens is {wanted}",
-            param="max_tokens",
-        )
-    room = max_total_tokens - len(prompt)
-    return room if wanted is None else min(wanted, room)
+    context = f"This model's maximum context length is {max_total_tokens} tokens"
+    if length > max_input_tokens:
+        message = f"{context}, at most {max_input_tokens} of them for the prompt, but {field} has {length} tokens"
+        raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
+    if wanted is not None and length + wanted > max_total_tokens:
+        message = f"{context}, but {length + wanted} were requested: {length} in {field} and max_tokens {wanted}"
+        raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
+    room = max_total_tokens - length
+    return wanted or min(room, otherwise or room)
 
 
 def generate_requests(
@@ -91,10 +104,16 @@ def generate_requests(
         raise RequestError.invalid(
             f"min_tokens is {body.min_tokens}, but at most {limit} can be generated", "min_tokens"
         )
+    field = "prompt_logprobs" if body.prompt_logprobs is not None else "echo" if echo_logprobs else ""
+    if field and not model.continues:
+        message = f"{field} asks for the logprobs of a prompt, but this model's encoder reads it: it has none"
+        raise RequestError.invalid(message, field)
     seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
+    words = _bad_words(body.bad_words or [], model)
     requests = []
     for number in range(body.sequences):
         sampling = _sampling(body, model.defaults)
+        sampling.bad_words.extend(words)
         sampling.seed = (seed + number) % 2**64
         sampling.top_logprobs = max(top_logprobs, body.prompt_logprobs or 0)
         sampling.prompt_logprobs = echo_logprobs or body.prompt_logprobs is not None
@@ -132,6 +151,20 @@ def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
         logit_bias=_biases(body),
         only_biased=body.allowed_token_ids is not None,
     )
+
+
+def _bad_words(words: list[str], model: TextModel) -> list[pb.TokenIds]:
+    """Each word as its ids at the start of a text and behind a space, where those differ. Raises RequestError."""
+    spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+    found = dict.fromkeys(map(tuple, model.tokenizer.encode_each(spellings, add_special_tokens=False)))
+    if len(found) > MAX_BAD_SEQUENCES:
+        message = f"bad_words make {len(found)} sequences of tokens, at most {MAX_BAD_SEQUENCES}"
+        raise RequestError.invalid(message, "bad_words")
+    for ids in found:
+        if not 1 <= len(ids) <= MAX_BAD_TOKENS:
+            message = f"each of bad_words must be 1 to {MAX_BAD_TOKENS} tokens, one has {len(ids)}"
+            raise RequestError.invalid(message, "bad_words")
+    return [pb.TokenIds(ids=ids) for ids in found]
 
 
 def _biases(body: Common) -> dict[int, float]:

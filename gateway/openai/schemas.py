@@ -7,10 +7,11 @@ are in `unsupported.py`; fields we do not know are ignored, as OpenAI's clients 
 import json
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from gateway.body import StrictModel
 from gateway.errors import RequestError
+from gateway.openai.identity import SAFE_ID
 from gateway.openai.unsupported import refuse_unsupported
 from gateway.template import RESERVED
 
@@ -20,6 +21,8 @@ MAX_PARTS = 64
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_IDS = 64
 MAX_BIASES = 300
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARACTERS = 64
 MAX_ALLOWED_IDS = 300
 MAX_BIAS = 100
 MAX_LOGPROBS = 20
@@ -32,7 +35,12 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+_TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_LISTS_OF_IDS = {"type": "array", "minItems": 1, "items": _IDS}
+Prompts = Annotated[list[str | list[int]], WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, _IDS, _LISTS_OF_IDS]})]
 
 
 class StreamOptions(StrictModel):
@@ -57,6 +65,7 @@ class Common(StrictModel):
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = None
     logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_BIASES)
     allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_ALLOWED_IDS)
+    bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | list[StopText] | None = None
@@ -65,10 +74,14 @@ class Common(StrictModel):
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None  # no effect: no tokenizer read here puts any
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     priority: Int32 | None = None
 
@@ -103,6 +116,13 @@ class Common(StrictModel):
                 raise ValueError(f"the bias of token {key} must be a number in {-MAX_BIAS}..{MAX_BIAS}")
         return biases
 
+    @field_validator("request_id")
+    @classmethod
+    def _is_safe_to_repeat(cls, value: str | None) -> str | None:
+        if value is not None and not SAFE_ID.fullmatch(value):
+            raise ValueError("must be 1 to 64 letters, digits, dots, underscores or hyphens")
+        return value
+
     @field_validator("truncate_prompt_tokens")
     @classmethod
     def _keeps_something(cls, value: int | None) -> int | None:
@@ -116,6 +136,8 @@ class Common(StrictModel):
             raise RequestError.invalid("stream_options is only allowed when stream is true", "stream_options")
         if self.prompt_logprobs and self.stream:
             raise RequestError.invalid("prompt_logprobs is not supported when streaming", "prompt_logprobs")
+        if self.bad_words and self.allowed_token_ids is not None:
+            raise RequestError.invalid("bad_words and allowed_token_ids exclude each other", "bad_words")
         refuse_unsupported(self.model_extra or {})
         return self
 
@@ -123,7 +145,7 @@ class Common(StrictModel):
 class CompletionRequest(Common):
     """Body of `/v1/completions`. `prompts` is the `prompt` field as a list, text or token ids each."""
 
-    prompts: list[str | list[int]] = Field(alias="prompt")
+    prompts: Prompts = Field(alias="prompt")
     max_tokens: Count | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -140,8 +162,9 @@ class CompletionRequest(Common):
         return prompts
 
     @property
-    def new_tokens(self) -> int:
-        return 16 if self.max_tokens is None else self.max_tokens
+    def silent(self) -> bool:
+        """Whether only the echo is wanted, nothing generated."""
+        return self.max_tokens == 0
 
     @property
     def sequences(self) -> int:
@@ -157,7 +180,7 @@ class CompletionRequest(Common):
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> "CompletionRequest":
-        if self.max_tokens == 0 and not self.echo:
+        if self.silent and not self.echo:
             raise RequestError.invalid("max_tokens must be at least 1 unless echo is true (given 0)", "max_tokens")
         return self
 
@@ -184,6 +207,8 @@ class Message(StrictModel):
     content: str | Annotated[list[ContentPart], Field(max_length=MAX_PARTS)] | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # its newer name in vLLM
     tool_calls: Any = None
     function_call: Any = None
 
@@ -203,7 +228,9 @@ class Message(StrictModel):
 
     def fields(self, role: str) -> dict[str, str]:
         """As the template sees it."""
+        reasoning = self.reasoning_content or self.reasoning
         optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        optional |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates know the one or the other
         return {"role": role, "content": self.text, **{key: value for key, value in optional.items() if value}}
 
 
@@ -213,6 +240,7 @@ class ChatRequest(Common):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    echo: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_generation_prompt: bool | None = None
@@ -225,6 +253,12 @@ class ChatRequest(Common):
     @property
     def new_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def echoed(self) -> str:
+        """The text that the answer repeats in front: of a final message which is the assistant's too."""
+        last = self.messages[-1]
+        return last.text if self.echo and last.role == "assistant" else ""
 
     @property
     def template_variables(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize` as vLLM answers them: counting and showing the tokens of a text, a chat or ids."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info` as vLLM answers them."""
 
 from typing import Annotated
 
@@ -60,6 +60,12 @@ async def detokenize(request: Request, gateway: Gateway) -> Response:
     refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
     text = await model.decode(body.tokens)
     return Response(json_bytes({"prompt": text}), media_type="application/json")
+
+
+async def info(gateway: Gateway) -> Response:
+    model, _ = serving(gateway)
+    fields = {**model.special_tokens, "chat_template": model.template}
+    return Response(json_bytes(fields), media_type="application/json")
 
 
 def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:

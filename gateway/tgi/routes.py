@@ -7,10 +7,12 @@ import time
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from gateway.body import read_body, takes
+from gateway.body import read_body
+from gateway.contract import answers, takes
 from gateway.exchange import serving
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import generate as generation
+from gateway.tgi.documents import EVENTS, Generation, Info
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest
 from gateway.wire import json_bytes
@@ -18,10 +20,10 @@ from gateway.wire import json_bytes
 BODY = takes(GenerateRequest)
 VERSION = "3.3.6-dev0"  # of TGI, whose contract this is: clients branch on it
 
-router = APIRouter(route_class=TgiRoute, tags=["Text Generation Inference"])
+router = APIRouter(route_class=TgiRoute, default_response_class=Response, tags=["Text Generation Inference"])
 
 
-@router.post("/generate", openapi_extra=BODY)
+@router.post("/generate", openapi_extra=BODY | answers(Generation))
 async def generate(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """One answer."""
     arrival = time.perf_counter()
@@ -29,7 +31,7 @@ async def generate(request: Request, gateway: Gateway = Depends(gateway_of)) -> 
     return await generation.answer(request, gateway, body, arrival, full_text=bool(body.settings.return_full_text))
 
 
-@router.post("/generate_stream", openapi_extra=BODY)
+@router.post("/generate_stream", openapi_extra=BODY | answers(events=EVENTS))
 async def generate_stream(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """One event per token."""
     arrival = time.perf_counter()
@@ -37,27 +39,32 @@ async def generate_stream(request: Request, gateway: Gateway = Depends(gateway_o
     return await generation.stream(request, gateway, body, arrival, full_text=bool(body.settings.return_full_text))
 
 
-@router.post("/", openapi_extra=BODY)
+@router.post("/", openapi_extra=BODY | answers(list[Generation], events=EVENTS))
 async def compatible(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """As the Inference API: `stream` chooses the form, a plain answer is an array, the full text is the default."""
+    """As the Inference API: `stream` chooses the form, a plain answer is an array. The full text is the default, unless
+    the text is another than the prompt's.
+    """
     arrival = time.perf_counter()
     body = await read_body(request, GenerateRequest)
-    full_text = body.settings.return_full_text is not False
+    wanted, model = body.settings.return_full_text, gateway.texts.current
+    full_text = (model is None or model.continues) if wanted is None else wanted
     if body.stream:
         return await generation.stream(request, gateway, body, arrival, full_text=full_text)
     return await generation.answer(request, gateway, body, arrival, full_text=full_text, in_array=True)
 
 
-@router.get("/info")
+@router.get("/info", openapi_extra=answers(Info))
 async def info(gateway: Gateway = Depends(gateway_of)) -> Response:
     """What is served, and within which limits."""
-    _, description = serving(gateway)
+    model, description = serving(gateway)
     options = gateway.options
     fields = {
         "model_id": description.model_id,
         "model_sha": description.revision or None,
-        "model_pipeline_tag": "text-generation",
+        "model_pipeline_tag": "text-generation" if model.continues else "text2text-generation",
         "model_dtype": description.dtype,
+        "quantize": options.quantize,
+        "kv_cache_dtype": options.kv_cache_dtype,
         "model_device_type": description.device_kind,
         "max_concurrent_requests": options.max_concurrent_requests,
         "max_best_of": options.max_best_of,

@@ -1,4 +1,4 @@
-"""The decoder: embedding, layers, final norm. One class for every decoder-only family; `ModelSpec` is the switch.
+"""The decoder: embedding, layers, final norm. One class for every family; `ModelSpec` is the switch.
 
 Layers are unrolled, each a call of one inner `jit`, so that tracing costs one layer of each kind: `lax.scan` over
 stacked weights would copy every layer's weights each step on a GPU.
@@ -8,27 +8,37 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.attention import Angles, Attend
 from jaxengine.model.embedding import Embedding
-from jaxengine.model.layer import Layer
+from jaxengine.model.layer import Layer, Stream
 from jaxengine.model.norm import Norm
+from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import angles
 from jaxengine.model.spec import ModelSpec
+from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.model.switches import Rope
-from jaxengine.ops import AttentionBatch
+from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
+from jaxengine.ops.scan import state_scan
 
-Layers = Sequence[tuple[Array, Array]]  # each layer's (keys, values): [pages, page_size, K, D]
+Layers = Sequence[tuple[Array, Array]]  # each layer's caches, page by page, as `jaxengine/cache.py` has them
 
 
 @jax.jit
 def run_layer(
-    layer: Layer, x: Array, keys: Array, values: Array, angles: Angles | None, batch: AttentionBatch
-) -> tuple[Array, Array, Array]:
+    layer: Layer | StateSpaceLayer,
+    stream: Stream,
+    keys: Array,
+    values: Array,
+    angles: Angles | None,
+    terms: HeadTerms,
+    batch: AttentionBatch,
+) -> tuple[Stream, Array, Array]:
     """One layer under a jit of its own: identical layers are traced and lowered once."""
-    return layer(x, keys, values, angles, batch)
+    return layer(stream, keys, values, angles, terms, batch)
 
 
 class Decoder(nnx.Module):
@@ -38,27 +48,53 @@ class Decoder(nnx.Module):
         spec: the model.
         parameters: arrays (or their abstract shapes) by the names of `parameter_table`, in device layout.
         platform: "cpu", "cuda", …; decides the layout of matrices.
-        attend: paged attention on this mesh, for the layers that its argument describes.
+        ops: the kernels, on this mesh.
     """
 
-    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], platform: str, attend: Attend) -> None:
-        def layer(i: int) -> Layer:
-            return Layer(spec, spec.kind(i), lambda name: parameters.get(f"layers.{i}.{name}"), platform, attend)
+    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], platform: str, ops: Ops) -> None:
+        scan = state_scan(ops.backend, ops.mesh)
+
+        def layer(i: int) -> Layer | StateSpaceLayer:
+            def get(name: str) -> Any:
+                return parameters.get(f"layers.{i}.{name}")
+
+            if spec.state_space:
+                return StateSpaceLayer(spec, get, platform, scan)
+            return Layer(spec, spec.kind(i), get, platform, ops)
 
         self.spec = spec
+        self.ops = ops
         self.embedding = Embedding(spec, parameters.get, platform)
+        self.relative = nnx.Param(parameters["relative"]) if spec.attention.relative else None
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
     def __call__(self, ids: Array, layers: Layers, batch: AttentionBatch) -> tuple[Array, Layers]:
-        """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written."""
-        x = self.embedding(ids, batch.position)  # [T, hidden]
+        """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
+
+        Layers that outnumber the caches, as an encoder's may, take them in turn.
+        """
+        stream = Stream(self.embedding(ids, batch.position))  # [T, hidden]
+        dtype = stream.x.dtype
         turns = {kind.rope: self._angles(kind.rope, batch) for kind in self.spec.kinds}
-        written = []
-        for i, (layer, (keys, values)) in enumerate(zip(self.layers, layers, strict=True)):
-            x, keys, values = run_layer(layer, x, keys, values, turns[self.spec.kind(i).rope], batch)
-            written.append((keys, values))
-        return x if self.final_norm is None else self.final_norm(x), written
+        terms, caches = self._terms(), list(layers)
+        for i, layer in enumerate(self.layers):
+            place = i % len(caches)
+            turn = turns[self.spec.kind(i).rope]
+            stream, keys, values = run_layer(layer, stream, *caches[place], turn, terms, batch)
+            caches[place] = (keys, values)
+        x, branch = stream.x.astype(dtype), stream.branch  # a residual stream may be wider than the weights
+        if self.final_norm is None:
+            return Stream(x, branch).sum(), caches
+        return self.final_norm.after(x, branch, self.ops)[1], caches
 
     def _angles(self, rope: Rope | None, batch: AttentionBatch) -> Angles | None:
         return None if rope is None else angles(rope, self.spec.head_dim, batch.position, batch.prompt_length)
+
+    def _terms(self) -> HeadTerms:
+        """What every layer adds to its scores."""
+        attention, heads = self.spec.attention, (self.spec.num_kv_heads, self.spec.group)
+        slopes = jnp.asarray(np.asarray(attention.alibi, np.float32).reshape(heads)) if attention.alibi else None
+        if self.relative is None or attention.relative is None:
+            return HeadTerms(slopes)
+        return HeadTerms(slopes, relative=by_distance(attention.relative, self.relative[...]))

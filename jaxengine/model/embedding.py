@@ -11,6 +11,8 @@ from jaxengine.model.linear import Linear, input_major
 from jaxengine.model.norm import Norm
 from jaxengine.model.spec import ModelSpec
 
+PADDING = float(jnp.finfo(jnp.float32).min)  # of rows without a token; finite, as logits are checked to be
+
 
 class Embedding(nnx.Module):
     """ids [T] at positions [T] → [T, hidden]."""
@@ -35,17 +37,18 @@ class Embedding(nnx.Module):
 
 
 class Head(nnx.Module):
-    """Hidden states [T, hidden] → logits, f32 [T, vocab]."""
+    """Hidden states [T, hidden] → logits, f32 [T, vocab]; those of padding rows are `PADDING`."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str) -> None:
         projected = spec.embedding_width != spec.hidden_size
         self.project = Linear.named("project_out", get, platform) if projected else None
         cpu = input_major(platform)
         self.linear = Linear(  # a tied head is stored as the embedding is
-            get("head"), get("head_bias"), inputs=1, input_major=cpu and not spec.head.tied, flat=cpu
+            get("head"), get("head_bias"), None, inputs=1, input_major=cpu and not spec.head.tied, flat=cpu
         )
         self.scale = spec.head.scale
         self.softcap = spec.head.softcap
+        self.tokens = spec.tokens if spec.tokens < spec.vocab_size else None
 
     def __call__(self, hidden: Array) -> Array:
         if self.project is not None:
@@ -53,4 +56,6 @@ class Head(nnx.Module):
         logits = self.linear(hidden, jnp.dtype(jnp.float32))
         if self.scale != 1:
             logits = logits * self.scale
-        return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
+        if self.softcap:
+            logits = self.softcap * jnp.tanh(logits / self.softcap)
+        return logits if self.tokens is None else jnp.where(jnp.arange(logits.shape[1]) < self.tokens, logits, PADDING)

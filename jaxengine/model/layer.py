@@ -1,65 +1,95 @@
-"""One layer: attention and MLP around the residual stream, in any of the arrangements of `Block`."""
+"""One layer: attention and MLP around the residual stream, in any of the arrangements of `Block`.
+
+Behind an encoder a branch between the two attends to its output.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.attention import Angles, Attend, Attention
+from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
 from jaxengine.model.spec import ModelSpec
 from jaxengine.model.switches import LayerKind
-from jaxengine.ops import AttentionBatch
+from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
+
+
+class Stream(NamedTuple):
+    """The residual stream [T, hidden], and a branch yet to be added to it: a norm reads the sum, in one kernel."""
+
+    x: Array
+    branch: Array | None = None
+
+    def sum(self) -> Array:
+        return self.x if self.branch is None else self.x + self.branch
 
 
 class Layer(nnx.Module):
-    """x [T, hidden] → [T, hidden], and the layer's caches with the tokens' keys and values written."""
+    """The residual stream → itself behind the layer; the layer's caches → with the tokens' keys and values written."""
 
-    def __init__(
-        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], platform: str, attend: Attend
-    ) -> None:
+    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], platform: str, ops: Ops) -> None:
         def norm(name: str) -> Norm:
             return Norm.named(name, spec.norm, get)
 
         two = spec.block == "sandwich"
         self.block = spec.block
         self.residual_scale = spec.residual_scale
+        self.ops = ops
         self.attention_norm = norm("attention_norm")
-        self.attention = Attention(spec, kind, get, platform, attend)
+        self.attention = Attention(spec, kind, get, platform, ops)
         self.attention_post_norm = norm("attention_post_norm") if two else None
+        self.cross_norm = norm("cross_norm") if spec.encoder else None
+        self.cross = CrossAttention(spec, kind, get, platform, ops) if spec.encoder else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm")
         self.mlp = MixtureOfExperts(spec, get, platform) if kind.experts else MLP(spec, get, platform)
         self.mlp_post_norm = norm("mlp_post_norm") if two else None
 
     def __call__(
-        self, x: Array, keys: Array, values: Array, angles: Angles | None, batch: AttentionBatch
-    ) -> tuple[Array, Array, Array]:
-        seen = self._before(x, self.attention_norm)
-        attended, keys, values = self.attention(seen, keys, values, angles, batch)
-        if self.block == "parallel":
-            return x + self._scaled(attended + self.mlp(seen)), keys, values
-        if self.block == "parallel_norms":
-            return x + self._scaled(attended + self.mlp(self._before(x, self.mlp_norm))), keys, values
-        x = self._added(x, attended, self.attention_norm, self.attention_post_norm)
-        branch = self.mlp(self._before(x, self.mlp_norm))
-        return self._added(x, branch, self.mlp_norm, self.mlp_post_norm), keys, values
+        self,
+        stream: Stream,
+        keys: Array,
+        values: Array,
+        angles: Angles | None,
+        terms: HeadTerms,
+        batch: AttentionBatch,
+    ) -> tuple[Stream, Array, Array]:
+        x, seen = self._before(stream, self.attention_norm)
+        attended, keys, values = self.attention(seen, keys, values, angles, terms, batch)
+        if self.block in ("parallel", "parallel_norms"):
+            if self.mlp_norm is not None:
+                seen = self.mlp_norm(x)
+            return Stream(x, self._scaled(attended + self._mlp(seen, batch))), keys, values
+        stream = self._behind(x, attended, self.attention_norm, self.attention_post_norm)
+        if self.cross is not None and batch.source is not None:
+            x, seen = self._before(stream, self.cross_norm)
+            stream = Stream(x, self.cross(seen, keys, values, batch.source))
+        x, seen = self._before(stream, self.mlp_norm)
+        return self._behind(x, self._mlp(seen, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 
-    def _before(self, x: Array, norm: Norm | None) -> Array:
-        """What a branch reads."""
-        return x if norm is None or self.block in ("branch_norm", "post_norm") else norm(x)
+    def _mlp(self, x: Array, batch: AttentionBatch) -> Array:
+        return self.mlp(x, batch.tokens) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(x)
 
-    def _added(self, x: Array, branch: Array, norm: Norm | None, post_norm: Norm | None) -> Array:
+    def _before(self, stream: Stream, norm: Norm | None) -> tuple[Array, Array]:
+        """The residual stream, and what a branch reads."""
+        if norm is None or self.block in ("branch_norm", "post_norm"):
+            return stream.sum(), stream.sum()
+        return norm.after(*stream, self.ops)
+
+    def _behind(self, x: Array, branch: Array, norm: Norm | None, post_norm: Norm | None) -> Stream:
         """The residual stream behind a branch."""
         if post_norm is not None:
             branch = post_norm(branch)
         if norm is not None and self.block == "branch_norm":
             branch = norm(branch)
-        x = x + self._scaled(branch)
-        return norm(x) if norm is not None and self.block == "post_norm" else x
+        branch = self._scaled(branch)
+        if norm is not None and self.block == "post_norm":
+            return Stream(norm.after(x, branch, self.ops)[1])
+        return Stream(x, branch)
 
     def _scaled(self, branch: Array) -> Array:
         return branch if self.residual_scale == 1 else branch * jnp.asarray(self.residual_scale, branch.dtype)

@@ -5,6 +5,8 @@ whole weight each step, bf16 is indifferent). XLA's CPU backend is faster with f
 all products of a 135M model at batch 16) and needs every product as rank 2 by rank 2: a weight of higher rank goes to a
 naive loop, 113 against 19 ms at batch 1 (JAX 0.10.2, 2 cores). A GPU must not be given that reshape: it would merge a
 sharded axis with one that is not.
+
+A weight in 8 bits (`jaxengine/quantization.py`) has a scale for each output channel, and the product is scaled.
 """
 
 import math
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.spec import Parameter
+from jaxengine.model.parameters import Parameter
 
 
 def input_major(platform: str) -> bool:
@@ -37,13 +39,16 @@ class Linear(nnx.Module):
     """`x [T, in…] → [T, out…]` in `dtype` (x's own by default), plus a bias `[out…]` where there is one.
 
     Args:
-        weight: `[in…, out…]` if `input_major`, else `[out…, in…]`.
+        weight: `[in…, out…]` if `input_major`, else `[out…, in…]`; with a `scale`, f32 `[out…]`, in 8 bits.
         inputs: how many axes of `weight` are contracted.
         flat: compute as a product of two matrices.
     """
 
-    def __init__(self, weight: Array, bias: Array | None, *, inputs: int, input_major: bool, flat: bool) -> None:
+    def __init__(
+        self, weight: Array, bias: Array | None, scale: Array | None, *, inputs: int, input_major: bool, flat: bool
+    ) -> None:
         self.weight = nnx.Param(weight)
+        self.scale = None if scale is None else nnx.Param(scale)
         self.bias = None if bias is None else nnx.Param(bias)
         self.inputs = inputs
         self.first_input = 0 if input_major else len(weight.shape) - inputs
@@ -53,11 +58,16 @@ class Linear(nnx.Module):
     def named(cls, name: str, get: Callable[[str], Any], platform: str, inputs: int = 1) -> "Linear":
         """The product with parameter `name` as `platform` stores it, and its bias where there is one."""
         cpu = input_major(platform)
-        return cls(get(name), get(f"{name}_bias"), inputs=inputs, input_major=cpu, flat=cpu)
+        return cls(get(name), get(f"{name}_bias"), get(f"{name}_scale"), inputs=inputs, input_major=cpu, flat=cpu)
 
     def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
         product = self._flat if self.flat else self._direct
-        y = product(x, self.weight[...], dtype or x.dtype)
+        dtype = dtype or x.dtype
+        if self.scale is None:
+            y = product(x, self.weight[...], dtype)
+        else:  # f32 until it is scaled: it may be beyond f16, and XLA fuses the scale into an f32 product only
+            y = product(x, self.weight[...].astype(x.dtype), jnp.dtype(jnp.float32))
+            y = (y * self.scale[...]).astype(dtype)
         return y if self.bias is None else y + self.bias[...]
 
     def _direct(self, x: Array, weight: Array, dtype: jnp.dtype) -> Array:

@@ -1,27 +1,23 @@
-"""Normalisation: three kinds, each with or without weight and bias, the statistics always in f32.
-
-rms: Zhang & Sennrich 2019 (arXiv 1910.07467), in Llama's order of casts. rms_plus_one: Gemma's, which multiplies by
-1 + weight before it casts. layer: Ba et al. 2016 (arXiv 1607.06450).
-"""
+"""Normalisation with its parameters; the formulas are in `jaxengine/ops/norm.py`."""
 
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from jaxengine.model.switches import Norm as NormSpec
-from jaxengine.model.switches import NormKind, QKNorm
+from jaxengine.model.switches import QKNorm
+from jaxengine.ops import Ops
+from jaxengine.ops.norm import normalised, scaled
 
 
 class Norm(nnx.Module):
     """x [..., hidden] normalised, times weight [hidden], plus bias [hidden]; either may be None."""
 
     def __init__(self, spec: NormSpec, weight: Any, bias: Any) -> None:
-        self.kind = spec.kind
-        self.eps = spec.eps
+        self.spec = spec
         self.weight = None if weight is None else nnx.Param(weight)
         self.bias = None if bias is None else nnx.Param(bias)
 
@@ -30,8 +26,16 @@ class Norm(nnx.Module):
         return cls(spec, get(name), get(f"{name}_bias"))
 
     def __call__(self, x: Array) -> Array:
-        wide = _normalised(x.astype(jnp.float32), self.kind, self.eps, (-1,))
-        return _scaled(wide, self.kind, self.weight, self.bias, x.dtype)
+        wide = normalised(x.astype(jnp.float32), self.spec.kind, self.spec.eps)
+        return scaled(wide, self.spec.kind, *self._parameters(), x.dtype)
+
+    def after(self, x: Array, branch: Array | None, ops: Ops) -> tuple[Array, Array]:
+        """x + branch, and its norm."""
+        return (x, self(x)) if branch is None else ops.add_norm(x, branch, *self._parameters(), self.spec)
+
+    def _parameters(self) -> tuple[Array | None, Array | None]:
+        weight, bias = (None if parameter is None else parameter[...] for parameter in (self.weight, self.bias))
+        return weight, bias
 
 
 class HeadNorm(nnx.Module):
@@ -47,24 +51,9 @@ class HeadNorm(nnx.Module):
     def __call__(self, x: Array) -> Array:
         wide = x.astype(jnp.float32)
         if self.over == "head":
-            wide = _normalised(wide, self.kind, self.eps, (-1,))
+            wide = normalised(wide, self.kind, self.eps, (-1,))
         else:
             parts = (wide[:, :, :-1], wide[:, :, -1:])
-            wide = jnp.concatenate([_normalised(part, self.kind, self.eps, (1, 2, 3)) for part in parts], axis=2)
-        return _scaled(wide, self.kind, self.weight, self.bias, x.dtype)
-
-
-def _normalised(wide: Array, kind: NormKind, eps: float, axes: tuple[int, ...]) -> Array:
-    if kind == "layer":
-        wide = wide - wide.mean(axes, keepdims=True)
-    return wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=axes, keepdims=True) + eps)
-
-
-def _scaled(wide: Array, kind: NormKind, weight: Any, bias: Any, dtype: jnp.dtype) -> Array:
-    if kind == "rms" and weight is not None:
-        return weight[...] * wide.astype(dtype)
-    if weight is not None:
-        wide = wide * (weight[...].astype(jnp.float32) + (1 if kind == "rms_plus_one" else 0))
-    if bias is not None:
-        wide = wide + bias[...].astype(jnp.float32)
-    return wide.astype(dtype)
+            wide = jnp.concatenate([normalised(part, self.kind, self.eps, (1, 2, 3)) for part in parts], axis=2)
+        bias = None if self.bias is None else self.bias[...]
+        return scaled(wide, self.kind, self.weight[...], bias, x.dtype)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: the frequencies of each kind, and the rotation.
+"""Rotary position embeddings: the angles of each kind. The rotation by them belongs to attention (`jaxengine/ops`).
 
 Formulas: default Su et al. 2021 (arXiv 2104.09864); linear Chen et al. 2023 (2306.15595); dynamic NTK, as in
 transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071); longrope Ding et al. 2024
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from jaxengine.model.switches import Rope
+from jaxengine.ops import Angles
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
@@ -63,12 +64,13 @@ def attention_factor(rope: Rope) -> float:
     return mscale(1.0)
 
 
-def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> tuple[Array, Array]:
-    """cos and sin, f32 [T, dim/2], for tokens at `position` [T] of prompts of `prompt_length` [T].
+def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> Angles:
+    """Of tokens at `position` [T] of prompts of `prompt_length` [T].
 
     `dynamic` and `longrope` depend on the length of the text when the token is processed, which is the prompt's length
     or, further on, the token's own: independent of how the prompt was cut into chunks. Under a cache transformers does
-    the same for `dynamic`; for `longrope` it computes the cache anew when a text outgrows the trained length.
+    the same for `dynamic`. A text that outgrows the trained length of `longrope` is computed anew, as in transformers
+    (`ModelSpec.outgrown`); its length then takes the place of the prompt's.
     """
     dim = rope.dim or head_dim
     frequency = jnp.asarray(inverse_frequencies(rope, dim))  # [dim/2]
@@ -85,15 +87,4 @@ def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> 
     factor: float | Array = attention_factor(rope)
     if rope.short_attention_factor is not None:
         factor = jnp.where(length > rope.original_positions, factor, rope.short_attention_factor)  # [T, 1]
-    return jnp.cos(angle) * factor, jnp.sin(angle) * factor
-
-
-def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotate the pairs (i, i + dim/2) of the first `dim` elements of `x` [T, …, D] by its token's angles, in f32."""
-    half = cos.shape[1]
-    shape = (cos.shape[0], *(1,) * (x.ndim - 2), half)
-    cos, sin = cos.reshape(shape), sin.reshape(shape)
-    wide = x[..., : 2 * half].astype(jnp.float32)
-    low, high = wide[..., :half], wide[..., half:]
-    rotated = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
-    return rotated if x.shape[-1] == 2 * half else jnp.concatenate([rotated, x[..., 2 * half :]], axis=-1)
+    return Angles(jnp.cos(angle) * factor, jnp.sin(angle) * factor)

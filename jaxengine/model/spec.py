@@ -1,6 +1,6 @@
 """What a model is, as data: the one description that converters write and the engine reads.
 
-`ModelSpec` says how the decoder computes, `parameter_table` which arrays it computes with. Nothing here imports JAX, so
+`ModelSpec` says how the decoder computes, `parameters` which arrays it computes with. Nothing here imports JAX, so
 converters and the scheduler can read it anywhere. A family of checkpoints is mapped onto this by `convert/families`;
 this file and `switches`, which it re-exports, know no checkpoint format and no tensor name of another library.
 """
@@ -9,26 +9,28 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jaxengine.model.switches import (
     Activation,
     Attention,
     Block,
     Embedding,
+    Encoder,
     Experts,
     Head,
     LayerKind,
     Norm,
     NormKind,
     QKNorm,
+    RelativePositions,
     Rope,
     RopeKind,
     Routing,
+    StateSpace,
+    Traced,
+    TracedArray,
 )
 
 __all__ = [
@@ -36,26 +38,28 @@ __all__ = [
     "Attention",
     "Block",
     "Embedding",
+    "Encoder",
     "Experts",
     "Head",
     "LayerKind",
     "ModelSpec",
     "Norm",
     "NormKind",
-    "Parameter",
-    "ParameterSource",
     "QKNorm",
+    "RelativePositions",
     "Rope",
     "RopeKind",
     "Routing",
-    "parameter_count",
-    "parameter_table",
+    "StateSpace",
+    "Traced",
+    "TracedArray",
 ]
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer.
+    """A transformer, its decoder perhaps behind an encoder, or a stack of state spaces: then the sizes of attention and
+    MLP are 0. Of a `traced` one only the sizes and the head mean something.
 
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
     """
@@ -75,6 +79,8 @@ class ModelSpec:
     activation: Activation = "silu"
     gated: bool = True
     experts: Experts | None = None
+    state_space: StateSpace | None = None
+    traced: Traced | None = None
     embedding: Embedding = field(default_factory=Embedding)
     head: Head = field(default_factory=Head)
     final_norm: bool = True
@@ -82,13 +88,16 @@ class ModelSpec:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size")
-        for name in (*sizes, "max_positions"):
+        attention = () if self.state_space else ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
+        for name in ("vocab_size", "hidden_size", "num_layers", *attention, "max_positions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_heads % self.num_kv_heads:
+        if not 0 <= self.head.tokens <= self.vocab_size:
+            raise ValueError(f"{self.head.tokens} tokens in a vocabulary of {self.vocab_size}")
+        if self.num_heads % max(1, self.num_kv_heads):
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if not 1 <= len(self.kinds) <= self.num_layers:
             raise ValueError(f"{len(self.kinds)} kinds of layers for {self.num_layers} layers")
@@ -96,8 +105,18 @@ class ModelSpec:
             raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("layers have experts, the model describes none")
+        if self.encoder is not None:
+            self._check_encoder(self.encoder)
         for kind in self.kinds:
             self._check_rope(kind)
+
+    def _check_encoder(self, encoder: Encoder) -> None:
+        if encoder.num_layers < 1:
+            raise ValueError(f"encoder num_layers must be at least 1, got {encoder.num_layers}")
+        if not 0 <= encoder.start_token < self.vocab_size:
+            raise ValueError(f"start_token {encoder.start_token} is outside the vocabulary of {self.vocab_size}")
+        if self.block != "sequential" or len(self.kinds) > 1:
+            raise ValueError("behind an encoder, layers are sequential and of one kind")
 
     def _check_rope(self, kind: LayerKind) -> None:
         if kind.rope is None:
@@ -114,7 +133,12 @@ class ModelSpec:
     @property
     def group(self) -> int:
         """Query heads per key/value head."""
-        return self.num_heads // self.num_kv_heads
+        return self.num_heads // max(1, self.num_kv_heads)
+
+    @property
+    def tokens(self) -> int:
+        """How many ids are tokens; the vocabulary's other rows are padding."""
+        return self.head.tokens or self.vocab_size
 
     @property
     def embedding_width(self) -> int:
@@ -122,8 +146,37 @@ class ModelSpec:
 
     @property
     def by_position(self) -> bool:
-        """Whether keys and values depend on the tokens up to theirs alone, so that a prefix can be shared."""
+        """Whether keys and values depend on the tokens up to theirs alone, so that a prefix can be shared.
+
+        A state does too, but there is only the last one: none is left of a prefix.
+        """
+        if self.encoder is not None or self.state_space is not None:
+            return False
         return all(kind.rope is None or kind.rope.by_position for kind in self.kinds)
+
+    @property
+    def window(self) -> int:
+        """How many positions a token sees at most in any layer, its own included; 0 = all."""
+        return max(kind.window for kind in self.kinds) if all(kind.window for kind in self.kinds) else 0
+
+    @property
+    def encoder_spec(self) -> "ModelSpec":
+        """The encoder as a model of its own; it reads the same embedding and has no head."""
+        assert self.encoder is not None
+        relative = self.attention.relative and replace(self.attention.relative, both_ways=True)
+        return replace(
+            self,
+            num_layers=self.encoder.num_layers,
+            attention=replace(self.attention, relative=relative),
+            head=Head(tied=True),
+            encoder=None,
+        )
+
+    @property
+    def outgrown(self) -> int:
+        """The length beyond which all of a text's keys are other ones, so that they must be computed anew; 0 = none."""
+        ropes = (kind.rope for kind in self.kinds if kind.rope is not None and kind.rope.kind == "longrope")
+        return max((rope.original_positions for rope in ropes), default=0)
 
     def kind(self, layer: int) -> LayerKind:
         return self.kinds[layer % len(self.kinds)]
@@ -148,130 +201,3 @@ def _decode(annotation: Any, value: Any) -> Any:
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         return None if value is None else _decode(arguments[0], value)
     return value
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One array of the model. `axes` names each dimension for sharding; None is never sharded.
-
-    The last `inputs` axes of a matrix are what a product contracts: `[out…, in…]`, Hugging Face's order. How the device
-    stores it is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices.
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    inputs: int = 0
-    stacked: int = 0
-
-
-def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
-    """Every parameter of `spec`, by name, in forward order: the single source for init, sharding and loading.
-
-    q, k and v are one array, grouped by key/value head: `qkv[j]` holds the `group` query heads that read kv head j,
-    then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly. `qk_norm` is
-    laid out likewise, without the value. Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is
-    up; an MLP without a gate has `[1, ffn, hidden]`. Experts are stacked in front.
-    """
-    hidden, width = spec.hidden_size, spec.embedding_width
-    table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"))}
-    if width != hidden:
-        table["project_in"] = Parameter((hidden, width), ("embed", None), 1)
-    if spec.embedding.positions:
-        table["positions"] = Parameter((spec.max_positions, hidden), (None, "embed"))
-    if spec.embedding.norm:
-        table |= _norm("embedding_norm", spec)
-    for i in range(spec.num_layers):
-        table |= {f"layers.{i}.{name}": parameter for name, parameter in _layer(spec, spec.kind(i)).items()}
-    if spec.final_norm:
-        table |= _norm("final_norm", spec)
-    if width != hidden:
-        table["project_out"] = Parameter((width, hidden), (None, "embed"), 1)
-    if not spec.head.tied:
-        table["head"] = Parameter((spec.vocab_size, width), ("vocab", "embed"), 1)
-    if spec.head.bias:
-        table["head_bias"] = Parameter((spec.vocab_size,), ("vocab",))
-    return table
-
-
-def _norm(name: str, spec: ModelSpec) -> dict[str, Parameter]:
-    vector = Parameter((spec.hidden_size,), ("embed",))
-    present = {name: spec.norm.weight, f"{name}_bias": spec.norm.bias}
-    return {key: vector for key, wanted in present.items() if wanted}
-
-
-def _layer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
-    table = _norm("attention_norm", spec) | _attention(spec)
-    if spec.block == "sandwich":
-        table |= _norm("attention_post_norm", spec)
-    if spec.block != "parallel":
-        table |= _norm("mlp_norm", spec)
-    table |= _experts(spec, spec.experts) if spec.experts and kind.experts else _mlp(spec)
-    if spec.block == "sandwich":
-        table |= _norm("mlp_post_norm", spec)
-    return table
-
-
-def _attention(spec: ModelSpec) -> dict[str, Parameter]:
-    hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
-    heads = ("kv_heads", None, None)
-    norm, qk_norm = spec.attention.qk_norm, Parameter((kv, group + 1, dim), heads)
-    table = {
-        "qkv": Parameter((kv, group + 2, dim, hidden), (*heads, "embed"), 1),
-        "qkv_bias": Parameter((kv, group + 2, dim), heads) if spec.qkv_bias else None,
-        "qk_norm": qk_norm if norm else None,
-        "qk_norm_bias": qk_norm if norm and norm.bias else None,
-        "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
-        "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
-    }
-    return {name: parameter for name, parameter in table.items() if parameter}
-
-
-def _mlp(spec: ModelSpec) -> dict[str, Parameter]:
-    hidden, ffn, inner = spec.hidden_size, spec.ffn_size, 2 if spec.gated else 1
-    table = {
-        "gate_up": Parameter((inner, ffn, hidden), (None, "ffn", "embed"), 1),
-        "gate_up_bias": Parameter((inner, ffn), (None, "ffn")) if spec.mlp_bias else None,
-        "down": Parameter((hidden, ffn), ("embed", "ffn"), 1),
-        "down_bias": Parameter((hidden,), ("embed",)) if spec.mlp_bias else None,
-    }
-    return {name: parameter for name, parameter in table.items() if parameter}
-
-
-def _experts(spec: ModelSpec, experts: Experts) -> dict[str, Parameter]:
-    hidden, count, ffn, shared = spec.hidden_size, experts.count, experts.ffn_size, experts.shared_ffn_size
-    inner = 2 if spec.gated else 1
-    table = {
-        "router": Parameter((count, hidden), (None, "embed"), 1),
-        "experts_gate_up": Parameter((count, inner, ffn, hidden), (None, None, "ffn", "embed"), 1, stacked=1),
-        "experts_down": Parameter((count, hidden, ffn), (None, "embed", "ffn"), 1, stacked=1),
-    }
-    if shared:
-        table |= {
-            "shared_gate": Parameter((1, hidden), (None, "embed"), 1),
-            "shared_gate_up": Parameter((inner, shared, hidden), (None, "ffn", "embed"), 1),
-            "shared_down": Parameter((hidden, shared), ("embed", "ffn"), 1),
-        }
-    return table
-
-
-class ParameterSource(Protocol):
-    """Where parameters come from: a converter reading a checkpoint, or random numbers in a test."""
-
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    @property
-    def dtype(self) -> str:
-        """The checkpoint's own floating type, e.g. "bfloat16": what "auto" means."""
-        ...
-
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """The slice `index` of parameter `name` in the table's layout, in any floating dtype (ml_dtypes included).
-
-        Called from several threads at once. Raises `CheckpointError`-like ValueErrors that name file and tensor.
-        """
-        ...
-
-
-def parameter_count(table: Mapping[str, Parameter]) -> int:
-    return sum(int(np.prod(parameter.shape)) for parameter in table.values())

@@ -95,18 +95,39 @@ class LayerKind:
 
 
 @dataclass(frozen=True)
+class RelativePositions:
+    """T5's (Raffel et al. 2019, arXiv 1910.10683): a learned number per head and bucket of distances.
+
+    Half of the buckets are one distance each, the others grow to `max_distance`, beyond which all is the last bucket.
+    both_ways: keys may lie behind the query too, and have buckets of their own, half of them.
+    """
+
+    buckets: int
+    max_distance: int
+    both_ways: bool = False
+
+    def __post_init__(self) -> None:
+        if self.buckets < 4 or self.buckets % 4:
+            raise ValueError(f"relative buckets must be a multiple of 4, got {self.buckets}")
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(f"relative max_distance {self.max_distance} must be more than {self.buckets // 2}")
+
+
+@dataclass(frozen=True)
 class Attention:
     """What all layers' attention shares.
 
     alibi: one slope per query head; score(i, j) gets slope x j, after scaling. Empty = none.
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
     clip: queries, keys and values are clamped to [-clip, clip] as they are projected; 0 = none.
+    relative: what is added to scores by distance, the same in all layers.
     """
 
     qk_norm: QKNorm | None = None
     alibi: tuple[float, ...] = ()
     softcap: float = 0.0
     clip: float = 0.0
+    relative: RelativePositions | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +158,55 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class StateSpace:
+    """A selective state space (Mamba: Gu & Dao 2023, arXiv 2312.00752) in the place of attention and MLP.
+
+    channels: width inside; each channel is convolved over `kernel` tokens and keeps `size` states.
+    rank: of the projection that gives each channel its time step.
+    eps: of the norm without weight over time steps, B and C (Falcon-Mamba); None = they are not normalised.
+    wide_residual: the residual stream is f32, whatever the weights are.
+    bias, conv_bias: of the projections in and out, and of the convolution.
+    """
+
+    channels: int
+    size: int
+    rank: int
+    kernel: int = 4
+    eps: float | None = None
+    wide_residual: bool = True
+    bias: bool = False
+    conv_bias: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("channels", 1), ("size", 1), ("rank", 1), ("kernel", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"state space {name} must be at least {least}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class TracedArray:
+    """A parameter or saved buffer of a traced module."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model of transformers, as its own module computes it: `jaxengine/model/traced.py`.
+
+    config: transformers' configuration, as JSON.
+    embedding, head: which of the module's parameters they are; the head's is "" where it is tied.
+    arrays: the module's others.
+    """
+
+    config: str
+    embedding: str
+    head: str
+    arrays: tuple[TracedArray, ...]
+
+
+@dataclass(frozen=True)
 class Embedding:
     """Rows of `width` (0 = hidden_size), scaled, projected to hidden_size, plus learned positions, normalised."""
 
@@ -148,9 +218,24 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Head:
-    """Hidden states to logits: softcap(scale x (head · hidden + bias)). A tied head is the embedding."""
+    """Hidden states to logits: softcap(scale x (head · hidden + bias)). A tied head is the embedding.
+
+    tokens: ids that a token has; the rows from there on are padding and never sampled; 0 = all have.
+    """
 
     tied: bool = False
     bias: bool = False
     scale: float = 1.0
     softcap: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """In front of the decoder: `num_layers` as the decoder's, whose tokens all see each other.
+
+    The decoder's layers attend to its output, between their attention and their MLP, and start from `start_token`.
+    """
+
+    num_layers: int
+    start_token: int

@@ -1,97 +1,102 @@
-"""Paged attention behind one interface: write this step's keys and values, then let every query read its sequence.
+"""What a back end computes of a layer, behind one interface: attention through the pages, and the residual's addition
+with the norm behind it.
 
-A back end is a function `(q, keys, values, batch, spec, heads) → attended` on one device's heads; `paged_attention`
-wraps it for the mesh and writes the cache. `reference` is plain JAX: the CPU's path and the oracle of every kernel.
-`triton` is for NVIDIA GPUs. `choose` picks one at start; nothing falls back later.
+`reference` is plain JAX: the CPU's path and the oracle of every kernel. `triton` is for NVIDIA GPUs. `choose` picks one
+at start; nothing falls back later. `Ops` wraps it for the mesh: each device attends with its own heads and nothing is
+communicated; norms are computed by every device.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxengine.ops import reference, triton
-from jaxengine.ops.batch import AttentionBatch, HeadTerms
+from jaxengine.model.switches import Norm
+from jaxengine.ops import norm, reference, triton
+from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.choice import choose
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.sharding import TP
 
-__all__ = ["BACKENDS", "AttentionBatch", "AttentionSpec", "HeadTerms", "PagedAttention", "choose", "paged_attention"]
+__all__ = ["BACKENDS", "Angles", "AttentionBatch", "AttentionSpec", "HeadTerms", "Ops", "choose"]
 
-Backend = Callable[[Array, Array, Array, AttentionBatch, AttentionSpec, HeadTerms], Array]
-BACKENDS: dict[str, Backend] = {"reference": reference.attention, "triton": triton.attention}
-NO_TERMS = HeadTerms()
-
-
-class PagedAttention(Protocol):
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        keys: Array,
-        values: Array,
-        batch: AttentionBatch,
-        heads: HeadTerms = NO_TERMS,
-    ) -> tuple[Array, Array, Array]:
-        """q [T, K, G, D], k and v [T, K, D], caches [pages, page_size, K, D] → attended like q, and the new caches."""
-        ...
+NO_TERMS, PLAIN = HeadTerms(), AttentionSpec()
+REPLICATED = PartitionSpec()
 
 
 @dataclass(frozen=True)
-class _Sharded:
-    """A back end over a mesh: each device attends with its own heads, nothing is communicated."""
+class Backend:
+    """Functions of one device's share."""
 
-    backend: Backend
-    spec: AttentionSpec
-    mesh: Mesh
-
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        keys: Array,
-        values: Array,
-        batch: AttentionBatch,
-        heads: HeadTerms = NO_TERMS,
-    ) -> tuple[Array, Array, Array]:
-        by_token, cache, by_head = PartitionSpec(None, TP), PartitionSpec(None, None, TP), PartitionSpec(TP)
-        return jax.shard_map(
-            self._local,
-            mesh=self.mesh,
-            in_specs=(by_token, by_token, by_token, cache, cache, PartitionSpec(), by_head),
-            out_specs=(by_token, cache, cache),
-            check_vma=False,
-        )(q, k, v, keys, values, batch, heads)
-
-    def _local(
-        self, q: Array, k: Array, v: Array, keys: Array, values: Array, batch: AttentionBatch, heads: HeadTerms
-    ) -> tuple[Array, Array, Array]:
-        at = (batch.page, batch.offset)
-        keys = keys.at[at].set(_stored(k, keys.dtype), mode="drop")
-        values = values.at[at].set(_stored(v, values.dtype), mode="drop")
-        return self.backend(q, keys, values, batch, self.spec, heads), keys, values
+    attend: Callable[..., tuple[Array, Array, Array]]  # as `Ops.attend`, its last argument by name
+    read: Callable[..., Array]  # as `Ops.read`, likewise
+    add_norm: Callable[..., tuple[Array, Array]]  # as `Ops.add_norm`, likewise
 
 
-def _stored(x: Array, dtype: jnp.dtype) -> Array:
-    """`x` as the cache holds it. A plain cast to an 8-bit float makes NaN of what is out of range; this saturates."""
-    if jnp.dtype(dtype).itemsize > 1:
-        return x.astype(dtype)
-    limit = float(jnp.finfo(dtype).max)
-    return jnp.clip(x, -limit, limit).astype(dtype)
+BACKENDS = {
+    "reference": Backend(reference.attend, partial(reference.attention, heads=NO_TERMS), norm.add_norm),
+    "triton": Backend(triton.attend, triton.read, triton.add_norm),
+}
 
 
-def paged_attention(backend: str, mesh: Mesh, spec: AttentionSpec | None = None) -> PagedAttention:
-    """Paged attention by `backend` on `mesh`, for layers that `spec` describes.
+@dataclass(frozen=True)
+class Ops:
+    """A back end on a mesh.
 
     Raises:
         ValueError: no such back end.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"attention back end {backend!r} is not one of {', '.join(BACKENDS)}")
-    return _Sharded(BACKENDS[backend], spec or AttentionSpec(), mesh)
+
+    backend: str
+    mesh: Mesh
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ValueError(f"attention back end {self.backend!r} is not one of {', '.join(BACKENDS)}")
+
+    def attend(
+        self,
+        qkv: Array,
+        angles: Angles | None,
+        keys: Array,
+        values: Array,
+        batch: AttentionBatch,
+        heads: HeadTerms = NO_TERMS,
+        spec: AttentionSpec = PLAIN,
+    ) -> tuple[Array, Array, Array]:
+        """Rotate queries and keys, write keys and values into the pages, and let every query read its sequence.
+
+        Args:
+            qkv: [T, K, G+2, D], of each key/value head its queries, the key and the value.
+            angles: of each token; None rotates nothing.
+            keys, values: the caches, [pages, page_size, K, D].
+
+        Returns:
+            What is attended to, [T, K, G, D], and the new caches.
+        """
+        by_token, cache, by_head = PartitionSpec(None, TP), PartitionSpec(None, None, TP), PartitionSpec(TP)
+        attend = partial(BACKENDS[self.backend].attend, spec=spec)
+        of_arguments = (by_token, REPLICATED, cache, cache, REPLICATED, by_head)
+        local = self._local(attend, of_arguments, (by_token, cache, cache))
+        return local(qkv, angles, keys, values, batch, heads)  # type: ignore[no-any-return]
+
+    def read(self, q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec) -> Array:
+        """q [T, K, G, D] over caches as they are → [T, K, G, D]: how a decoder reads its encoder's output."""
+        by_token, cache = PartitionSpec(None, TP), PartitionSpec(None, None, TP)
+        read = partial(BACKENDS[self.backend].read, spec=spec)
+        return self._local(read, (by_token, cache, cache, REPLICATED), by_token)(q, keys, values, batch)  # type: ignore[no-any-return]
+
+    def add_norm(
+        self, x: Array, branch: Array, weight: Array | None, bias: Array | None, spec: Norm
+    ) -> tuple[Array, Array]:
+        """x and branch [T, hidden] → their sum and its norm; weight and bias [hidden]."""
+        add_norm = partial(BACKENDS[self.backend].add_norm, spec=spec)
+        return self._local(add_norm, (REPLICATED,) * 4, (REPLICATED,) * 2)(x, branch, weight, bias)  # type: ignore[no-any-return]
+
+    def _local(self, function: Callable[..., Any], of_arguments: Any, of_results: Any) -> Callable[..., Any]:
+        """`function` of each device's share."""
+        return jax.shard_map(function, mesh=self.mesh, in_specs=of_arguments, out_specs=of_results, check_vma=False)

@@ -1,9 +1,10 @@
-"""What attention needs to know of a step."""
+"""What attention and scans need to know of a step."""
 
 import dataclasses
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 
@@ -12,7 +13,9 @@ from jax import Array
 class AttentionBatch:
     """T tokens in R rows, each row a contiguous run of one sequence's tokens. Padding tokens write to page 0.
 
-    `ragged` is static: without it every row is exactly one token, token t being row t.
+    A token sees the keys up to its own; with `seen` the first so many, wherever its own is. `source` is how the same
+    tokens read what their encoder wrote. `ragged` is static: without it every row is exactly one token, token t being
+    row t.
     """
 
     position: Array  # [T] i32, in the token's own sequence
@@ -23,6 +26,38 @@ class AttentionBatch:
     tables: Array  # [R, W] i32, the pages of each row's sequence in order
     tokens: Array  # [] i32, how many of the T tokens are real
     ragged: bool = dataclasses.field(metadata={"static": True})
+    seen: Array | None = None  # [T] i32
+    source: "AttentionBatch | None" = None
+
+    @property
+    def keys(self) -> Array:
+        """[T] i32, how many keys of its sequence each token sees."""
+        return self.position + 1 if self.seen is None else self.seen
+
+
+def row_starts(batch: AttentionBatch) -> Array:
+    """i32 [R + 1]: each row's first token; the last is the first token of the padding."""
+    rows = jnp.arange(batch.tables.shape[0] + 1, dtype=jnp.int32)
+    if not batch.ragged:
+        return rows
+    return (batch.row[None, :] < rows[:, None]).sum(1, dtype=jnp.int32)
+
+
+class ScanInputs(NamedTuple):
+    """What a scan over T tokens, C channels and N states of each reads besides the states; f32, but for x."""
+
+    x: Array  # [T, C], in the model's type
+    dt: Array  # [T, C], positive
+    b: Array  # [T, N]
+    c: Array  # [T, N]
+    a: Array  # [C, N], negative
+
+
+class Angles(NamedTuple):
+    """By how much each token's queries and keys are turned: of the pairs (i, i + dim/2) of their first dim elements."""
+
+    cos: Array  # f32 [T, dim/2]
+    sin: Array
 
 
 class HeadTerms(NamedTuple):
@@ -30,3 +65,4 @@ class HeadTerms(NamedTuple):
 
     slopes: Array | None = None  # f32 [K, G], ALiBi's
     sinks: Array | None = None  # f32 [K, G], logits without a value
+    relative: Array | None = None  # f32 [K, G, 2m+1], added at distances -m … m, and beyond them as at the nearest

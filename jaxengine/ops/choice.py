@@ -17,12 +17,16 @@ class Device(Protocol):
     def device_kind(self) -> str: ...
 
 
-def choose(attention: str, device: Device, head_dim: int, group: int, dtype: str) -> str:
+def choose(
+    attention: str, device: Device, head_dim: int, group: int, dtype: str, cache_dtype: str | None = None
+) -> str:
     """The back end for `--attention`: "auto" is `triton` on an NVIDIA GPU and `reference` on a CPU.
 
     Args:
+        head_dim: 0 for a model without attention: its scan has a back end likewise, and takes any size.
         group: query heads per key/value head.
-        dtype: of the cache and the queries.
+        dtype: of the queries.
+        cache_dtype: of the cache, if it is another.
 
     Raises:
         ValueError: an unknown name, or a back end that cannot run this model on this device.
@@ -31,19 +35,21 @@ def choose(attention: str, device: Device, head_dim: int, group: int, dtype: str
         raise ValueError(f"attention must be one of {', '.join(NAMES)}, got {attention!r}")
     if attention == "reference" or (attention == "auto" and device.platform == "cpu"):
         return "reference"
-    problem = _no_gpu(device) or triton.unsupported(head_dim, group, dtype)
+    problem = _too_old(device, cache_dtype or dtype)
+    problem = problem or (triton.unsupported(head_dim, group, dtype) if head_dim else "")
     if problem:
         raise ValueError(f"attention {attention!r}: {problem}; --attention reference runs everywhere, but slowly")
     return "triton"
 
 
-def _no_gpu(device: Device) -> str:
+def _too_old(device: Device, cache_dtype: str) -> str:
     """Why the kernels cannot run on `device`, or ""."""
     capability = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
     if capability is None:
         return f"triton needs an NVIDIA GPU, this is {device.device_kind} ({device.platform})"
-    version = int(capability[1]), int(capability[2])
-    if version < triton.MIN_CAPABILITY:
-        least = ".".join(map(str, triton.MIN_CAPABILITY))
-        return f"triton needs compute capability {least} or newer, {device.device_kind} has {capability[0]}"
+    least = triton.E4M3_CAPABILITY if cache_dtype == "float8_e4m3fn" else triton.MIN_CAPABILITY
+    if (int(capability[1]), int(capability[2])) < least:
+        needed = ".".join(map(str, least))
+        stored = f" with a cache of {cache_dtype}" if least != triton.MIN_CAPABILITY else ""
+        return f"triton{stored} needs compute capability {needed} or newer, {device.device_kind} has {capability[0]}"
     return ""

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.ops.batch import AttentionBatch, HeadTerms
+from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
+from jaxengine.ops.cache import floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
 KEY_BLOCK = 128  # keys a loop iteration reads
@@ -24,6 +25,21 @@ FEW_HEADS = 4  # key/value heads up to which a decode step multiplies by zeros i
 MASKED = -1e30  # finite, so that a fully masked block leaves exp(MASKED - maximum) = 0 instead of NaN
 
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
+
+
+def attend(
+    qkv: Array,
+    angles: Angles | None,
+    keys: Array,
+    values: Array,
+    batch: AttentionBatch,
+    heads: HeadTerms,
+    spec: AttentionSpec,
+) -> tuple[Array, Array, Array]:
+    """`jaxengine.ops.Ops.attend` on one device."""
+    q, k, v = split(qkv, angles)
+    keys, values = write(keys, k, batch), write(values, v, batch)
+    return attention(q, keys, values, batch, spec, heads), keys, values
 
 
 def attention(
@@ -41,15 +57,23 @@ def _start(q: Array, sinks: Array | None) -> Running:
     return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
 
 
-def _biased(scores: Array, distance: Array, spec: AttentionSpec, slopes: Array | None) -> Array:
-    """`scores` [T, K, G, S] with soft cap and ALiBi; `distance` [T, S] is query position minus key position."""
+def _biased(scores: Array, distance: Array, spec: AttentionSpec, heads: HeadTerms) -> Array:
+    """`scores` [T, K, G, S] with soft cap and biases; `distance` [T, S] is query position minus key position."""
     if spec.softcap:
         scores = spec.softcap * jnp.tanh(scores / spec.softcap)
-    return scores if slopes is None else scores - slopes[..., None] * distance[:, None, None, :]
+    if heads.slopes is not None:
+        scores = scores - heads.slopes[..., None] * distance[:, None, None, :]
+    if heads.relative is None:
+        return scores
+    furthest = heads.relative.shape[-1] // 2
+    bias = heads.relative[..., jnp.clip(distance, -furthest, furthest) + furthest]  # [K, G, T, S]
+    return scores + jnp.moveaxis(bias, 2, 0)
 
 
-def _in_window(distance: Array, spec: AttentionSpec) -> Array:
-    return (distance >= 0) & (distance < spec.window) if spec.window else distance >= 0
+def _visible(key: Array, position: Array, seen: Array, spec: AttentionSpec) -> Array:
+    """bool [T, S], for `key` [S]; position and how many keys are seen [T]."""
+    visible = key < seen[:, None]
+    return visible & (position[:, None] - key < spec.window) if spec.window else visible
 
 
 def _absorb(running: Running, scores: Array, visible: Array, weigh: str, values: Array) -> Running:
@@ -73,9 +97,9 @@ def _like(mask: Array, array: Array) -> Array:
     return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
-def _key_blocks(position: Array, real: Array, spec: AttentionSpec) -> tuple[Array, Array]:
-    """First and one past the last key block that any of the `real` queries at `position` sees."""
-    end = jnp.max(jnp.where(real, position + 1, 0))
+def _key_blocks(position: Array, seen: Array, real: Array, spec: AttentionSpec) -> tuple[Array, Array]:
+    """First and one past the last key block that any of the `real` queries sees."""
+    end = jnp.max(jnp.where(real, seen, 0))
     if not spec.window:
         return jnp.zeros_like(end), (end + KEY_BLOCK - 1) // KEY_BLOCK
     begin = jnp.maximum(jnp.min(jnp.where(real, position, end)) + 1 - spec.window, 0)
@@ -98,27 +122,28 @@ def _decode(
     """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
     page_size = keys.shape[1]
     width = KEY_BLOCK // page_size  # pages of a block
+    position, seen = batch.position, batch.keys
 
     few_heads = q.shape[1] <= FEW_HEADS
     wide = _block_diagonal(q) if few_heads else q
 
     def body(i: Array, running: Running) -> Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
-        k = keys[pages].reshape(q.shape[0], KEY_BLOCK, *keys.shape[2:])  # [R, S, K, D]
-        v = values[pages].reshape(k.shape)
+        k = floats(keys[pages]).reshape(q.shape[0], KEY_BLOCK, *keys.shape[2:])  # [R, S, K, D]
+        v = floats(values[pages]).reshape(k.shape)
         if few_heads:
             flat = k.astype(jnp.float32).reshape(*k.shape[:2], -1)  # [R, S, K·D]
             scores = jnp.einsum("rhc,rsc->rhs", wide, flat).reshape(*q.shape[:3], KEY_BLOCK)
         else:
             scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
-        distance = batch.position[:, None] - (i * KEY_BLOCK + jnp.arange(KEY_BLOCK))  # [R, S]
-        visible = _in_window(distance, spec)
+        key = i * KEY_BLOCK + jnp.arange(KEY_BLOCK)
+        visible = _visible(key, position, seen, spec)  # [R, S]
         v = jnp.where(visible[:, :, None, None], v, 0)
-        scores = _biased(scores, distance, spec, heads.slopes)
+        scores = _biased(scores, position[:, None] - key, spec, heads)
         return _absorb(running, scores, visible[:, None, None, :], "rkgs,rskd->rkgd", v)
 
     real = jnp.arange(q.shape[0]) < batch.tokens
-    begin, end = _key_blocks(batch.position, real, spec)
+    begin, end = _key_blocks(position, seen, real, spec)
     return _finish(jax.lax.fori_loop(begin, end, body, _start(q, heads.sinks)))
 
 
@@ -134,12 +159,13 @@ def _ragged(
         queries = jax.lax.dynamic_slice_in_dim(q, first, block)  # [block, K, G, D]
         row = jax.lax.dynamic_slice_in_dim(batch.row, first, block)
         position = jax.lax.dynamic_slice_in_dim(batch.position, first, block)
+        seen = jax.lax.dynamic_slice_in_dim(batch.keys, first, block)
         real = first + jnp.arange(block) < batch.tokens
 
         def one_row(r: Array, running: Running) -> Running:
             mine = (row == r) & real  # [block]
-            begin, end = _key_blocks(position, mine, spec)
-            absorb = partial(_absorb_block, queries, keys, values, batch.tables[r], position, mine, spec, heads)
+            begin, end = _key_blocks(position, seen, mine, spec)
+            absorb = partial(_absorb_block, queries, keys, values, batch.tables[r], position, seen, mine, spec, heads)
             after = jax.lax.fori_loop(begin, end, absorb, running)
             return jax.tree.map(lambda new, old: jnp.where(_like(mine, new), new, old), after, running)
 
@@ -156,6 +182,7 @@ def _absorb_block(
     values: Array,
     table: Array,
     position: Array,
+    seen: Array,
     mine: Array,
     spec: AttentionSpec,
     heads: HeadTerms,
@@ -165,11 +192,11 @@ def _absorb_block(
     """Key block `j` of the sequence with page `table` [W], for those `queries` [block, K, G, D] that are `mine`."""
     width = KEY_BLOCK // keys.shape[1]
     pages = jax.lax.dynamic_slice_in_dim(table, j * width, width)
-    k = keys[pages].reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
-    v = values[pages].reshape(k.shape)
+    k = floats(keys[pages]).reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
+    v = floats(values[pages]).reshape(k.shape)
     scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
-    distance = position[:, None] - (j * KEY_BLOCK + jnp.arange(KEY_BLOCK))  # [block, S]
-    visible = mine[:, None] & _in_window(distance, spec)
+    key = j * KEY_BLOCK + jnp.arange(KEY_BLOCK)
+    visible = mine[:, None] & _visible(key, position, seen, spec)  # [block, S]
     v = jnp.where(visible.any(0)[:, None, None], v, 0)
-    scores = _biased(scores, distance, spec, heads.slopes)
+    scores = _biased(scores, position[:, None] - key, spec, heads)
     return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)

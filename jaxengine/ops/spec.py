@@ -11,9 +11,9 @@ class AttentionSpec:
     window: key j is visible to query i iff 0 <= i - j < window; 0 is no window.
     softcap: c > 0 turns a scaled score s into c·tanh(s/c) (Gemma 2); 0 is none.
 
-    The order is scale, soft cap, ALiBi, mask, softmax. ALiBi (Press et al. 2021, arXiv 2108.12409) adds slope·(j - i);
-    a sink (Xiao et al. 2023, arXiv 2309.17453, learned as in gpt-oss) is one more logit per head that takes weight and
-    has no value.
+    The order is scale, soft cap, biases, mask, softmax. ALiBi (Press et al. 2021, arXiv 2108.12409) adds slope·(j - i),
+    relative positions (Raffel et al. 2019, arXiv 1910.10683) a learned number for j - i; a sink (Xiao et al. 2023,
+    arXiv 2309.17453, learned as in gpt-oss) is one more logit per head that takes weight and has no value.
     """
 
     scale: float | None = None

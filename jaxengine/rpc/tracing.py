@@ -36,14 +36,15 @@ class Span:
             for name, value in attributes.items():
                 self._recording.set_attribute(name, value[:MAX_ATTRIBUTE] if isinstance(value, str) else value)
 
-    def end(self, error: str = "") -> None:
+    def end(self, error: str = "", *, ago: float = 0.0) -> None:
+        """It ended `ago` seconds before now, with `error` unless that is empty."""
         if self._recording is None:
             return
         if error:
             from opentelemetry.trace import StatusCode
 
             self._recording.set_status(StatusCode.ERROR, error[:MAX_ATTRIBUTE])
-        self._recording.end()
+        self._recording.end(time.time_ns() - int(ago * 1e9))
 
 
 class Tracing:
@@ -70,8 +71,11 @@ class Tracing:
         provider.add_span_processor(BatchSpanProcessor(exporter, export_timeout_millis=EXPORT_MILLISECONDS))
         return cls(provider)
 
-    def start(self, name: str, traceparent: str = "", *, ago: float = 0.0, server: bool = True) -> Span:
-        """A span that began `ago` seconds before now, under `traceparent` where that is valid."""
+    def start(self, name: str, traceparent: str = "", *, ago: float = 0.0, inner: bool = False) -> Span:
+        """A span that began `ago` seconds before now, under `traceparent` where that is valid.
+
+        It answers a call from outside the process, unless it is an `inner` one.
+        """
         parent = valid_traceparent(traceparent)
         if self._tracer is None:
             return Span(parent)
@@ -79,10 +83,16 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         context = TraceContextTextMapPropagator().extract({"traceparent": parent} if parent else {})
-        kind = SpanKind.SERVER if server else SpanKind.INTERNAL
+        kind = SpanKind.INTERNAL if inner else SpanKind.SERVER
         span = self._tracer.start_span(name, context=context, kind=kind, start_time=time.time_ns() - int(ago * 1e9))
         place = span.get_span_context()
         return Span(f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}", span)
+
+    def past(self, name: str, traceparent: str, began: float, ended: float) -> None:
+        """An inner span that is over, by two times of `time.perf_counter`."""
+        if self._tracer is not None:
+            now = time.perf_counter()
+            self.start(name, traceparent, ago=now - began, inner=True).end(ago=now - ended)
 
     def close(self) -> None:
         """Send what is queued, for a while."""

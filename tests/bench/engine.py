@@ -12,6 +12,7 @@ import torch
 
 from convert.cache import cache_root
 from convert.source import open_model
+from jaxengine.assembly import load_engine
 from jaxengine.compile_cache import enable_compile_cache
 from jaxengine.engine import Engine
 from jaxengine.options import EngineOptions
@@ -29,7 +30,7 @@ def measure(batches: tuple[int, ...], rounds: int, new_tokens: int) -> list[list
     enable_compile_cache(cache_root() / "compiled")
     torch.set_num_threads(os.cpu_count() or 1)
     model = open_model(None)
-    engine = Engine.load(model, EngineOptions(dtype="float32", prefix_cache=False, max_batch_size=max(batches)))
+    engine = load_engine(model, EngineOptions(dtype="float32", prefix_cache=False, max_batch_size=max(batches)))
     engine.finish_compiling()
     reference = twin(model.source)
     contenders: list[tuple[Callable[..., None], Any]] = [(_ours, engine), (_theirs, reference)]

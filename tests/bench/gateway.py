@@ -3,6 +3,8 @@
 The gateway's process time comes from /proc, so what the client and the mock engine burn on the same cores does not
 count. On /v1 tokens that come faster than they can be sent share an event, so tokens are what is counted; the events
 stand beside them. Added latency is the time between two events of a lone stream beyond the engine's own step.
+Tokens by the clock show what a second HTTP process (`--api-workers 2`) brings where there are cores for it, the client
+and the mock engine.
 """
 
 import asyncio
@@ -16,10 +18,12 @@ from statistics import median, quantiles
 import httpx
 
 from tests.processes import Launcher, running_launcher
+from tests.servers import arguments, children
 from tests.tiny import tokenizer
 
-COLUMNS = ("gateway, mock engine", "tokens/s per core", "events/s per core", "added ms/token p50", "p99")
+COLUMNS = ("gateway, mock engine", "tokens/s per core", "events/s per core", "tokens/s", "added ms/token p50", "p99")
 STREAMS, TOKENS = 32, 400
+WORKERS = (1, 2)
 LONE_TOKENS, STEP_SECONDS = 200, 0.01
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -33,26 +37,36 @@ def measure(rounds: int) -> list[list[str]]:
 async def _measure(directory: Path, rounds: int) -> list[list[str]]:
     script = ("--script", *map(str, tokenizer().encode("hello", add_special_tokens=False)))  # a character a token
     rows = []
-    for route, body in ROUTES.items():
-        with running_launcher(directory, "--max-concurrent-requests", str(STREAMS), mock=script) as launcher:
+    for (route, body), workers in itertools.product(ROUTES.items(), WORKERS):
+        flags = (f"--api-workers={workers}", f"--max-concurrent-requests={STREAMS}")
+        with running_launcher(directory, *flags, mock=script) as launcher:
             launcher.wait_for(200)
             rates = [await _saturate(launcher, route, body) for _ in range(rounds)]
-        with running_launcher(directory, mock=("--step-seconds", str(STEP_SECONDS), *script)) as launcher:
+        with running_launcher(directory, *flags, mock=("--step-seconds", str(STEP_SECONDS), *script)) as launcher:
             launcher.wait_for(200)
             gaps = [gap for _ in range(rounds) for gap in await _gaps(launcher, route, body)]
-        tokens, events = (median(rate) for rate in zip(*rates, strict=True))
-        p99 = quantiles(gaps, n=100)[98]
-        rows.append([route, f"{tokens:,.0f}", f"{events:,.0f}", f"{median(gaps) * 1e3:.2f}", f"{p99 * 1e3:.2f}"])
+        medians = [f"{median(rate):,.0f}" for rate in zip(*rates, strict=True)]
+        added = (median(gaps), quantiles(gaps, n=100)[98])
+        name = f"{route}, {workers} HTTP process{'es' if workers > 1 else ''}"
+        rows.append([name, *medians, *(f"{seconds * 1e3:.2f}" for seconds in added)])
     return rows
 
 
-async def _saturate(launcher: Launcher, route: str, body: dict[str, object]) -> tuple[float, float]:
-    """Tokens and events per second of CPU time while every stream runs as fast as it can."""
+async def _saturate(launcher: Launcher, route: str, body: dict[str, object]) -> tuple[float, float, float]:
+    """Tokens and events per second of CPU time, and tokens per second, while every stream runs as fast as it can."""
     async with httpx.AsyncClient(base_url=launcher.url, timeout=120) as client:
-        began = _cpu_seconds(launcher.process.pid)
+        processes, began = _gateway(launcher), time.perf_counter()
+        before = sum(map(_cpu_seconds, processes))
         events = await asyncio.gather(*(_count(client, route, body, TOKENS) for _ in range(STREAMS)))
-        spent = _cpu_seconds(launcher.process.pid) - began
-    return STREAMS * TOKENS / spent, sum(events) / spent
+        spent = sum(map(_cpu_seconds, processes)) - before
+    tokens = STREAMS * TOKENS
+    return tokens / spent, sum(events) / spent, tokens / (time.perf_counter() - began)
+
+
+def _gateway(launcher: Launcher) -> list[int]:
+    """The HTTP processes."""
+    pid = launcher.process.pid
+    return [pid, *(child for child in children(pid) if "gateway.worker" in arguments(child))]
 
 
 async def _count(client: httpx.AsyncClient, route: str, body: dict[str, object], tokens: int) -> int:

@@ -18,6 +18,22 @@ GOLDEN = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["r
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TEXT = GOLDEN["text"]
 KEY = "a-key"
+# What LangChain's suite says of the tests that ask for what is not served here.
+LEFT_OUT = {
+    "Skipped: Model override not supported.",
+    "Skipped: Test requires tool calling.",
+    "Skipped: Test requires tool calling support.",
+    "Skipped: Test requires tool choice.",
+    "Skipped: Test requires structured output.",
+    "Skipped: Test requires json mode support.",
+    "Skipped: Model does not support PDF inputs.",
+    "Skipped: Model does not support audio inputs.",
+    "Skipped: Model does not support image message.",
+    "Skipped: Model does not support image tool message.",
+    "Skipped: Model does not support PDF tool message.",
+    "Skipped: Model does not explicitly support Anthropic inputs.",
+    "Skipped: VCR not set up.",  # it measures the replay of recorded answers
+}
 
 
 @pytest.fixture
@@ -104,8 +120,42 @@ def test_langchain_openai(job: dict[str, Any]) -> None:
     }
 
 
+def test_langchains_own_suite_for_chat_models(job: dict[str, Any]) -> None:
+    seen = run_script("modern", "langchain_suite", **job, model=MODEL)
+    left_out = {name: reason for name, reason in seen.items() if reason != "passed"}
+    assert set(left_out.values()) == LEFT_OUT, left_out
+    assert len(seen) - len(left_out) == 17
+
+
+def test_langchain_huggingface(job: dict[str, Any]) -> None:
+    assert run_script("classic", "langchain_endpoint", **job, stop=" Paris") == {
+        "text": TEXT,
+        "stream": TEXT + "<|im_end|>",  # as huggingface_hub, which is inside, passes it on
+        "async_text": TEXT,
+        "async_stream": TEXT + "<|im_end|>",
+        "stop": "The capital of France is",
+        "stop_stream": "The capital of France is",
+    }
+
+
 def test_langchain_community(job: dict[str, Any]) -> None:
     assert run_script("classic", "langchain_tgi", **job) == {"text": TEXT, "stream": TEXT}
+
+
+def test_litellm(job: dict[str, Any]) -> None:
+    seen = run_script("litellm", "litellm_client", **job, model=MODEL)
+    assert seen.pop("too_long") == {"class": "ContextWindowExceededError", "status": 400}
+    assert seen.pop("wrong_value") == {"class": "BadRequestError", "status": 400}
+    assert seen.pop("unknown_model") == {"class": "NotFoundError", "status": 404}
+    tokens = len(GOLDEN["greedy_ids"])
+    chat = {"chat": TEXT, "finish_reason": "stop", "usage": tokens, "logprobs": tokens - 1}
+    either = {**chat, "stream": TEXT, "stream_usage": tokens}
+    assert seen == {"openai": either, "hosted_vllm": either, "completion": TEXT}
+
+
+def test_lm_eval_chat(smollm2: Server) -> None:
+    rows = [{"question": GOLDEN["user"], "answer": TEXT}]
+    assert run_script("lm_eval", "lm_eval_client", url=smollm2.url, kind="chat", rows=rows) == [[[TEXT]]]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

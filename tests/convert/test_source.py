@@ -13,7 +13,7 @@ import pytest
 
 from convert.errors import CheckpointError
 from convert.source import open_model
-from jaxengine.model.spec import parameter_table
+from jaxengine.model.parameters import parameter_table
 from tests.convert.tiny_gguf import write_tiny_gguf
 
 OPEN = """

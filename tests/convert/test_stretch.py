@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convert.composition import Restated
 from convert.errors import USAGE, CheckpointError
 from convert.source import open_model
-from convert.stretch import StretchedSource, stretch
-from jaxengine.model.spec import LayerKind, ParameterSource
+from convert.stretch import stretch
+from jaxengine.model.parameters import ParameterSource
+from jaxengine.model.spec import LayerKind
 from tests.tiny import write_tiny
 
 
@@ -42,7 +44,7 @@ def test_arrays_are_the_sources(tmp_path: Path) -> None:
 
 def test_a_model_without_rotary_positions_is_refused(tmp_path: Path) -> None:
     source = opened(tmp_path, "llama")
-    learned = StretchedSource(source, replace(source.spec, kinds=(LayerKind(rope=None),)))
+    learned = Restated(source, replace(source.spec, kinds=(LayerKind(rope=None),)))
     with pytest.raises(CheckpointError, match="not rotary") as refused:
         stretch(learned, "linear", 2.0)
     assert refused.value.exit_code == USAGE

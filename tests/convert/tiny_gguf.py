@@ -1,18 +1,55 @@
-"""A tiny checkpoint as llama.cpp would convert it: renamed, with the rows of q and k in rotary pairs."""
+"""A tiny checkpoint as llama.cpp would convert it: renamed, its metadata translated, some tensors laid out anew.
+
+Names are those of the `gguf` library, which llama.cpp's converter asks too; what it does to tensors besides is written
+out here.
+"""
 
 import json
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import transformers
 from safetensors.numpy import load_file
 
-from convert.config import Config
-from convert.formats.gguf_llama import NAMES
 from tests.tiny import tokenizer
 
 F32 = gguf.GGMLQuantizationType.F32
+ARCHITECTURES = {
+    "baichuan": "baichuan",
+    "bloom": "bloom",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+    "dbrx": "dbrx",
+    "falcon": "falcon",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "gpt2": "gpt2",
+    "gpt_bigcode": "starcoder",
+    "gpt_neox": "gptneox",
+    "granite": "granite",
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "mpt": "mpt",
+    "olmo2": "olmo2",
+    "phi": "phi2",
+    "phi3": "phi3",
+    "phimoe": "phimoe",
+    "qwen2": "qwen2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
+}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "baichuan")  # whose rows of q and k are put in rotary pairs
+Named = Iterator[tuple[str, np.ndarray]]
 
 
 def write_tiny_gguf(
@@ -24,15 +61,18 @@ def write_tiny_gguf(
     extra: dict[str, np.ndarray] | None = None,
 ) -> Path:
     """Matrices are stored as `kind`, vectors as F32; `metadata` and `extra` add to or replace keys and tensors."""
-    config = Config.load(checkpoint / "config.json")
-    writer = gguf.GGUFWriter(path, "llama")
-    heads, kv_heads = config.integer("num_attention_heads"), config.integer("num_key_value_heads", 4)
-    _write_metadata(writer, config, {**tokenizer_metadata(), **(metadata or {})})
-    for name, values in load_file(checkpoint / "model.safetensors").items():
-        owner = name.rsplit(".", 2)[-2]
-        count = {"q_proj": heads, "k_proj": kv_heads}.get(owner)
-        stored = values if count is None else _paired(values, count)
-        _add(writer, _llama_cpp_name(name), stored, kind if values.ndim == 2 else F32)
+    config = _config(checkpoint)
+    architecture = ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, architecture)
+    own = {f"{architecture}.{key}": value for key, value in _metadata(config).items() if value is not None}
+    _write_metadata(writer, {**own, **tokenizer_metadata(), **(metadata or {})})
+    names = _names(architecture)
+    for name, values in _stored(load_file(checkpoint / "model.safetensors"), config):
+        stem, suffix = re.fullmatch(r"(.*?)(\.weight|\.bias|)", name).groups()
+        stem = re.sub(r"^transformer\.(?=h\.|word_|ln_f)", "", stem) if architecture == "bloom" else stem
+        known = names.get_name(stem)
+        assert known is not None, f"{architecture} has no name for {name}"
+        _add(writer, known + (suffix or ".weight"), values, kind if values.ndim > 1 and "norm" not in stem else F32)
     for name, values in (extra or {}).items():
         _add(writer, name, values, F32)
     writer.write_header_to_file()
@@ -42,17 +82,143 @@ def write_tiny_gguf(
     return path
 
 
+def _config(checkpoint: Path) -> dict[str, Any]:
+    raw = json.loads((checkpoint / "config.json").read_text())
+    if raw["model_type"] == "baichuan":
+        return raw
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    return {**config.to_dict(), **{key: getattr(config, key) for key in config.attribute_map if hasattr(config, key)}}
+
+
+def _names(architecture: str) -> gguf.TensorNameMap:
+    kind = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return gguf.get_tensor_name_map(kind, 8)
+
+
+def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    attention, ffn = config.get("attn_config") or {}, config.get("ffn_config") or {}
+    if config["model_type"] in ("mpt", "dbrx"):
+        attention, ffn = (value if isinstance(value, dict) else value.to_dict() for value in (attention, ffn))
+    inner = config.get("intermediate_size") or config.get("n_inner") or ffn.get("ffn_hidden_size") or 4 * hidden
+    positions = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "seq_length")
+    dim = config.get("head_dim") or hidden // heads
+    return {
+        "block_count": config["num_hidden_layers"],
+        "context_length": next((config[key] for key in positions if config.get(key)), 2048),
+        "embedding_length": hidden,
+        "feed_forward_length": 4 * hidden if config["model_type"] == "falcon" else inner,
+        "attention.head_count": heads,
+        "attention.head_count_kv": _kv_heads(config, attention, heads),
+        "attention.key_length": config.get("head_dim"),
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
+        "attention.layer_norm_epsilon": next(
+            (config[key] for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon") if key in config), 1e-5
+        ),
+        "attention.sliding_window": config.get("sliding_window"),
+        "attention.sliding_window_pattern": config.get("sliding_window_pattern"),
+        "attention.clamp_kqv": attention.get("clip_qkv"),
+        "attention.max_alibi_bias": float(attention["alibi_bias_max"]) if "alibi_bias_max" in attention else None,
+        "use_parallel_residual": config.get("use_parallel_residual"),
+        "expert_count": config.get("num_local_experts") or config.get("num_experts") or ffn.get("moe_num_experts"),
+        "expert_used_count": config.get("num_experts_per_tok") or ffn.get("moe_top_k"),
+        "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size"),
+        "attn_logit_softcapping": config.get("attn_logit_softcapping"),
+        "final_logit_softcapping": config.get("final_logit_softcapping"),
+        "logit_scale": config.get("logits_scaling") or config.get("logit_scale"),
+        "embedding_scale": config.get("embedding_multiplier"),
+        "residual_scale": config.get("residual_multiplier"),
+        "attention.scale": config.get("attention_multiplier"),
+        **_rope(config, dim),
+    }
+
+
+def _kv_heads(config: dict[str, Any], attention: dict[str, Any], heads: int) -> int:
+    if config["model_type"] == "gpt_bigcode" or (config["model_type"] == "falcon" and config["multi_query"]):
+        new = config.get("new_decoder_architecture")
+        return config["num_kv_heads"] if new else 1
+    return attention.get("kv_n_heads") or config.get("num_key_value_heads") or heads
+
+
+def _rope(config: dict[str, Any], dim: int) -> dict[str, Any]:
+    given = config.get("rope_parameters") or {}
+    rope = given.get("full_attention", given)
+    if not rope:
+        return {}
+    part = rope.get("partial_rotary_factor", 1.0)
+    written = {
+        "rope.freq_base": float(rope.get("rope_theta", 10000.0)),
+        "rope.dimension_count": int(dim * part),
+        "rope.freq_base_swa": (given.get("sliding_attention") or {}).get("rope_theta"),
+    }
+    if rope["rope_type"] == "linear":
+        written |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
+    if rope["rope_type"] == "longrope":
+        original = config["original_max_position_embeddings"]
+        factor = config["max_position_embeddings"] / original
+        written |= {
+            "rope.scaling.type": "longrope",
+            "rope.scaling.original_context_length": original,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(factor) / math.log(original)),
+        }
+    return written
+
+
+def longrope_factors(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The two tensors that longrope adds to a file."""
+    rope = _config(checkpoint)["rope_parameters"]
+    return {f"rope_factors_{each}.weight": np.array(rope[f"{each}_factor"], np.float32) for each in ("long", "short")}
+
+
+def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
+    """Names that the library knows, and what is stored under them."""
+    family, heads = config["model_type"], config["num_attention_heads"]
+    groups: dict[str, list[np.ndarray]] = {}
+    for name, values in sorted(tensors.items(), key=_number):
+        if re.search(r"\.(experts|norms)\.\d+", name):
+            groups.setdefault(re.sub(r"(\.experts)\.\d+|\.norms\.\d+", r"\1", name), []).append(values)
+        elif "W_pack" in name:
+            q, k, v = np.split(values, 3)
+            layer = name.partition("self_attn")[0]
+            yield from (
+                (f"{layer}self_attn.{x}_proj.weight", _paired(y, heads) if x != "v" else y)
+                for x, y in (("q", q), ("k", k), ("v", v))
+            )
+        else:
+            yield name, _changed(family, name, values, config, heads)
+    for name, stack in groups.items():
+        yield name, np.stack(stack)
+
+
+def _number(item: tuple[str, Any]) -> tuple[str, int]:
+    """Tensors in the order of their experts and heads."""
+    found = re.search(r"\.(?:experts|norms)\.(\d+)", item[0])
+    return (re.sub(r"\.\d+(?=\.(w\d|\w+_proj|weight))", "", item[0]), int(found[1])) if found else (item[0], 0)
+
+
+def _changed(family: str, name: str, values: np.ndarray, config: dict[str, Any], heads: int) -> np.ndarray:
+    if family.startswith("gemma") and name.endswith("norm.weight"):
+        return values + 1
+    if family in PAIRED and (found := re.search(r"\.([qk])_proj\.", name)):
+        return _paired(values, heads if found[1] == "q" else config.get("num_key_value_heads") or heads)
+    if family == "gpt2" and values.ndim == 2 and ".h." in name:
+        return np.ascontiguousarray(values.T)
+    if "query_key_value" in name:
+        groups = _kv_heads(config, {}, heads) if family == "falcon" else heads
+        each = values.reshape(groups, heads // groups + 2, -1, *values.shape[1:])
+        split = (each[:, :-2], each[:, -2], each[:, -1])
+        return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in split])
+    if ".experts.mlp." in name:  # DBRX, whose way down is stored as the way up
+        each = values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[1])
+        return np.ascontiguousarray(each.swapaxes(1, 2)) if name.endswith("w2") else each
+    return values
+
+
 def _paired(values: np.ndarray, heads: int) -> np.ndarray:
     """Row i of a head's first half is followed by row i of its second half."""
     halves = values.reshape(heads, 2, -1, *values.shape[1:])
     return np.ascontiguousarray(np.swapaxes(halves, 1, 2)).reshape(values.shape)
-
-
-def _llama_cpp_name(name: str) -> str:
-    stem, suffix = name.rsplit(".", 1)
-    layer, _, owner = stem.removeprefix("model.layers.").partition(".")
-    table = {ours: theirs for theirs, ours in NAMES.items()}
-    return f"{table[stem]}.{suffix}" if stem in table else f"blk.{layer}.{table[owner]}.{suffix}"
 
 
 def _add(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType) -> None:
@@ -62,24 +228,7 @@ def _add(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: gguf.GGML
         writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), kind), raw_dtype=kind)
 
 
-def _write_metadata(writer: gguf.GGUFWriter, config: Config, more: dict[str, Any]) -> None:
-    rope = config.section("rope_parameters")
-    assert rope is not None
-    heads = config.integer("num_attention_heads")
-    dim = config.integer("head_dim", config.integer("hidden_size") // heads)
-    values = {
-        "llama.block_count": config.integer("num_hidden_layers"),
-        "llama.context_length": config.integer("max_position_embeddings"),
-        "llama.embedding_length": config.integer("hidden_size"),
-        "llama.feed_forward_length": config.integer("intermediate_size"),
-        "llama.attention.head_count": heads,
-        "llama.attention.head_count_kv": config.integer("num_key_value_heads", heads),
-        "llama.attention.key_length": dim,
-        "llama.attention.layer_norm_rms_epsilon": config.number("rms_norm_eps"),
-        "llama.rope.dimension_count": dim,
-        "llama.rope.freq_base": rope.number("rope_theta"),
-        **more,
-    }
+def _write_metadata(writer: gguf.GGUFWriter, values: dict[str, Any]) -> None:
     for key, value in values.items():
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(key, value)

@@ -1,10 +1,11 @@
-"""A decoder and its head without an engine: one compiled prefill and one compiled decode step over a tiny paged cache.
+"""A model without an engine: one compiled prefill and one compiled decode step over a tiny paged cache; one step more
+for an encoder.
 
 An engine compiles samplers and buckets that say nothing about a family; this is what is left when they are taken away.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,15 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxengine.cache import layer_cache
 from jaxengine.loading import load_parameters
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
-from jaxengine.model.spec import ParameterSource
-from jaxengine.ops import AttentionBatch, paged_attention
+from jaxengine.model.encoder import Encoder
+from jaxengine.model.parameters import ParameterSource
+from jaxengine.ops import AttentionBatch, Ops
 from jaxengine.sharding import make_mesh
 
 PAGE, WIDTH = 16, 8  # the reference back end reads keys in blocks of 128
-TOKENS = 48  # of the prefill step
+TOKENS = 64  # of a step of several, in whole blocks of 32
 
 
 @dataclass
@@ -29,16 +32,24 @@ class Forward:
 
     source: ParameterSource
     rooms: int = 2
+    quantize: str | None = None
     step: Any = field(init=False)
 
     def __post_init__(self) -> None:
         mesh, spec = make_mesh(), self.source.spec
-        parameters: dict[str, Any] = load_parameters(self.source, mesh, "float32", "cpu", lambda *_: None)
-        decoder = Decoder(spec, parameters, "cpu", functools.partial(paged_attention, "reference", mesh))
+        parameters: dict[str, Any] = load_parameters(
+            self.source, mesh, "float32", "cpu", lambda *_: None, self.quantize
+        )
+        ops = Ops("reference", mesh)
+        decoder = Decoder(spec, parameters, "cpu", ops)
+        if spec.encoder:
+            self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, "cpu", ops)))
         graph, state = nnx.split((decoder, Head(spec, parameters.get, "cpu")))
         self.step = functools.partial(_step, graph, state)
-        shape = (1 + self.rooms * WIDTH, PAGE, spec.num_kv_heads, spec.head_dim)
-        self.caches = [(jnp.zeros(shape), jnp.zeros(shape)) for _ in range(spec.num_layers)]
+        arrays = layer_cache(spec, 1 + self.rooms * WIDTH, PAGE, "float32")
+        self.page_size = WIDTH * PAGE if spec.state_space else PAGE  # a page of states is a whole sequence
+        self.caches = [tuple(jnp.zeros(shape) for shape, _, _ in arrays) for _ in range(spec.num_layers)]
+        self.sources: dict[int, int] = {}  # tokens that the encoder has read, by room
         self.tables = 1 + np.arange(self.rooms * WIDTH, dtype=np.int32).reshape(self.rooms, WIDTH)
 
     def share(self, source: int, target: int, pages: int) -> None:
@@ -53,24 +64,49 @@ class Forward:
         """Logits [vocab] after `token`."""
         return self._run(room, [token], position, prompt_length, 1, ragged=False)[0]
 
+    def encode(self, room: int, ids: list[int]) -> None:
+        """Let the encoder read `ids`: they take whole pages from the front of the room, which now begins behind."""
+        batch = _batch(self.tables[room], len(ids), 0, 0, TOKENS, PAGE, ragged=True)
+        self.caches = self.encoder(_padded(ids, TOKENS), self.caches, replace(batch, seen=batch.row * 0 + len(ids)))
+        self.sources[room] = len(ids)
+
     def _run(
         self, room: int, ids: list[int], start: int, prompt_length: int, tokens: int, *, ragged: bool
     ) -> np.ndarray:
-        real = np.arange(tokens) < len(ids)
-        position = np.where(real, start + np.arange(tokens), 0)
-        batch = AttentionBatch(
-            position=jnp.asarray(position, jnp.int32),
-            prompt_length=jnp.where(real, prompt_length, 0).astype(jnp.int32),
-            row=jnp.where(real, 0, 1).astype(jnp.int32),
-            page=jnp.where(real, self.tables[room][position // PAGE], 0).astype(jnp.int32),
-            offset=jnp.asarray(position % PAGE, jnp.int32),
-            tables=jnp.asarray(self.tables[room : room + 1]),
-            tokens=jnp.int32(len(ids)),
-            ragged=ragged,
-        )
-        padded = jnp.asarray(np.pad(ids, (0, tokens - len(ids))), jnp.int32)
-        logits, self.caches = self.step(padded, self.caches, batch)
+        table, source = self.tables[room], self.sources.get(room, 0)
+        table = np.roll(table, -source // PAGE)
+        batch = _batch(table, len(ids), start, prompt_length, tokens, self.page_size, ragged=ragged)
+        if source:
+            tables = jnp.asarray(self.tables[room : room + 1])
+            batch = replace(batch, source=replace(batch, tables=tables, seen=batch.row * 0 + source))
+        logits, self.caches = self.step(_padded(ids, tokens), self.caches, batch)
         return np.asarray(logits)[: len(ids)]
+
+
+def _batch(
+    table: np.ndarray, count: int, start: int, prompt_length: int, tokens: int, page_size: int, *, ragged: bool
+) -> AttentionBatch:
+    real = np.arange(tokens) < count
+    position = np.where(real, start + np.arange(tokens), 0)
+    return AttentionBatch(
+        position=jnp.asarray(position, jnp.int32),
+        prompt_length=jnp.where(real, prompt_length, 0).astype(jnp.int32),
+        row=jnp.where(real, 0, 1).astype(jnp.int32),
+        page=jnp.where(real, table[position // page_size], 0).astype(jnp.int32),
+        offset=jnp.asarray(position % page_size, jnp.int32),
+        tables=jnp.asarray(table[None]),
+        tokens=jnp.int32(count),
+        ragged=ragged,
+    )
+
+
+def _padded(ids: list[int], tokens: int) -> jax.Array:
+    return jnp.asarray(np.pad(ids, (0, tokens - len(ids))), jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _encode(graph: Any, state: Any, ids: jax.Array, caches: Any, batch: AttentionBatch) -> Any:
+    return nnx.merge(graph, state)(ids, caches, batch)
 
 
 @functools.partial(jax.jit, static_argnums=0)

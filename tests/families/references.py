@@ -31,7 +31,7 @@ def zoo_logits(directory: Path, ids: list[int]) -> np.ndarray:
 def _model(directory: Path) -> Any:
     if directory.name == SANTACODER:
         return redraw(santacoder_model(), seed=4)
-    attention = "sdpa" if directory.name.startswith("falcon") else "eager"
+    attention = "sdpa" if directory.name == "falcon_rw" else "eager"
     return transformers.AutoModelForCausalLM.from_pretrained(
         directory, attn_implementation=attention, dtype=torch.float32
     ).eval()

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from jaxengine.model.parameters import parameter_table
 from jaxengine.model.spec import (
     Activation,
     Attention,
@@ -21,7 +22,6 @@ from jaxengine.model.spec import (
     QKNorm,
     Rope,
     Routing,
-    parameter_table,
 )
 from tests.families import numpy_decoder
 from tests.families.forward import Forward

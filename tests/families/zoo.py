@@ -113,6 +113,13 @@ ZOO |= {
     "qwen3_moe": _like_llama("qwen3_moe", num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=3)
     | {"moe_intermediate_size": 32, "mlp_only_layers": [1], "norm_topk_prob": True},
 }
+STATE_SPACE = {**IDS, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8}
+ZOO |= {
+    "mamba": {"model_type": "mamba", **STATE_SPACE, "time_step_rank": 6},
+    "mamba_biased": {"model_type": "mamba", **STATE_SPACE, "expand": 3, "conv_kernel": 3, "tie_word_embeddings": False}
+    | {"use_bias": True, "use_conv_bias": False},
+    "falcon_mamba": {"model_type": "falcon_mamba", **STATE_SPACE, "time_step_rank": 6, "mixer_rms_eps": 1e-3},
+}
 BAICHUAN: dict[str, dict[str, Any]] = {
     "baichuan_7b": {"max_position_embeddings": 128, "hidden_size": 64, "num_attention_heads": 4},
     "baichuan_13b": {"model_max_length": 128, "hidden_size": 48, "num_attention_heads": 6},

@@ -16,6 +16,7 @@ from gateway.app import create_app
 from gateway.metrics import Metrics
 from gateway.options import Options
 from gateway.state import Gateway
+from gateway.tally import Tally
 from gateway.text import Texts
 from tests.engine_mock import EOS, FakeEngine, MockOptions
 from tests.gateway.toys import TEMPLATE, byte_level, write_model
@@ -44,6 +45,7 @@ async def serve(
     script: list[int] | None = None,
     *,
     max_total_tokens: int = 64,
+    decoder_start_token_id: int | None = None,
     template: str | None = TEMPLATE,
     generation_config: dict[str, Any] | None = None,
     **options: Any,
@@ -52,12 +54,19 @@ async def serve(
     with tempfile.TemporaryDirectory() as directory:
         model_dir = write_model(Path(directory), template=template, **(generation_config or {}))
         chosen = HELLO if script is None else script
-        mock = MockOptions(model_dir=model_dir, max_total_tokens=max_total_tokens, script=tuple(chosen))
+        mock = MockOptions(
+            model_dir=model_dir,
+            max_total_tokens=max_total_tokens,
+            decoder_start_token_id=decoder_start_token_id,
+            script=tuple(chosen),
+        )
         engine = FakeEngine(mock)
         texts = Texts(1)
         assert engine.description is not None
         await texts.prepare(engine.description)
-        gateway = Gateway(Options(**options), engine, Admission(16, 10_000), Metrics(), texts)
+        chosen_options = Options(**options)
+        admission = Admission(16, 10_000, Tally(len(chosen_options.keys)))
+        gateway = Gateway(chosen_options, engine, admission, Metrics(), texts)
         app = create_app(gateway)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:

@@ -87,6 +87,7 @@ async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> Non
         method = await served.http.get("/generate")
         assert method.status_code == 405 and method.headers["allow"] == "POST"
         assert method.json()["error_type"] == "validation"
+        assert (await served.http.put("/ping")).headers["allow"] == "GET, POST"
 
 
 async def preflight(served: Served, origin: str) -> httpx.Response:

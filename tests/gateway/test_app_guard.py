@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import guard
+from gateway.front import HttpServer
 from gateway.guard import MAX_HEAD_BYTES, BodyGuard, TimedProtocol
-from gateway.launcher import HttpServer
 
 LIMIT = 1000
 

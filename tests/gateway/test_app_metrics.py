@@ -89,6 +89,14 @@ async def test_a_request_is_counted_once_whatever_its_route(path: str, body: dic
     assert found["textgen_time_to_first_token_seconds_count"] == 1
 
 
+async def test_the_time_between_tokens_is_each_sequences_own() -> None:
+    async with serve() as served:
+        await served.post("/v1/completions", prompt="lo", max_tokens=4, n=3)
+        found = await values(served)
+    assert found["textgen_time_to_first_token_seconds_count"] == 1
+    assert found["textgen_inter_token_seconds_count"] == 3 * 3
+
+
 @pytest.mark.parametrize(
     ("body", "unavailable", "cause"),
     [
@@ -133,4 +141,9 @@ def test_the_engine_is_in_one_state() -> None:
     for state in ("starting", "ready", "dead"):
         metrics.engine_state(state)
     states = [line for line in metrics.render().decode().splitlines() if line.startswith("textgen_engine_state{")]
-    assert states == ['textgen_engine_state{state="dead"} 1.0']
+    assert [line for line in states if not line.endswith(" 0.0")] == ['textgen_engine_state{state="dead"} 1.0']
+
+
+def test_pages_are_reported_before_the_first_step() -> None:
+    lines = ready_metrics().render().decode().splitlines()
+    assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 100.0'} <= {*lines}

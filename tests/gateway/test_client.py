@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine_client import EngineClient, EngineUnavailable, Inbox
+from gateway.engine import EngineUnavailable
+from gateway.engine_client import EngineClient
+from gateway.inbox import Inbox
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import CRASH, HANG, continuation
 from tests.processes import ask, collect, connected, running_engine, until

@@ -34,6 +34,16 @@ async def test_zero_means_no_deadline() -> None:
         assert (request.timeout_seconds, request.queue_timeout_seconds) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("finish", "limit"), [(pb.QUEUE_TIMEOUT, "3 s (--queue-timeout)"), (pb.DEADLINE, "9.5 s (--request-timeout)")]
+)
+async def test_who_was_too_late_is_told_the_limit_and_its_option(finish: "pb.FinishReason", limit: str) -> None:
+    async with serve(request_timeout=9.5, queue_timeout=3.0) as served:
+        end_with(served, finish)
+        for path, body in REQUESTS:
+            assert limit in (await served.post(path, body)).text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_too_long_in_the_queue_is_429_and_too_long_in_all_504(stream: bool) -> None:
     async with serve() as served:

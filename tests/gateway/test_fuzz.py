@@ -1,5 +1,6 @@
-"""Two thousand broken bodies over every route: each gets a clear 4xx or an answer, and none does lasting harm."""
+"""Ten thousand broken bodies over every route: each gets a clear 4xx or an answer, soon, and none does lasting harm."""
 
+import asyncio
 import copy
 import json
 import random
@@ -22,7 +23,9 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {
         "prompt": "CANARY lo", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "n": 2, "logprobs": 1, "echo": True,
         "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5}, "stream": True, "stream_options": {"include_usage": True},
-        "min_p": 0.1, "stop_token_ids": [7], "model": None, "min_tokens": 1,
+        "min_p": 0.1, "stop_token_ids": [7], "model": None, "min_tokens": 1, "return_token_ids": True,
+        "request_id": "a",
+        "allowed_token_ids": [5, 7], "prompt_logprobs": None, "truncate_prompt_tokens": 9, "best_of": None,
     },
     "/v1/chat/completions": {
         "messages": [
@@ -30,7 +33,9 @@ ROUTES: dict[str, dict[str, Any]] = {
         ],
         "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2, "temperature": 0.5, "stop": "x", "n": 1,
         "chat_template_kwargs": {"a": 1}, "continue_final_message": False, "response_format": {"type": "text"},
+        "chat_template": None, "documents": [{"text": "a"}], "echo": False, "tools": [], "include_reasoning": True,
     },
+    "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [
             {"inputs": "CANARY lo", "parameters": {"max_new_tokens": 2, "seed": 1}},
@@ -54,6 +59,8 @@ SPLICES = [
     b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\\ud800", b"NaN", b"Infinity", b"1e999", b"[" * 3000, b"{}", b'"', b",",
     b"-", b"\xef\xbb\xbf", b"9" * 5000, b'"a":1,"a":1', b"/**/", b"0x1", b"\r\n\r\n",
 ]  # fmt: skip
+BODIES = 10_000
+SECONDS = 20  # for one answer, on a busy machine: most take a millisecond
 LEAKS = ("Traceback", "/usr/", "site-packages", ".py", "0x7f", "pydantic", "CANARY")
 
 
@@ -103,9 +110,9 @@ def check(path: str, response: httpx.Response, raw: bytes) -> None:
     assert response.status_code in (200, 400, 404, 422), (path, response.status_code, raw)
     if response.status_code != 200:
         error = response.json()["error"]
-        assert isinstance(error, dict) is path.startswith("/v1"), (path, raw)
+        assert isinstance(error, dict) is (path.startswith("/v1") or path == "/detokenize"), (path, raw)
         assert not any(leak in response.text for leak in LEAKS), (path, response.text)
-        assert len(response.content) < 8000
+        assert len(response.content) < 4096, (path, raw)
 
 
 async def test_no_body_breaks_the_server() -> None:
@@ -113,15 +120,15 @@ async def test_no_body_breaks_the_server() -> None:
     statuses: dict[int, int] = {}
     async with serve() as served:
         before = await golden(served)
-        for number in range(2000):
+        for number in range(BODIES):
             path = PATHS[number % len(PATHS)]
             raw = mutated(body_of(path), draw)
-            response = await served.raw(path, raw)
+            response = await asyncio.wait_for(served.raw(path, raw), SECONDS)
             check(path, response, raw)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
         assert await golden(served) == before
         assert served.engine.open == 0
         assert served.gateway.admission.active == 0
         assert served.gateway.admission.queued_tokens == 0
-    assert statuses[200] > 100, "too few mutants are valid: the fuzz no longer reaches the engine"
-    assert statuses[400] + statuses[422] > 500
+    assert statuses[200] > BODIES / 20, "too few mutants are valid: the fuzz no longer reaches the engine"
+    assert statuses[400] + statuses[422] > BODIES / 4

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from gateway.admission import Admission, Overloaded
+from gateway.command_line import parse
 from gateway.keys import ANYBODY, Keys
-from gateway.options import UsageError, parse
+from gateway.option import UsageError
+from gateway.tally import Tally
 from tests.gateway.fixtures import serve
 
 TWO = "first key\nsecond-key"
@@ -69,9 +71,15 @@ async def test_a_clients_own_salt_stays_within_its_keys() -> None:
         assert first.endswith(b"mine") and second.endswith(b"mine")
 
 
+async def test_the_engine_is_told_whose_a_request_is() -> None:
+    async with serve(api_key=TWO) as served:
+        for key in ("second-key", "first key"):
+            await served.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))
+        assert [request.caller for request in served.engine.requests] == [1, 0]
+
+
 def test_one_key_cannot_take_every_permit() -> None:
-    admission = Admission(20, 100)
-    admission.fair = True
+    admission = Admission(20, 100, Tally(callers=2))
     held = []
     with pytest.raises(Overloaded):
         for _ in range(20):

@@ -26,12 +26,12 @@ def prompt_ids(text: str) -> list[int]:
     return TOKENIZER.encode(text).ids
 
 
-async def stream(url: str, text: str, new_tokens: int) -> tuple[list[int], dict[str, Any] | None]:
+async def stream(url: str, text: str, new_tokens: int, **client: Any) -> tuple[list[int], dict[str, Any] | None]:
     """Token ids of a `/generate_stream`, and the error it ended in: an event, or an answer other than 200."""
     body = {"inputs": text, "parameters": {"max_new_tokens": new_tokens}}
     ids: list[int] = []
     async with (
-        httpx.AsyncClient(timeout=20) as http,
+        httpx.AsyncClient(timeout=20, **client) as http,
         http.stream("POST", url + "/generate_stream", json=body) as answer,
     ):
         if answer.status_code != 200:
@@ -89,9 +89,10 @@ def test_a_model_that_cannot_load_ends_the_server_with_the_engines_line_and_code
         assert "Traceback" not in server.log.read_text()
 
 
-def test_a_broken_tokenizer_is_one_line_and_exit_code_65(model: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_broken_tokenizer_is_one_line_and_exit_code_65(model: Path, workers: int) -> None:
     (model / "tokenizer.json").write_text("{")
-    with running_launcher(model) as server:
+    with running_launcher(model, f"--api-workers={workers}") as server:
         assert server.process.wait(20) == 65
         log = server.log.read_text()
         assert log.count("error: ") == 1 and "tokenizer.json" in log and "Traceback" not in log
@@ -209,6 +210,14 @@ def test_the_key_guards_every_route_that_computes_and_is_in_no_argument_of_the_e
         engine = Path(f"/proc/{server.engine_pid()}")
         assert "hush" not in (engine / "cmdline").read_text() + (engine / "environ").read_text()
     assert "hush" not in server.log.read_text()
+
+
+def test_the_engines_lines_are_json_too_and_its_last_words_as_well(model: Path) -> None:
+    with running_launcher(model, "--json-output", mock=("--fail-with=65",)) as server:
+        assert server.process.wait(20) == 65
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    fields = {"timestamp", "level", "message", "target", "filename", "line_number"}
+    assert [line for line in lines if line["message"] == "told to fail" and line.keys() == fields]
 
 
 def test_json_logs_are_one_object_per_line_and_hold_no_prompt(model: Path) -> None:

@@ -141,7 +141,8 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
 
     options = Options(model_id="a/b", revision="r", dtype="float32", num_shard=2, max_total_tokens=64,
                       max_batch_prefill_tokens=32, max_batch_total_tokens=640, max_batch_size=4,
-                      huggingface_hub_cache=Path("/c"), cuda_memory_fraction=0.5, api_key="hush")  # fmt: skip
+                      huggingface_hub_cache=Path("/c"), cuda_memory_fraction=0.5, api_key="hush",
+                      quantize="int8", kv_cache_dtype="fp8_e5m2")  # fmt: skip
     command = engine_process.command(options, Path("/s/engine.sock"), 7)
     assert command[:4] == [sys.executable, "-m", "convert.cli", "serve"]
     parsed = vars(_parser().parse_args(command[4:]))
@@ -149,6 +150,7 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
         "uds_path": Path("/s/engine.sock"), "parent_pid": 7, "model_id": "a/b", "revision": "r", "dtype": "float32",
         "tensor_parallel": 2, "max_total_tokens": 64, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 640,
         "max_batch_size": 4, "cache_dir": Path("/c"), "memory_fraction": 0.5, "attention": "auto", "drain_seconds": 5.0,
+        "quantize": "int8", "kv_cache_dtype": "fp8_e5m2",
     }  # fmt: skip
     assert given.items() <= parsed.items()
     assert not any("hush" in part for part in command)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.engine_mock import EOS
-from tests.gateway.fixtures import events, serve
+from tests.gateway.fixtures import HELLO, events, serve
 from tests.gateway.toys import BOS, byte_level
 
 BACKEND = byte_level()
@@ -42,9 +42,10 @@ async def test_a_stream_adds_up_and_names_its_end_once() -> None:
 
 async def test_sixteen_tokens_unless_told_otherwise() -> None:
     async with serve() as served:
-        for limit in ({}, {"max_tokens": None}, {"max_tokens": 3}, {"max_tokens": 64}):
+        for limit in ({}, {"max_tokens": None}, {"max_tokens": 3}, {"max_tokens": 62}):
             await served.post("/v1/completions", prompt="lo", **limit)
-        assert [request.max_new_tokens for request in served.engine.requests] == [16, 16, 3, 62]
+        await served.post("/v1/completions", prompt=[5] * 60)
+        assert [request.max_new_tokens for request in served.engine.requests] == [16, 16, 3, 62, 4]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,27 @@ async def test_logprobs_have_the_older_layout() -> None:
         assert logprobs["token_logprobs"] == [-0.25, -0.25]
         assert [list(each.values()) for each in logprobs["top_logprobs"]] == [[-0.25, -0.5]] * 2
         assert logprobs["text_offset"] == [0, 3]
+
+
+async def test_tokens_that_are_parts_of_a_character_are_told_apart_by_their_bytes() -> None:
+    first, second, third = ids("€")
+    async with serve(script=[first, second, third, *ids("lo")]) as served:
+        body = {"prompt": [*ids("a"), first, second, third, *ids("b")], "echo": True, "logprobs": 1, "max_tokens": 4}
+        [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+        euro = ["bytes:\\xe2", "bytes:\\x82", "bytes:\\xac"]
+        assert choice["text"] == "a€b€lo"
+        assert choice["logprobs"]["tokens"] == ["a", *euro, "b", *euro, "lo"]
+        assert choice["logprobs"]["text_offset"] == [0, 1, 1, 1, 2, 3, 3, 3, 4]
+        assert [list(each) for each in choice["logprobs"]["top_logprobs"][5:8]] == [[each] for each in euro]
+
+
+async def test_tokens_can_be_named_by_their_ids() -> None:
+    async with serve() as served:
+        body = {"prompt": "lo", "logprobs": 2, "max_tokens": 1, "return_tokens_as_token_ids": True}
+        [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+        name, other = f"token_id:{HELLO[0]}", f"token_id:{HELLO[0] + 1}"
+        assert choice["logprobs"]["tokens"] == [name]
+        assert list(choice["logprobs"]["top_logprobs"][0]) == [name, other]
 
 
 @pytest.mark.parametrize("extra", [{}, {"echo": True}, {"stop": "o w"}, {"stop": "world!"}], ids=str)

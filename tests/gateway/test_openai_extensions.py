@@ -3,9 +3,11 @@
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import pytest
+
 from jaxengine.rpc import engine_pb2 as pb
-from tests.gateway.fixtures import HELLO, Served, serve
-from tests.gateway.toys import BOS, byte_level
+from tests.gateway.fixtures import HELLO, Served, events, serve
+from tests.gateway.toys import BOS, TEMPLATE, byte_level
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
 [LO] = byte_level().encode("lo", add_special_tokens=False).ids
@@ -18,6 +20,14 @@ async def test_only_allowed_tokens_may_be_drawn_with_the_biases_given_for_them()
         [request] = served.engine.requests
         assert request.sampling.only_biased
         assert dict(request.sampling.logit_bias) == {5: 1.5, 7: 0.0}
+
+
+async def test_bad_words_are_sent_as_they_are_spelled_at_the_start_and_behind_a_space() -> None:
+    async with serve() as served:
+        await served.post("/v1/completions", prompt="lo", bad_words=["world", " lo", "lo"])
+        [request] = served.engine.requests
+        spelled = [byte_level().encode(text, add_special_tokens=False).ids for text in ("world", " world", " lo", "lo")]
+        assert [list(word.ids) for word in request.sampling.bad_words] == spelled
 
 
 async def test_prompt_logprobs_list_every_prompt_token_but_the_first() -> None:
@@ -77,9 +87,16 @@ async def test_a_template_of_the_request_does_for_a_model_without_one() -> None:
         assert response.status_code == 200
 
 
+@pytest.mark.parametrize("template", ["{% if %}", "{{ 1 / 0 }}", "{{ raise_exception('no') }}"])
+async def test_a_template_of_the_request_that_fails_is_named(template: str) -> None:
+    async with serve() as served:
+        response = await served.post("/v1/chat/completions", {**CHAT, "chat_template": template})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "chat_template")
+
+
 async def test_a_hostile_template_costs_its_sender_only() -> None:
     async with serve() as served:
-        endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}" * 1
+        endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}"
         response = await served.post("/v1/chat/completions", {**CHAT, "chat_template": endless + "{% endfor %}" * 2})
         assert response.status_code == 400
         assert "too much time" in response.json()["error"]["message"]
@@ -94,3 +111,74 @@ async def test_documents_reach_the_template() -> None:
         await served.post("/v1/chat/completions", {**CHAT, "documents": [{"text": "lo"}, {"text": "lo"}]})
         [request] = served.engine.requests
         assert list(request.prompt) == [LO, LO] and BOS not in request.prompt
+
+
+async def test_token_ids_come_with_an_answer_that_asks_for_them() -> None:
+    async with serve() as served:
+        body = {"prompt": "lo", "return_token_ids": True, "stop": "wor"}
+        [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+        assert (choice["prompt_token_ids"], choice["token_ids"]) == ([BOS, LO], HELLO[:4])
+        answer = (await served.post("/v1/chat/completions", {**CHAT, "return_token_ids": True})).json()
+        assert answer["prompt_token_ids"] == list(served.engine.requests[1].prompt)
+        assert answer["choices"][0]["token_ids"] == HELLO
+        echo = {"prompt": "lo", "echo": True, "max_tokens": 0, "return_token_ids": True}
+        [scored] = (await served.post("/v1/completions", echo)).json()["choices"]
+        assert scored["token_ids"] == []
+
+
+async def test_a_stream_carries_each_token_id_once_and_those_of_the_prompt_at_first() -> None:
+    async with serve() as served:
+        for logprobs in (None, 1):
+            body = {"prompt": "lo", "return_token_ids": True, "stream": True, "n": 2, "logprobs": logprobs}
+            chunks = [each["choices"][0] for each in events(await served.post("/v1/completions", body))[:-1]]
+            for index in range(2):
+                mine = [choice for choice in chunks if choice["index"] == index]
+                assert [id for choice in mine for id in choice["token_ids"]] == HELLO
+                assert [choice.get("prompt_token_ids") for choice in mine] == [[BOS, LO]] + [None] * (len(mine) - 1)
+        chat = events(await served.post("/v1/chat/completions", {**CHAT, "return_token_ids": True, "stream": True}))
+        assert [chunk.get("prompt_token_ids") is not None for chunk in chat[:-1]] == [True] + [False] * (len(chat) - 2)
+        assert [id for chunk in chat[:-1] for id in chunk["choices"][0].get("token_ids", [])] == HELLO
+
+
+async def test_a_continued_message_is_echoed_in_front_of_its_continuation() -> None:
+    messages = [*CHAT["messages"], {"role": "assistant", "content": "Say "}]
+    body = {"messages": messages, "continue_final_message": True, "echo": True}
+    async with serve() as served:
+        answer = (await served.post("/v1/chat/completions", body)).json()
+        assert answer["choices"][0]["message"]["content"] == "Say hello world"
+        stream = events(await served.post("/v1/chat/completions", {**body, "stream": True}))
+        deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in stream[:-1]]
+        assert "".join(deltas) == "Say hello world"
+        of_a_user = (await served.post("/v1/chat/completions", {**CHAT, "echo": True})).json()
+        assert of_a_user["choices"][0]["message"]["content"] == "hello world"
+
+
+async def test_a_request_may_name_itself() -> None:
+    async with serve() as served:
+        for path, prefix, body in (
+            ("/v1/completions", "cmpl", {"prompt": "lo"}),
+            ("/v1/chat/completions", "chatcmpl", CHAT),
+        ):
+            response = await served.post(path, {**body, "request_id": "mine.1"})
+            assert (response.json()["id"], response.headers["x-request-id"]) == (f"{prefix}-mine.1", "mine.1")
+            headers = {"x-request-id": "header"}
+            both = await served.http.post(path, json={**body, "request_id": "mine.1"}, headers=headers)
+            assert both.json()["id"] == f"{prefix}-header"
+
+
+async def test_reasoning_of_earlier_answers_reaches_the_template_under_both_names() -> None:
+    async with serve(
+        template="{% for m in messages %}{{ m.reasoning_content }}{{ m.reasoning }}{% endfor %}"
+    ) as served:
+        for name in ("reasoning", "reasoning_content"):
+            messages = [{"role": "assistant", "content": "a", name: "lo"}]
+            await served.post("/v1/chat/completions", messages=messages)
+        assert [list(request.prompt) for request in served.engine.requests] == [[LO, LO]] * 2
+
+
+async def test_special_tokens_and_template_are_told_to_who_tokenises_without_the_models_files() -> None:
+    async with serve() as served:
+        told = (await served.http.get("/tokenizer_info")).json()
+        assert told == {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    async with serve(template=None) as served:
+        assert (await served.http.get("/tokenizer_info")).json()["chat_template"] is None

@@ -5,17 +5,21 @@ from typing import Any
 
 import pytest
 
-from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.openai.schemas import ChatRequest, Common, CompletionRequest
 from gateway.openai.unsupported import UNSUPPORTED
 from tests.gateway.fixtures import serve
+from tests.processes import ROOT
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
 TEXT: dict[str, Any] = {"prompt": "lo"}
 
 BOTH: list[tuple[dict[str, Any], list[str]]] = [
-    ({"temperature": 2.5}, ["temperature", "2.5", "equal to 2"]),
-    ({"temperature": -0.1}, ["temperature", "-0.1", "equal to 0"]),
-    ({"temperature": "1"}, ["temperature"]),
+    ({"temperature": 2.5}, ["temperature", "2.5", "at most 2"]),
+    ({"temperature": -0.1}, ["temperature", "-0.1", "at least 0"]),
+    ({"temperature": "1"}, ["temperature: must be a number"]),
+    ({"n": 1.5}, ["n: must be a whole number (given 1.5)"]),
+    ({"stop": 5}, ["stop: must be a string or a list (given 5)"]),
+    ({"stop": [5]}, ["stop[0]: must be a string (given 5)"]),
     ({"top_p": 1.5}, ["top_p", "1.5", "1"]),
     ({"top_k": -2}, ["top_k", "-2", "-1"]),
     ({"min_p": 2}, ["min_p", "2", "1"]),
@@ -25,10 +29,16 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"presence_penalty": -3}, ["presence_penalty", "-3", "-2"]),
     ({"n": 0}, ["n", "0", "1"]),
     ({"n": 9}, ["n", "9", "8"]),
-    ({"allowed_token_ids": []}, ["allowed_token_ids", "1"]),
+    ({"allowed_token_ids": []}, ["allowed_token_ids", "empty"]),
     ({"allowed_token_ids": [320]}, ["allowed_token_ids", "320", "319"]),
     ({"allowed_token_ids": [1] * 301}, ["allowed_token_ids", "300", "301"]),
     ({"allowed_token_ids": [0], "min_tokens": 1}, ["allowed_token_ids", "min_tokens"]),
+    ({"bad_words": [""]}, ["bad_words[0]", "empty"]),
+    ({"bad_words": ["a"] * 129}, ["bad_words", "128", "129"]),
+    ({"bad_words": ["a" * 65]}, ["bad_words[0]", "64", "65"]),
+    ({"bad_words": ["the stop " * 3]}, ["bad_words", "8 tokens", "one has"]),
+    ({"bad_words": [chr(33 + i) for i in range(80)]}, ["bad_words", "160 sequences", "128"]),
+    ({"bad_words": ["a"], "allowed_token_ids": [5]}, ["bad_words", "allowed_token_ids"]),
     ({"prompt_logprobs": 21}, ["prompt_logprobs", "21", "20"]),
     ({"prompt_logprobs": 1, "stream": True}, ["prompt_logprobs", "streaming"]),
     ({"seed": 2**63}, ["seed"]),
@@ -42,11 +52,13 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"logit_bias": {"1": 101}}, ["logit_bias", "token 1", "100"]),
     ({"logit_bias": {str(i): 1 for i in range(301)}}, ["logit_bias", "300"]),
     ({"min_tokens": 5, "max_tokens": 4}, ["min_tokens", "5", "4"]),
-    ({"max_tokens": 65}, ["max_tokens", "65", "64"]),
+    ({"max_tokens": 65}, ["max_tokens 65", "64"]),
+    ({"max_tokens": 63}, ["max_tokens 63", "64"]),
     ({"max_tokens": -1}, ["max_tokens", "-1"]),
     ({"stream": 1}, ["stream"]),
     ({"stream_options": {}}, ["stream_options", "stream"]),
     ({"truncate_prompt_tokens": 0}, ["truncate_prompt_tokens"]),
+    ({"request_id": "a b"}, ["request_id", "64"]),
     ({"cache_salt": ""}, ["cache_salt"]),
     ({"priority": 2**31}, ["priority"]),
     ({"model": 3}, ["model"]),
@@ -67,7 +79,6 @@ CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"chat_template_kwargs": {"messages": []}}, ["chat_template_kwargs"]),
     ({"chat_template_kwargs": {"bos_token": "x"}}, ["chat_template_kwargs"]),
     ({"chat_template_kwargs": {"x": "y" * 20000}}, ["chat_template_kwargs", "16384"]),
-    ({"echo": True}, ["echo"]),
     ({"chat_template": ""}, ["chat_template"]),
     ({"chat_template": "x" * 16385}, ["chat_template", "16384"]),
     ({"chat_template": "{% if %}"}, ["chat template"]),
@@ -117,7 +128,7 @@ async def test_a_refusal_names_the_field_and_both_numbers(
 async def test_a_field_we_do_not_serve_is_refused_not_ignored(name: str) -> None:
     path, base = ("/v1/completions", TEXT) if name == "suffix" else ("/v1/chat/completions", CHAT)
     async with serve() as served:
-        response = await served.post(path, {**base, name: "something" if name != "echo" else True})
+        response = await served.post(path, {**base, name: "something"})
         assert response.status_code == 400
         assert response.json()["error"]["message"] == f"{name} is not supported"
         for harmless in (None, *UNSUPPORTED[name]):
@@ -136,9 +147,25 @@ async def test_null_means_absent(path: str, base: dict[str, Any], name: str) -> 
         assert (await served.post(path, {**base, name: None})).status_code == 200
 
 
-async def test_fields_nobody_knows_are_ignored() -> None:
+def documented() -> dict[str, set[str]]:
+    """The names in each row of the README's table of fields."""
+    section = (ROOT / "gateway/README.md").read_text().split("## Fields of `/v1`")[1].split("##")[0]
+    rows = (line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|"))
+    return {row[0]: set(re.findall(r"`(\w+)`", row[1])) for row in rows if len(row) == 2}
+
+
+def test_the_readme_lists_every_field() -> None:
+    table = documented()
+    both = table["both routes, OpenAI's"] | table["both routes, vLLM's"]
+    assert both == set(Common.model_fields)
+    assert both | table["chat"] == set(ChatRequest.model_fields)
+    assert both | table["completions"] == {f.alias or name for name, f in CompletionRequest.model_fields.items()}
+    assert table["refused, unless they ask for nothing"] == set(UNSUPPORTED)
+
+
+async def test_hints_and_fields_nobody_knows_are_ignored() -> None:
     async with serve() as served:
-        extra = {"user": "u", "store": True, "service_tier": "auto", "parallel_tool_calls": False, "whatever": [1]}
+        extra = {name: [1] for name in (*documented()["hints, taken without effect"], "whatever")}
         assert (await served.post("/v1/chat/completions", {**CHAT, **extra})).status_code == 200
 
 
@@ -154,6 +181,10 @@ async def test_a_prompt_too_long_says_so_in_openais_words() -> None:
                 assert response.status_code == 400
                 error = response.json()["error"]
                 assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        response = await served.post("/v1/completions", prompt="lo", max_tokens=63)
+        error = response.json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+        assert "65 were requested: 2 in prompt and max_tokens 63" in error["message"]
         response = await served.post("/v1/completions", prompt="lo" * 64)
         assert "maximum context length is 64 tokens" in response.json()["error"]["message"]
         assert "65 tokens" in response.json()["error"]["message"]
@@ -169,10 +200,13 @@ async def test_names_of_the_served_model(name: str | None) -> None:
 async def test_an_unknown_model_is_404() -> None:
     async with serve() as served:
         for path, base in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
-            response = await served.post(path, {**base, "model": "../etc/passwd"})
+            response = await served.post(path, {**base, "model": "gpt-4o"})
             assert response.status_code == 404
-            assert response.json()["error"]["code"] == "model_not_found"
-            assert "passwd" not in response.text
+            error = response.json()["error"]
+            assert error["code"] == "model_not_found"
+            assert error["message"] == "the model `gpt-4o` does not exist; this server serves `mock/model`"
+            unlike_a_name = await served.post(path, {**base, "model": "canary\n" * 50})
+            assert unlike_a_name.status_code == 404 and "canary" not in unlike_a_name.text
 
 
 async def test_models_are_listed_and_looked_up() -> None:
@@ -197,13 +231,14 @@ async def test_more_choices_than_the_server_ever_runs_is_400() -> None:
 
 async def test_overload_is_429_and_worth_retrying() -> None:
     async with serve() as served:
-        served.gateway.admission.active = served.gateway.admission.max_requests
-        for stream in (False, True):
-            response = await served.post("/v1/chat/completions", {**CHAT, "stream": stream})
-            assert response.status_code == 429
-            assert response.headers["x-should-retry"] == "true"
-            assert int(response.headers["retry-after"]) >= 1
-            assert response.json()["error"]["code"] == "overloaded"
+        admission = served.gateway.admission
+        with admission.request(admission.max_requests):
+            for stream in (False, True):
+                response = await served.post("/v1/chat/completions", {**CHAT, "stream": stream})
+                assert response.status_code == 429
+                assert response.headers["x-should-retry"] == "true"
+                assert int(response.headers["retry-after"]) >= 1
+                assert response.json()["error"]["code"] == "overloaded"
 
 
 async def test_an_engine_that_is_not_ready_is_503_and_worth_retrying() -> None:
@@ -226,6 +261,25 @@ async def test_a_safe_request_id_is_kept(given: str, kept: bool) -> None:
         for body in (CHAT, {"messages": []}):
             response = await served.http.post("/v1/chat/completions", json=body, headers=headers)
             assert (response.headers["x-request-id"] == given) is kept
+
+
+LEAKS = ("Input should", "valid string", "pydantic", "Value error", "literal", "instance of")
+
+
+async def test_one_wrong_value_is_one_complaint_in_our_words() -> None:
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    cases = {
+        "messages[0].content[0]: only parts of type text are supported, with a text": {"messages": image},
+        "messages[0].content: must be a string or a list (given 5)": {"messages": [{"role": "user", "content": 5}]},
+        "n: must be at least 1 (given 0); temperature: must be a number": {**CHAT, "temperature": "1", "n": 0},
+        "messages: is required": {},
+    }
+    async with serve() as served:
+        for message, body in cases.items():
+            assert (await served.post("/v1/chat/completions", body)).json()["error"]["message"] == message
+        for path, base, fields, _ in CASES:
+            text = (await served.post(path, {**base, **fields})).text
+            assert not any(leak in text for leak in LEAKS), text
 
 
 async def test_errors_are_few_and_never_repeat_the_body() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.openai.errors import WORDING as OPENAI
+from gateway.tgi.documents import Info
 from gateway.tgi.errors import WORDING as TGI
 from tests.gateway.fixtures import serve
 from tests.gateway.test_fuzz import ROUTES, SAME_BODY
@@ -16,6 +17,7 @@ PATHS = {
     "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
     "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
     "/v1/chat/completions": {"post"}, "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
+    "/tokenizer_info": {"get"},
     "/health/live": {"get"}, "/health/ready": {"get"},
 }  # fmt: skip
 
@@ -52,3 +54,8 @@ async def test_every_route_says_what_it_does() -> None:
     for path, methods in (await document())["paths"].items():
         for method, operation in methods.items():
             assert operation.get("description") or operation.get("summary"), f"{method} {path}"
+
+
+async def test_info_has_the_fields_that_are_documented() -> None:
+    async with serve() as served:
+        Info.model_validate((await served.http.get("/info")).json(), strict=True)

@@ -300,12 +300,13 @@ async def test_a_failure_of_the_engine_is_424() -> None:
 
 async def test_overload_is_429_with_retry_after() -> None:
     async with serve() as served:
-        served.gateway.admission.active = served.gateway.admission.max_requests
-        for path in ("/generate", "/generate_stream"):
-            response = await served.post(path, inputs="lo")
-            assert response.status_code == 429
-            assert response.json() == {"error": "Model is overloaded", "error_type": "overloaded"}
-            assert int(response.headers["retry-after"]) >= 1
+        admission = served.gateway.admission
+        with admission.request(admission.max_requests):
+            for path in ("/generate", "/generate_stream"):
+                response = await served.post(path, inputs="lo")
+                assert response.status_code == 429
+                assert response.json() == {"error": "Model is overloaded", "error_type": "overloaded"}
+                assert int(response.headers["retry-after"]) >= 1
 
 
 async def test_permits_come_back_after_every_kind_of_end() -> None:

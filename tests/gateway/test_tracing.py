@@ -4,15 +4,19 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_grpc
 
-from gateway.logs import JsonFormatter
+from jaxengine.rpc.logs import JsonFormatter
 from jaxengine.rpc.tracing import Tracing, valid_traceparent
 from tests.gateway.fixtures import serve
+from tests.gateway.toys import write_model
+from tests.processes import running_launcher
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
@@ -50,12 +54,42 @@ async def test_spans_reach_the_collector_under_the_clients_trace(collector: tupl
     [message] = kept.received
     [resource] = message.resource_spans
     assert ("service.name", "mine") in [(each.key, each.value.string_value) for each in resource.resource.attributes]
-    [span] = resource.scope_spans[0].spans
-    assert span.name == "POST /generate"
+    [span] = [span for span in resource.scope_spans[0].spans if span.name == "POST /generate"]
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert request.traceparent == f"00-{TRACE}-{span.span_id.hex()}-01"
     attributes = {each.key for each in span.attributes}
     assert {"total_time", "validation_time", "queue_time", "inference_time", "time_per_token"} <= attributes
+
+
+def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
+    collector: tuple[Collector, str], tmp_path: Path
+) -> None:
+    kept, endpoint = collector
+    mock = ("--step-seconds=0.01", f"--otlp-endpoint={endpoint}")
+    with running_launcher(write_model(tmp_path), f"--otlp-endpoint={endpoint}", mock=mock) as server:
+        server.wait_for(200)
+        body = {"inputs": "lo", "parameters": {"max_new_tokens": 5}}
+        assert httpx.post(server.url + "/generate", json=body, headers={"traceparent": TRACEPARENT}).status_code == 200
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+    found = [(resource, span) for each in kept.received for resource in each.resource_spans
+             for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
+    names = {span.span_id: span.name for _, span in found}
+    assert {span.trace_id.hex() for _, span in found} == {TRACE}
+    assert sorted((names.get(span.parent_span_id, "client"), span.name) for _, span in found) == [
+        ("POST /generate", "infer"),
+        ("POST /generate", "validate"),
+        ("client", "POST /generate"),
+        ("infer", "decode"),
+        ("infer", "prefill"),
+        ("infer", "queued"),
+    ]
+    spans = {span.name: span for _, span in found}
+    assert spans["queued"].end_time_unix_nano <= spans["prefill"].end_time_unix_nano
+    assert spans["decode"].end_time_unix_nano - spans["decode"].start_time_unix_nano >= 30_000_000  # 4 steps of 10 ms
+    assert spans["validate"].end_time_unix_nano <= spans["infer"].end_time_unix_nano
+    attributes = {each.key: each.value for each in spans["infer"].attributes}
+    assert attributes["finish"].string_value == "LENGTH" and "queue_time" in attributes
 
 
 async def test_without_a_collector_the_clients_context_travels_on() -> None:

@@ -1,9 +1,12 @@
 """Vertex AI's route: instances of both kinds in one call, in order, all or nothing."""
 
+import re
 from typing import Any
 
 import pytest
 
+from gateway.command_line import parse
+from gateway.option import UsageError
 from tests.gateway.fixtures import serve
 from tests.gateway.toys import FAIL_TEXT
 
@@ -51,3 +54,31 @@ async def test_one_failing_instance_fails_the_call_and_ends_the_others() -> None
         response = await served.post("/vertex", instances=[{"inputs": "lo"}, bad])
         assert response.status_code == 424
         assert (served.engine.open, served.gateway.admission.active) == (0, 0)
+
+
+PLACE = "/v1/models/mock:predict"  # within a route of our own
+
+
+async def test_the_routes_that_vertex_ai_assigns_are_served_beside_ours() -> None:
+    async with serve(aip_predict_route=PLACE, aip_health_route="/v1/models/mock") as served:
+        assert (await served.post(PLACE, instances=[CHAT])).json() == {"predictions": ["hello world"]}
+        assert (await served.post(PLACE, instances=[])).status_code == 422
+        assert (await served.http.get("/v1/models/mock")).status_code == 200
+        served.engine.ready = False
+        assert (await served.http.get("/v1/models/mock")).status_code == 503
+
+
+async def test_an_assigned_prediction_route_asks_for_the_key_and_its_probe_does_not() -> None:
+    async with serve(aip_predict_route=PLACE, aip_health_route="/alive", api_key="hush") as served:
+        assert (await served.post(PLACE, instances=[CHAT])).status_code == 401
+        assert (await served.http.get("/alive")).status_code == 200
+
+
+def test_the_port_that_vertex_ai_assigns_is_the_port() -> None:
+    assert parse([], {"AIP_HTTP_PORT": "8080", "PORT": "80"}).port == 8080
+
+
+@pytest.mark.parametrize("route", ["predict", "/{anything}", "/a?b", "/ä"])
+def test_an_assigned_route_must_be_a_plain_path(route: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"AIP_PREDICT_ROUTE {route!r} must be a path")):
+        parse([], {"AIP_PREDICT_ROUTE": route})

@@ -1,8 +1,8 @@
 """What a small engine answers on this platform: greedy tokens, and the log-probabilities of the whole vocabulary at
 every position of prompt and answer. Run on a CPU and on a GPU, the two are compared by `correctness`.
 
-`python -m tests.gpu.answers FILE BACKEND DTYPE` writes them to FILE (npz). Prompts of several lengths run together in
-chunks, so that mixed and decode steps, the scorer and the sampler all take part.
+`python -m tests.gpu.answers FILE BACKEND DTYPE [NAME=VALUE…]` writes them to FILE (npz). Prompts of several lengths run
+together in chunks, so that mixed and decode steps, the scorer and the sampler all take part.
 """
 
 import argparse
@@ -30,11 +30,17 @@ PROMPTS = (3, 40, 150)
 NEW = 16
 
 
-def answers(backend: str, dtype: str) -> dict[str, np.ndarray]:
+def answers(backend: str, dtype: str, **stored: str) -> dict[str, np.ndarray]:
     """`ids_n` i32 [NEW] and `logprobs_n` f32 [prompt - 1 + NEW, vocab] of each prompt n."""
     top = SPEC.vocab_size
     engine = small_engine(
-        SPEC, attention=backend, dtype=dtype, max_batch_size=4, max_batch_prefill_tokens=64, max_top_logprobs=top
+        SPEC,
+        attention=backend,
+        dtype=dtype,
+        max_batch_size=4,
+        max_batch_prefill_tokens=64,
+        max_top_logprobs=top,
+        **stored,
     )
     params = SamplingParams(temperature=0, seed=0, max_tokens=NEW, ignore_eos=True, logprobs=top, prompt_logprobs=True)
     for number, length in enumerate(PROMPTS):
@@ -68,10 +74,12 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("backend")
     parser.add_argument("dtype")
+    parser.add_argument("stored", nargs="*", help="further options of the engine, as name=value")
     given = parser.parse_args()
     # A GPU's default f32 product rounds operands to tf32, which is not what a comparison with a CPU asks about.
     jax.config.update("jax_default_matmul_precision", "highest")
-    np.savez(given.file, **answers(given.backend, given.dtype))  # type: ignore[arg-type]
+    stored = dict(pair.split("=") for pair in given.stored)
+    np.savez(given.file, **answers(given.backend, given.dtype, **stored))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

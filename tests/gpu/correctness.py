@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,10 @@ from tests.gpu.scale import Scale
 
 # ‖ours - exact‖ / ‖exact‖ of centred log-probabilities. The reference's bf16 is 0.04 away.
 LIMITS = {"float32": 2e-3, "bfloat16": 0.08}
+
+# The same 8 bits on both sides, but for values at a tie, which one of them may round the other way.
+FEW_BITS = (("quantize=int8", "kv_cache_dtype=fp8_e4m3fn"), ("quantize=fp8", "kv_cache_dtype=fp8_e5m2"))
+FEW_BITS_LIMIT = 2e-2
 
 NEAR_TIE = 0.01  # nats
 
@@ -30,6 +34,21 @@ def run(record: Record, scale: Scale) -> None:
     with record.part("engines against a CPU"):
         for row in engines(LIMITS if full else {"float32": LIMITS["float32"]}):
             record.add("correctness", **row)
+    with record.part("8 bits against a CPU"):
+        for row in few_bits(FEW_BITS if full else FEW_BITS[:1]):
+            record.add("correctness", **row)
+
+
+def few_bits(formats: Sequence[tuple[str, ...]]) -> Iterator[Row]:
+    """Rows for every way to store weights and cache in 8 bits, on the default device and on a CPU."""
+    backend = kernels.backends()[-1]
+    for stored in formats:
+        exact = answered("reference", "float32", {"JAX_PLATFORMS": "cpu"}, stored)
+        ours = answered(backend, "float32", {}, stored)
+        error = max(distance(ours, exact, number) for number in range(len(PROMPTS)))
+        name = "engine: " + ", ".join(stored)
+        row = {"check": name, "backend": backend, "dtype": "float32", "error": error, "limit": FEW_BITS_LIMIT}
+        yield {**row, "ok": error <= FEW_BITS_LIMIT}
 
 
 def engines(limits: Mapping[str, float]) -> Iterator[Row]:
@@ -52,12 +71,14 @@ def engines(limits: Mapping[str, float]) -> Iterator[Row]:
                 }
 
 
-def answered(backend: str, dtype: str, environment: dict[str, str] | None = None) -> Answers:
+def answered(
+    backend: str, dtype: str, environment: Mapping[str, str] | None = None, stored: Sequence[str] = ()
+) -> Answers:
     """`tests.gpu.answers` in a process of its own, which takes no more memory than it needs."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "answers.npz"
         subprocess.run(
-            [sys.executable, "-m", "tests.gpu.answers", str(file), backend, dtype],
+            [sys.executable, "-m", "tests.gpu.answers", str(file), backend, dtype, *stored],
             env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **(environment or {})},
             check=True,
             timeout=300,

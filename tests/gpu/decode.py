@@ -15,13 +15,18 @@ WARM_UP_STEPS = 8
 
 
 def measure(
-    client: Client, record: Record, scale: Scale, contexts: Sequence[int], weights: str = "", weight_bytes: int = 0
+    client: Client,
+    record: Record,
+    scale: Scale,
+    contexts: Sequence[int],
+    quantize: str | None = None,
+    cache: str | None = None,
 ) -> None:
     """A row of "decode" for each batch size at each of `contexts`, or the reason why there is none.
 
     Args:
-        weights: names the format of the weights, the scale's own by default.
-        weight_bytes: of one element of it.
+        quantize: the format of the client's weights.
+        cache: the 8-bit format of its cache.
     """
     capacity = client.engine.description.max_batch_total_tokens
     for context in contexts:
@@ -35,9 +40,9 @@ def measure(
             fill(client, crowd)
             times = timed(client, scale.decode_steps)
             cached = statistics.fmean(client.engine.live[number].computed for number in crowd)
-            least = cost(scale, count, cached, weight_bytes or scale.itemsize)
-            label = weights or scale.dtype
-            record.add("decode", weights=label, rows=count, context=context, cached=cached, **times, **least)
+            least = cost(scale, count, cached, quantize, 1 if cache else scale.itemsize)
+            stored = {"weights": quantize or scale.dtype, "cache": cache or scale.dtype}
+            record.add("decode", **stored, rows=count, context=context, cached=cached, **times, **least)
         client.cancel(crowd)
 
 
@@ -64,7 +69,12 @@ def timed(client: Client, steps: int) -> dict[str, float]:
     }
 
 
-def cost(scale: Scale, rows: int, cached: float, weight_bytes: int) -> dict[str, float]:
-    """What a step of `rows` has to do at least; `cached` is the mean number of tokens each attends to."""
-    least = step_cost(scale.spec, rows, 1, round(cached), itemsize=scale.itemsize, weight_itemsize=weight_bytes)
+def cost(scale: Scale, rows: int, cached: float, quantize: str | None, itemsize: int) -> dict[str, float]:
+    """What a step of `rows` has to do at least.
+
+    Args:
+        cached: the mean number of tokens each attends to.
+        itemsize: bytes of an element of the cache.
+    """
+    least = step_cost(scale.spec, rows, 1, round(cached), itemsize, scale.itemsize, quantize)
     return {"tokens": rows, "bytes": least.bytes, "operations": least.operations}

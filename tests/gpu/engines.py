@@ -3,11 +3,12 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from unittest import mock
 
 import numpy as np
+from jax import Array
+from jax.sharding import Mesh
 
-from jaxengine import engine as engine_module
+from jaxengine.assembly import load_engine
 from jaxengine.engine import Engine
 from jaxengine.model.spec import ModelSpec
 from jaxengine.options import EngineOptions
@@ -19,7 +20,7 @@ from tests.gpu.weights import RandomSource, random_parameters
 
 @dataclass(frozen=True)
 class RandomModel:
-    """What `Engine.load` takes for an opened checkpoint."""
+    """What `load_engine` takes for an opened checkpoint."""
 
     source: RandomSource
     model_id: str = "random"
@@ -30,23 +31,22 @@ class RandomModel:
 def measured_engine(scale: Scale, **options: object) -> Engine:
     """An engine of `scale`'s model and buckets whose weights were never on the host.
 
-    `Engine.load` is the product's own. Two names that it looks up are replaced, because a measurement wants no
-    checkpoint and no bucket that it does not measure.
+    A measurement wants no checkpoint and no bucket that it does not measure; the rest is the product's own.
     """
-    replaced = {
-        "derive_limits": lambda *_: scale.limits,
-        "load_parameters": lambda source, mesh, dtype, platform, _: random_parameters(
-            source.spec, mesh, dtype, platform
-        ),
-    }
     chosen = EngineOptions(dtype=scale.dtype, **options)  # type: ignore[arg-type]
-    with mock.patch.multiple(engine_module, **replaced):
-        return Engine.load(RandomModel(RandomSource(scale.spec, scale.dtype)), chosen)
+    model = RandomModel(RandomSource(scale.spec, scale.dtype))
+    return load_engine(model, chosen, limits=scale.limits, load=drawn_on_devices)
+
+
+def drawn_on_devices(
+    source: RandomSource, mesh: Mesh, dtype: str, platform: str, _: object, quantize: str | None
+) -> dict[str, Array]:
+    return random_parameters(source.spec, mesh, dtype, platform, quantize)
 
 
 def small_engine(spec: ModelSpec, **options: object) -> Engine:
     """An engine of the same weights on every platform, with one decode and one mixed bucket, for comparisons."""
-    engine = Engine.load(RandomModel(RandomSource(spec)), EngineOptions(**options))  # type: ignore[arg-type]
+    engine = load_engine(RandomModel(RandomSource(spec)), EngineOptions(**options))  # type: ignore[arg-type]
     engine.close()
     return engine
 

@@ -6,13 +6,14 @@ and that nothing of a page leaks which the row does not own.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import BACKENDS, AttentionBatch, AttentionSpec, paged_attention
+from jaxengine.ops import BACKENDS, Angles, AttentionBatch, AttentionSpec, Ops
 from jaxengine.sharding import make_mesh
 
 PAGE_SIZE = 16
@@ -33,6 +34,7 @@ class Case:
     group: int = 4
     head_dim: int = 128
     padding: int = 0
+    turned: int = 0  # dimensions of each head that rotate
 
     @property
     def ragged(self) -> bool:
@@ -42,10 +44,10 @@ class Case:
 DECODE = ((0, 1), (15, 1), (16, 1), (700, 1), (1999, 1))
 MIXED = ((300, 1), (0, 33), (64, 100), (517, 7), (0, 1))
 CASES = (
-    Case("decode", DECODE, padding=3),
-    Case("decode, head 64, one query head", DECODE, group=1, head_dim=64),
+    Case("decode", DECODE, padding=3, turned=128),
+    Case("decode, head 64, one query head", DECODE, group=1, head_dim=64, turned=16),
     Case("decode, window 100, soft cap 5", DECODE, AttentionSpec(window=100, softcap=5.0)),
-    Case("mixed", MIXED, padding=18),
+    Case("mixed", MIXED, padding=18, turned=128),
     Case("mixed, head 64, seven query heads", MIXED, kv_heads=2, group=7, head_dim=64, padding=18),
     Case("mixed, window 100, soft cap 5", MIXED, AttentionSpec(window=100, softcap=5.0), padding=18),
 )
@@ -59,9 +61,10 @@ def backends() -> list[str]:
 def error(backend: str, case: Case, dtype: str) -> float:
     """‖attended - exact‖ / ‖exact‖ over the real tokens; NaN if anything is."""
     step = Step(case, np.random.default_rng(0))
-    attend = jax.jit(paged_attention(backend, make_mesh(1), case.spec))
+    attend = jax.jit(partial(Ops(backend, make_mesh(1)).attend, spec=case.spec))
     cast = [jnp.asarray(array, dtype) for array in (step.q, step.k, step.v, step.keys, step.values)]
-    attended, _, _ = attend(*cast, step.batch())
+    qkv = jnp.concatenate([cast[0], *(array[:, :, None] for array in cast[1:3])], axis=2)
+    attended, _, _ = attend(qkv, step.angles(), *cast[3:], step.batch())
     exact = step.exact(*(np.asarray(array, np.float64) for array in cast))
     real = np.asarray(attended, np.float64)[: len(exact)]
     return float(np.linalg.norm(real - exact) / np.linalg.norm(exact))
@@ -80,6 +83,7 @@ class Step:
         self.tables = self._tables(random)
         self.q = random.normal(size=(tokens, heads, case.group, dim))
         self.k, self.v = (random.normal(size=(tokens, heads, dim)) for _ in range(2))
+        self.angle = random.uniform(0, 2 * np.pi, (tokens, case.turned // 2))
         pages = int(self.tables.max()) + 8
         self.keys, self.values = (np.full((pages, PAGE_SIZE, heads, dim), np.nan) for _ in range(2))
         for row, (cached, _) in enumerate(case.chunks):
@@ -120,8 +124,20 @@ class Step:
             ragged=self.case.ragged,
         )
 
+    def angles(self) -> Angles | None:
+        angle = jnp.asarray(self.angle, jnp.float32)
+        return Angles(jnp.cos(angle), jnp.sin(angle)) if self.case.turned else None
+
+    def rotated(self, x: np.ndarray) -> np.ndarray:
+        """`x` [T, …, D], the pairs of its first dimensions turned as complex numbers."""
+        half = self.case.turned // 2
+        turn = np.exp(1j * self.angle).reshape(len(x), *(1,) * (x.ndim - 2), half)
+        pairs = (x[..., :half] + 1j * x[..., half : 2 * half]) * turn
+        return np.concatenate([pairs.real, pairs.imag, x[..., 2 * half :]], axis=-1)
+
     def exact(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         """f64 [real tokens, K, G, D], one query at a time."""
+        q, k = self.rotated(q), self.rotated(k)
         at = (self.tables[self.row, self.position // PAGE_SIZE], self.position % PAGE_SIZE)
         keys[at], values[at] = k[: self.count], v[: self.count]
         return np.stack([self._attend(t, q[t], keys, values) for t in range(self.count)])

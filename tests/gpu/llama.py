@@ -11,7 +11,7 @@ from unittest import mock
 
 import jax
 
-from jaxengine import compiler
+from jaxengine import xla
 from jaxengine.engine import Engine
 from tests.gpu import decode, loads, prefill, trace
 from tests.gpu.engines import Client, measured_engine
@@ -59,6 +59,6 @@ def process_age() -> float:
 def graphs_while_profiling() -> Iterator[None]:
     """Under a profiler XLA launches kernels one by one unless compiled otherwise: not the step that is served."""
     platform = jax.devices()[0].platform
-    options = {**compiler.COMPILER_OPTIONS.get(platform, {}), "xla_enable_command_buffers_during_profiling": True}
-    with mock.patch.dict(compiler.COMPILER_OPTIONS, {platform: options}):
+    options = {**xla.COMPILER_OPTIONS.get(platform, {}), "xla_enable_command_buffers_during_profiling": True}
+    with mock.patch.dict(xla.COMPILER_OPTIONS, {platform: options}):
         yield

@@ -52,7 +52,7 @@ def _output(command: list[str]) -> str:
 def derive(tables: Tables) -> None:
     """Adds rates, shares of the roofline and ratios to the rows, in place."""
     rates = {row["unit"]: row["rate"] for row in tables.get("ceilings", ())}
-    for row in [*tables.get("decode", ()), *tables.get("prefill", ())]:
+    for row in [row for name in ("decode", "prefill", "experts") for row in tables.get(name, ())]:
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         row["bandwidth"] = row["bytes"] / row["seconds"]
         row["arithmetic"] = row["operations"] / row["seconds"]
@@ -102,7 +102,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "decode": (
         "Decode",
         (
-            *map(text, ("weights", "rows", "context")),
+            *map(text, ("weights", "cache", "rows", "context")),
             TOKENS,
             number("ms/step", "seconds", 1e3, ",.2f"),
             number("p99 ms", "p99_seconds", 1e3, ",.2f"),
@@ -110,6 +110,16 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             SHARE,
             number("host ms/step", "host_seconds", 1e3, ",.2f"),
             number("device idle at most", "idle_at_most", form=".1%"),
+        ),
+    ),
+    "experts": (
+        "A layer of experts, each token's drawn at random",
+        (
+            *map(text, ("shape", "tokens")),
+            number("ms", "seconds", 1e3, ",.3f"),
+            number("GB/s", "bandwidth", 1e-9, ",.0f"),
+            number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
+            SHARE,
         ),
     ),
     "loads": (

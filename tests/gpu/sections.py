@@ -30,11 +30,12 @@ class Section:
 
 SECTIONS = {  # in the order of what is worth having when time runs out; `restart` needs what `llama` compiled
     "ceilings": Section("tests.gpu.ceilings", 40),
-    "correctness": Section("tests.gpu.correctness", 110),
+    "correctness": Section("tests.gpu.correctness", 150),
     "llama": Section("tests.gpu.llama", 270),
     "restart": Section("tests.gpu.restart", 60),
     "peers": Section("tests.gpu.peers", 150),
-    "quantised": Section("tests.gpu.quantised", 60),
+    "experts": Section("tests.gpu.experts", 60),
+    "quantised": Section("tests.gpu.quantised", 100),
 }
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,15 +27,22 @@ def python(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess
 
 
 def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
-    sections = ("ceilings", "correctness", "llama", "quantised")
+    sections = ("ceilings", "correctness", "llama", "experts", "quantised")
     done = python(
-        "-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--commit", "c0ffee", "--only", *sections
+        *("-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--commit", "c0ffee"),
+        *("--only", *sections),
+        timeout=480,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (results,) = tmp_path.glob("*.json")
     tables = json.loads(results.read_text())
     assert {"correctness", "ceilings", "starts", "prefill", "decode", "loads", "counters", "skipped"} <= tables.keys()
-    assert all(row["seconds"] > 0 and row["share"] > 0 for row in [*tables["decode"], *tables["prefill"]])
+    assert all(
+        row["seconds"] > 0 and row["share"] > 0 for row in [*tables["decode"], *tables["prefill"], *tables["experts"]]
+    )
+    assert {(row["weights"], row["cache"]) for row in tables["decode"]} == {
+        ("float32", "float32"), ("int8", "float32"), ("fp8", "float32"), ("float32", "fp8_e4m3fn")
+    }  # fmt: skip
     assert tables["counters"][0]["compiles_after_warmup"] == 0
     assert tables["run"][0]["commit"] == "c0ffee"
     page = results.with_suffix(".md").read_text()
@@ -78,11 +86,12 @@ def test_the_kernel_check_passes_what_is_right(case: kernels.Case) -> None:
 
 
 def test_the_kernel_check_catches_an_attention_that_ignores_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_key_short(q, keys, values, batch, *rest):  # type: ignore[no-untyped-def]
-        return reference(q, keys, values, batch.__class__(**{**vars(batch), "position": batch.position - 1}), *rest)
+    def one_key_short(*arguments, spec):  # type: ignore[no-untyped-def]
+        *before, batch, heads = arguments
+        return reference.attend(*before, replace(batch, position=batch.position - 1), heads, spec=spec)
 
     reference = kernels.BACKENDS["reference"]
-    monkeypatch.setitem(kernels.BACKENDS, "reference", one_key_short)
+    monkeypatch.setitem(kernels.BACKENDS, "reference", replace(reference, attend=one_key_short))
     assert not kernels.error("reference", kernels.CASES[3], "float32") < kernels.LIMITS["bfloat16"]
 
 

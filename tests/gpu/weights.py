@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from jaxengine.loading import abstract_parameters
-from jaxengine.model.spec import ModelSpec, Parameter, parameter_table
+from jaxengine.loading import abstract_parameters, as_stored
+from jaxengine.model.parameters import Parameter, parameter_table
+from jaxengine.model.spec import ModelSpec
 
 
 def amplitude(parameter: Parameter) -> float:
@@ -35,14 +36,16 @@ def seed_of(name: str) -> int:
     return zlib.crc32(name.encode()) & 0x7FFFFFFF
 
 
-def random_parameters(spec: ModelSpec, mesh: Mesh, dtype: str, platform: str) -> dict[str, Array]:
+def random_parameters(
+    spec: ModelSpec, mesh: Mesh, dtype: str, platform: str, quantize: str | None = None
+) -> dict[str, Array]:
     """Every array of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
-    table = parameter_table(spec)
-    parameters = {
-        name: _draw(array, amplitude(table[name]), centre(name), seed_of(name))
-        for name, array in abstract_parameters(spec, mesh, dtype, platform).items()
-        if name in table
-    }
+    plain = abstract_parameters(spec, mesh, dtype, platform)
+    stored = abstract_parameters(spec, mesh, dtype, platform, quantize)
+    parameters: dict[str, Array] = {}
+    for name, parameter in parameter_table(spec).items():
+        drawn = _draw(plain[name], amplitude(parameter), centre(name), seed_of(name))
+        parameters |= as_stored(name, parameter, drawn, platform, quantize, stored)
     parameters.setdefault("head", parameters["embedding"])
     return parameters
 

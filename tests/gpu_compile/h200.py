@@ -22,7 +22,9 @@ MIB = 1 << 20
 
 def devices(count: int) -> Sequence[jax.Device]:
     """`count` H200s of one host."""
-    return topologies.get_topology_desc(platform="cuda", target_config=TARGET, topology=f"1x1x{count}").devices  # type: ignore[no-any-return]
+    made = topologies.get_topology_desc(platform="cuda", target_config=TARGET, topology=f"1x1x{count}").devices
+    jax.config.update("jax_default_device", made[0])  # since 0.12 what Pallas compiles for
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class Facts:
     collectives: dict[str, int]
     launched: list[str]  # what the host starts in a step
     kernels: int
+    longest_sort: int  # elements of a row
+    split_sums: int  # of those, sums of products that XLA computes in shares of K
 
 
 def facts(lowered: Any, donated: Any, options: dict[str, str]) -> Facts:
     """Compile `lowered` with the engine's `options`; `donated` is the tree of its donated abstract arguments."""
     with tempfile.TemporaryDirectory() as dump:
-        compiled = lowered.compile(compiler_options={**options, "xla_dump_to": dump})
+        compiled = lowered.compile(compiler_options={**options, **dumping(dump)})
         sequence = thunks.read(Path(dump))
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     return Facts(
@@ -54,7 +58,14 @@ def facts(lowered: Any, donated: Any, options: dict[str, str]) -> Facts:
         collectives=module.collectives(),
         launched=thunks.launched(sequence),
         kernels=thunks.kernels(sequence),
+        longest_sort=module.longest_sort(),
+        split_sums=module.split_sums(),
     )
+
+
+def dumping(directory: str) -> dict[str, str]:
+    """The options that make XLA leave its thunks and kernels in `directory`: since JAX 0.11 PTX comes with LLVM's."""
+    return {"xla_dump_to": directory, "xla_gpu_dump_llvmir": "True"}
 
 
 def device_bytes(array: jax.ShapeDtypeStruct) -> int:

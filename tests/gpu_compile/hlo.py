@@ -12,6 +12,7 @@ from dataclasses import dataclass
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 OPERATION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+ALIASED = re.compile(r"\{\d*\}: \((\d+), \{\}\)")  # of output_to_operand_aliasing
 VIEWS = {"bitcast", "get-tuple-element", "optimization-barrier"}
 MOVES_NOTHING = {*VIEWS, "parameter", "tuple", "while", "conditional"}  # a loop's body is looked at by itself
 COLLECTIVE = re.compile(r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?$")
@@ -24,6 +25,7 @@ class Operation:
     opcode: str
     operands: tuple[str, ...]
     calls: str | None  # the computation that is fused into it
+    in_place: frozenset[int]  # operands that are also outputs, updated where they lie
 
     @property
     def arrays(self) -> list[tuple[int, int]]:
@@ -33,6 +35,11 @@ class Operation:
     @property
     def bytes(self) -> int:
         return sum(size for _, size in self.arrays)
+
+    @property
+    def rewritten(self) -> list[str]:
+        """Operands that are read, and not updated in place."""
+        return [operand for i, operand in enumerate(self.operands) if i not in self.in_place]
 
     def __str__(self) -> str:
         return f"{self.opcode} {self.name}: {self.type}"
@@ -73,15 +80,28 @@ class Module:
             if op.opcode in MOVES_NOTHING or self._does(op, "dot", "scatter"):
                 continue
             written = {elements for elements, _ in op.arrays}
-            for parameter in map(self._parameter, op.operands):
+            for parameter in map(self._parameter, op.rewritten):
                 if parameter and parameter.bytes > above and parameter.arrays[0][0] in written:
                     found.append(f"{op} writes all of {parameter}")
         return found
 
     def collectives(self) -> dict[str, int]:
-        """How many of each kind."""
-        kinds = [found[1] for op in self.running if (found := COLLECTIVE.match(op.opcode))]
+        """How many of each kind, be they XLA's own kernels or a library's."""
+        opcodes = [inner.opcode for op in self.running for inner in (op, *self.computations.get(op.calls or "", []))]
+        kinds = [found[1] for opcode in opcodes if (found := COLLECTIVE.match(opcode))]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def longest_sort(self) -> int:
+        """How many elements the longest row that is sorted has."""
+        sorts = [op for ops in self.computations.values() for op in ops if op.opcode == "sort"]
+        return max((int(shape.split(",")[-1]) for op in sorts for _, shape in ARRAY.findall(op.type)), default=0)
+
+    def split_sums(self) -> int:
+        """Kernels that only add up the shares of a product whose K is split."""
+        return sum(
+            op.name.startswith("loop_reduce_fusion") and all(name.startswith("gemm_fusion") for name in op.operands)
+            for op in self.running
+        )
 
     def _does(self, op: Operation, *opcodes: str) -> bool:
         fused = self.computations.get(op.calls or "", [])
@@ -98,7 +118,8 @@ class Module:
 def _operation(name: str, kind: str, opcode: str, rest: str) -> Operation:
     inside = "".join(_until_closed(rest))
     calls = re.search(r"calls=%?([\w.\-]+)", rest)
-    return Operation(name, kind, opcode, tuple(re.findall(r"%([\w.\-]+)", inside)), calls and calls[1])
+    operands = tuple(re.findall(r"%([\w.\-]+)", inside))
+    return Operation(name, kind, opcode, operands, calls and calls[1], frozenset(map(int, ALIASED.findall(rest))))
 
 
 def _until_closed(text: str) -> Iterator[str]:

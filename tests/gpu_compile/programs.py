@@ -6,44 +6,50 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxengine.compiler import COMPILER_OPTIONS, Compiler, Shapes
+from jaxengine.compiler import Compiler, Shapes
 from jaxengine.loading import abstract_parameters
 from jaxengine.model.spec import ModelSpec
 from jaxengine.ops import choose
 from jaxengine.options import EngineOptions, derive_limits
 from jaxengine.sharding import make_mesh, replicated
+from jaxengine.xla import COMPILER_OPTIONS
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
-from tests.shapes import LLAMA_8B
+from tests.shapes import LLAMA_8B, LLAMA_70B
 
 FOUR_LAYERS = dataclasses.replace(LLAMA_8B, num_layers=4)  # what holds for each of four layers holds for 32
+FOUR_LAYERS_OF_70B = dataclasses.replace(LLAMA_70B, num_layers=4)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
 OPTIONS = COMPILER_OPTIONS["gpu"]
 
 
-def compiler(spec: ModelSpec, devices: int, attention: str = "auto") -> Compiler:
+def compiler(
+    spec: ModelSpec, devices: int, longest: int = 8192, quantize: str | None = None, cache: str = "bfloat16"
+) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data."""
     mesh = make_mesh(devices, h200.devices(devices))
-    back_end = choose(attention, mesh.devices.flat[0], spec.head_dim, spec.group, "bfloat16")
-    limits = derive_limits(EngineOptions(max_total_tokens=8192), spec, "gpu")
-    shapes = Shapes(spec, limits, "bfloat16", PAGES, page_size=16, top=20)
-    return Compiler(shapes, mesh, abstract_parameters(spec, mesh, "bfloat16", "gpu"), "gpu", back_end)
+    back_end = choose("auto", mesh.devices.flat[0], spec.head_dim, spec.group, "bfloat16", cache)
+    limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, "gpu")
+    shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
+    weights = abstract_parameters(spec, mesh, "bfloat16", "gpu", quantize)
+    return Compiler(shapes, mesh, weights, "gpu", back_end)
 
 
-def decode(spec: ModelSpec, devices: int, attention: str = "auto") -> Facts:
-    made = compiler(spec, devices, attention)
-    return facts(made.lower_backbone(made.shapes.decode(ROWS)), (made.caches(), made.rooms()), OPTIONS)
+def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: str) -> Facts:
+    made = compiler(spec, devices, longest, **stored)
+    return facts(made.lower_backbone(made.shapes.decode(rows)), (made.caches(), made.rooms()), OPTIONS)
 
 
-def mixed(spec: ModelSpec, devices: int) -> Facts:
-    made = compiler(spec, devices)
+def mixed(spec: ModelSpec, devices: int, **stored: str) -> Facts:
+    made = compiler(spec, devices, **stored)
     return facts(made.lower_backbone(made.shapes.mixed(TOKENS)), (made.caches(), made.rooms()), OPTIONS)
 
 
@@ -63,28 +69,44 @@ def weight_turned() -> Facts:
     return control(lambda x, weight: (x @ weight, weight.T), (8, 4096), (4096, 2048))
 
 
+def vocabulary_sorted() -> Facts:
+    """More than the 16 highest of a vocabulary: XLA sorts all of it."""
+    return control(lambda logits: jax.lax.top_k(logits, 20), (8, 128256))
+
+
 def loop_of_unknown_length() -> Facts:
-    """A loop whose length only the device knows: the host must drive it."""
-    return control(lambda x: jax.lax.while_loop(lambda y: y.max() > 1, lambda y: y @ y / 2, x), (1024, 1024))
+    """A loop whose length only the device knows: without loops in graphs the host must drive it."""
+    options = {name: graphs.replace(",WHILE", "") for name, graphs in OPTIONS.items()}
+    loop = partial(jax.lax.while_loop, lambda y: y.max() > 1, lambda y: y @ y / 2)
+    return control(loop, (1024, 1024), options=options)
 
 
-def control(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Facts:
+def control(function: Callable[..., Any], *shapes: tuple[int, ...], options: dict[str, str] = OPTIONS) -> Facts:
     mesh = make_mesh(1, h200.devices(1))
     arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=replicated(mesh)) for shape in shapes]
-    return facts(jax.jit(function).lower(*arguments), (), OPTIONS)
+    return facts(jax.jit(function).lower(*arguments), (), options)
 
 
 PROGRAMS = {
     "decode": lambda: decode(LLAMA_8B, 1),
+    "decode_1": lambda: decode(FOUR_LAYERS, 1, rows=1),
+    "decode_long": lambda: decode(FOUR_LAYERS, 1, longest=131072),
     "mixed": lambda: mixed(FOUR_LAYERS, 1),
+    "decode_int8": lambda: decode(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),
+    "decode_fp8": lambda: decode(FOUR_LAYERS, 1, quantize="fp8", cache="float8_e5m2"),
+    "decode_1_int8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int8"),
+    "decode_1_fp8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="fp8"),
+    "mixed_int8": lambda: mixed(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),
+    "decode_fp8_tp8": lambda: decode(FOUR_LAYERS, 8, quantize="fp8", cache="float8_e4m3fn"),
     "draw_greedy": lambda: draw(FOUR_LAYERS, 1, greedy=True),
     "draw": lambda: draw(FOUR_LAYERS, 1, greedy=False),
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
+    "decode_70b_tp8": lambda: decode(FOUR_LAYERS_OF_70B, 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),
     "draw_greedy_tp8": lambda: draw(FOUR_LAYERS, 8, greedy=True),
-    "decode_reference": lambda: decode(FOUR_LAYERS, 1, "reference"),
     "cache_not_donated": cache_not_donated,
     "weight_turned": weight_turned,
+    "vocabulary_sorted": vocabulary_sorted,
     "loop_of_unknown_length": loop_of_unknown_length,
 }
 

@@ -7,13 +7,13 @@ notice.
 import pytest
 
 from tests.gpu_compile.conftest import FactsByProgram
+from tests.shapes import LLAMA_8B, LLAMA_70B
 
-STEPS = ["decode", "mixed", "draw_greedy", "draw", "decode_tp8", "mixed_tp8", "draw_greedy_tp8"]
-GRAPHED = [step for step in STEPS if step != "draw"]
-LAYERS = {"decode": 32, "mixed": 4, "decode_tp8": 4, "mixed_tp8": 4}
-TOKENS = {"decode": 128, "mixed": 2048, "decode_tp8": 128, "mixed_tp8": 2048}
-HIDDEN, FFN, VOCAB, ROWS = 4096, 14336, 128256, 128
-BF16, F32 = 2, 4
+LAYERS = {"decode": 32, "decode_1": 4, "mixed": 4, "decode_tp8": 4, "decode_70b_tp8": 4, "mixed_tp8": 4}
+STEPS = [*LAYERS, "draw_greedy", "draw", "draw_greedy_tp8"]
+TOKENS = {"decode": 128, "decode_1": 1, "mixed": 2048, "decode_tp8": 128, "decode_70b_tp8": 128, "mixed_tp8": 2048}
+VOCAB, ROWS, PAGE_SIZE = 128256, 128, 16
+BF16, F32, I32 = 2, 4, 4
 MIB = 1 << 20
 
 
@@ -32,23 +32,36 @@ def test_no_weight_or_cache_is_written_out_again(facts: FactsByProgram, step: st
     assert facts[step]["rewrites"] == []
 
 
-@pytest.mark.parametrize("step", GRAPHED)
+@pytest.mark.parametrize("step", STEPS)
 def test_the_host_launches_one_cuda_graph_a_step(facts: FactsByProgram, step: str) -> None:
     assert facts[step]["launched"] == ["CommandBuffer"]
 
 
 @pytest.mark.parametrize("step", LAYERS)
-def test_a_layer_is_at_most_16_kernels(facts: FactsByProgram, step: str) -> None:
-    """15 for a decode layer with JAX 0.10.2: more of them is time between kernels, 1 to 3 µs each."""
-    assert facts[step]["kernels"] <= 16 * LAYERS[step] + 8
+def test_a_layer_is_at_most_8_kernels_or_10_with_prompts(facts: FactsByProgram, step: str) -> None:
+    """More of them is time between kernels, 1 to 3 µs each. Decode: qkv, attention, out, add and norm, gate and up,
+    activation, down, add and norm. Prompts: keys are written before and their own kernel attends.
+
+    Sums of products whose K is split come on top: XLA's autotuner chooses where that pays, and without one, as here,
+    XLA splits nearly every product of a small step.
+    """
+    most = 10 if step.startswith("mixed") else 8
+    assert facts[step]["kernels"] - facts[step]["split_sums"] <= most * LAYERS[step] + 12
+    assert facts[step]["split_sums"] <= 3 * LAYERS[step]
 
 
 @pytest.mark.parametrize("step", LAYERS)
 def test_temporaries_are_one_layers_activations(facts: FactsByProgram, step: str) -> None:
     """Gate, up and their product, and eight arrays of the hidden width; 16 MiB more for a small step's split sums."""
     devices = 8 if step.endswith("tp8") else 1
-    activations = TOKENS[step] * (3 * FFN // devices + 8 * HIDDEN) * BF16
+    shape = LLAMA_70B if "70b" in step else LLAMA_8B
+    activations = TOKENS[step] * (3 * shape.ffn_size // devices + 8 * shape.hidden_size) * BF16
     assert facts[step]["temporaries"] < activations + 16 * MIB
+
+
+def test_of_a_wider_page_table_a_step_holds_its_rows_and_nothing_else(facts: FactsByProgram) -> None:
+    rows = ROWS * (131072 - 8192) // PAGE_SIZE * I32
+    assert facts["decode_long"]["temporaries"] - facts["decode"]["temporaries"] <= rows + MIB
 
 
 @pytest.mark.parametrize(
@@ -58,7 +71,16 @@ def test_drawing_needs_few_arrays_of_logits(facts: FactsByProgram, step: str, co
     assert facts[step]["temporaries"] < copies * ROWS * VOCAB * F32 // devices + 4 * MIB
 
 
-@pytest.mark.parametrize("step", ["decode_tp8", "mixed_tp8"])
+@pytest.mark.parametrize("step", ["draw", "draw_greedy"])
+def test_no_vocabulary_is_sorted(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["longest_sort"] < VOCAB / 16
+
+
+def test_a_vocabulary_that_is_sorted_is_seen(facts: FactsByProgram) -> None:
+    assert facts["vocabulary_sorted"]["longest_sort"] == VOCAB
+
+
+@pytest.mark.parametrize("step", ["decode_tp8", "decode_70b_tp8", "mixed_tp8"])
 def test_tensor_parallel_layers_communicate_twice_and_only_sums(facts: FactsByProgram, step: str) -> None:
     """After attention and after the MLP; once more for the embedding, which is split by vocabulary."""
     assert facts[step]["collectives"] == {"all-reduce": 2 * LAYERS[step] + 1}
@@ -66,11 +88,6 @@ def test_tensor_parallel_layers_communicate_twice_and_only_sums(facts: FactsByPr
 
 def test_steps_on_one_device_do_not_communicate(facts: FactsByProgram) -> None:
     assert [facts[step]["collectives"] for step in ("decode", "mixed", "draw_greedy", "draw")] == [{}] * 4
-
-
-def test_reference_attention_leaves_the_graph_once_a_layer(facts: FactsByProgram) -> None:
-    """Why it is not the GPU's default: its loop is as long as the longest row, which only the device knows."""
-    assert facts["decode_reference"]["launched"] == ["CommandBuffer", "While"] * 4 + ["CommandBuffer"]
 
 
 def test_a_cache_that_is_not_donated_is_seen_to_be_copied(facts: FactsByProgram) -> None:

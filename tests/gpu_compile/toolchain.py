@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import pytest
 
 from convert.cache import cache_root, locked, new_directory
 
@@ -50,6 +51,16 @@ def _install(directory: Path) -> None:
     done = subprocess.run([*pip, *WHEELS], capture_output=True, text=True)
     if done.returncode:
         raise ToolchainMissing(f"{' '.join(WHEELS)}: pip said: {done.stderr.strip()[-500:]}")
+
+
+def facts(module: str, paths: pytest.TempPathFactory) -> Any:
+    """What `module` finds, by `run`; without the toolchain the test is skipped."""
+    if sys.platform != "linux":
+        pytest.skip(f"NVIDIA's compiler comes as wheels for Linux, this is {sys.platform}")
+    try:
+        return run(module, paths.mktemp("h200") / "facts.json")
+    except ToolchainMissing as missing:
+        pytest.skip(f"NVIDIA's compiler is neither here nor to be had: {missing}")
 
 
 def run(module: str, result: Path) -> Any:

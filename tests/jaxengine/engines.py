@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from convert.source import open_model
+from jaxengine.assembly import load_engine
 from jaxengine.engine import Engine
 from jaxengine.options import EngineOptions
 from jaxengine.params import SamplingParams
@@ -41,7 +42,7 @@ Answers = dict[int, Answer]
 def load(directory: Path, *, every_bucket: bool = False, **options: object) -> Engine:
     """An engine with few buckets, the largest only unless told, which reports the whole vocabulary if asked."""
     chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "max_top_logprobs": VOCAB, **options}
-    engine = Engine.load(open_model(str(directory)), EngineOptions(**chosen))  # type: ignore[arg-type]
+    engine = load_engine(open_model(str(directory)), EngineOptions(**chosen))  # type: ignore[arg-type]
     if every_bucket:
         engine.finish_compiling()
     else:

@@ -3,22 +3,28 @@
 What a position's keys and values are to a real model, a content is here: a number made of the content before it, as
 read through the sequence's page table, and of the position's token. A content is rooted in the salt, which no real
 model does, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the
-last content, hence `alone` knows beforehand all that a request may ever write or return.
+last content, hence `alone` knows beforehand all that a request may ever write or return. Where there is an encoder,
+each position also reads all of its source's pages, and what a token is to the source depends on the whole source.
 """
 
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
-from jaxengine.scheduler import Plan, Row
+from jaxengine.plan import Plan, Row
 from jaxengine.sequence import Request, Sequence
 
 EOS = 0
+START = 1  # what a decoder behind an encoder is given
 VOCAB = 8
 UNWRITTEN, POISON = -1, -2  # contents that no token history implies
 
 
-def content_after(before: int, token: int) -> int:
-    return hash((before, token))  # of integers, hence the same in every process
+def content_after(before: int, token: int, source: Ids[int] = ()) -> int:
+    return hash((before, token, *source))  # of integers, hence the same in every process
+
+
+def source_contents(source: Ids[int]) -> list[int]:
+    return [hash((position, *source)) for position in range(len(source))]
 
 
 def root_content(salt: bytes) -> int:
@@ -37,15 +43,16 @@ class Reference:
     contents: list[int]
 
 
-def alone(request: Request) -> Reference:
+def alone(request: Request, *, encoder: bool = False) -> Reference:
     tokens, contents, content = [], [], root_content(request.salt)
-    for token in request.prompt:
-        content = content_after(content, token)
+    source = source_contents(request.prompt) if encoder else []
+    for token in [START] if encoder else request.prompt:
+        content = content_after(content, token, source)
         tokens.append(token)
         contents.append(content)
     for _ in range(request.params.max_tokens):
         token = sample(request.params.seed or 0, content)
-        content = content_after(content, token)
+        content = content_after(content, token, source)
         tokens.append(token)
         contents.append(content)
         if token == EOS and not request.params.ignore_eos:
@@ -76,19 +83,34 @@ class FakeDevice:
         self.last: dict[int, int] = {}
 
     def run(self, plan: Plan) -> list[Result]:
+        for row in plan.sources:
+            self._run_source(row.sequence)
         return [self._run_row(row) for row in plan.rows]
 
     def read(self, pages: Ids[int], count: int) -> list[int]:
         """The contents of the first `count` positions of a page table."""
         return [content for page in pages for content in self.cells[page]][:count]
 
+    def tables(self, sequence: Sequence) -> tuple[list[int], list[int]]:
+        """The pages of its source, and those of its own tokens."""
+        first = -(-len(sequence.source) // self.page_size)
+        return sequence.pages[:first], sequence.pages[first:]
+
+    def _run_source(self, sequence: Sequence) -> None:
+        finite = sequence.request.id not in self.poisoned
+        for position, content in enumerate(source_contents(sequence.source)):
+            page, offset = divmod(position, self.page_size)
+            self.cells[sequence.pages[page]][offset] = content if finite else POISON
+
     def _run_row(self, row: Row) -> Result:
         sequence, content = row.sequence, 0
         finite = sequence.request.id not in self.poisoned
+        of_source, own = self.tables(sequence)
+        source = self.read(of_source, len(sequence.source))
         for position in range(row.start, row.start + row.count):
-            content = content_after(self._before(sequence, position), self._token(sequence, position))
+            content = content_after(self._before(sequence, position), self._token(sequence, position), source)
             page, offset = divmod(position, self.page_size)
-            self.cells[sequence.pages[page]][offset] = content if finite else POISON
+            self.cells[own[page]][offset] = content if finite else POISON
         if not row.samples:
             return Result(None, finite)
         token = sample(sequence.params.seed or 0, content)
@@ -100,7 +122,7 @@ class FakeDevice:
         if position == 0:
             return root_content(sequence.request.salt)
         page, offset = divmod(position - 1, self.page_size)
-        return self.cells[sequence.pages[page]][offset]
+        return self.cells[self.tables(sequence)[1][page]][offset]
 
     def _token(self, sequence: Sequence, position: int) -> int:
         """From the host where it is known there, else what the previous step drew for this slot."""

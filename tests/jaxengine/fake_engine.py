@@ -9,11 +9,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
-from jaxengine.pages import PagePool, page_key, root_key
+from jaxengine.pages import PagePool, held_pages, page_key, root_key
 from jaxengine.params import SamplingParams
-from jaxengine.scheduler import Plan, Scheduler
+from jaxengine.plan import Plan
+from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import FinishReason, Request, Sequence
-from tests.jaxengine.fake_device import EOS, FakeDevice, Reference, Result, alone
+from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Result, alone
 from tests.jaxengine.invariants import PlanCheck
 
 MAX_IN_FLIGHT = 2  # a step computes while the next one is planned and queued behind it
@@ -32,9 +33,20 @@ class Step:
 class FakeEngine:
     """One scheduler, one fake device, and the truth about every request it was given."""
 
-    def __init__(self, *, pages: int, page_size: int, slots: int, token_budget: int, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        pages: int,
+        page_size: int,
+        slots: int,
+        token_budget: int,
+        prefix_cache: bool = True,
+        encoder: bool = False,
+        window: int = 0,
+    ) -> None:
+        self.encoder = encoder
         self.pool = PagePool(pages, page_size)
-        self.scheduler = Scheduler(self.pool, slots, token_budget, model="m", prefix_cache=prefix_cache)
+        self.scheduler = Scheduler(self.pool, slots, token_budget, model="m", prefix_cache=prefix_cache, window=window)
         self.device = FakeDevice(pages, page_size)
         self.clock = 0.0
         self.steps: deque[Step] = deque()
@@ -50,7 +62,12 @@ class FakeEngine:
 
     def fits(self, prompt_length: int, max_tokens: int) -> bool:
         """Whether the request can be served at all; the last token is never fed, so it needs no room."""
-        return self.pool.pages_for(prompt_length + max_tokens - 1) < self.pool.total
+        source, own = (prompt_length, 1) if self.encoder else (0, prompt_length)
+        return self.pool.pages_for(source) + self.held(own + max_tokens - 1) < self.pool.total
+
+    def held(self, tokens: int) -> int:
+        """The most pages a sequence of `tokens` ever holds, its source's left out."""
+        return held_pages(tokens, self.pool.page_size, self.scheduler.window, self.scheduler.token_budget)
 
     # --- what clients do ----------------------------------------------------------------------------------------
 
@@ -61,6 +78,7 @@ class FakeEngine:
         *,
         seed: int = 0,
         salt: bytes = b"",
+        caller: int = 0,
         priority: int = 0,
         timeout: float | None = None,
         prompt_logprobs: bool = False,
@@ -71,10 +89,9 @@ class FakeEngine:
             max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, ignore_eos=ignore_eos
         )
         number = len(self.sequences)
-        request = Request(
-            number, tuple(prompt), params, salt=salt, timeout=timeout, priority=priority, arrived=self.clock
-        )
-        sequence = Sequence(request, number)
+        how = {"caller": caller, "priority": priority, "timeout": timeout}
+        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, **how)
+        sequence = Sequence(request, number, START if self.encoder else None)
         self._learn(request)
         self.sequences.append(sequence)
         self.scheduler.add(sequence)
@@ -91,7 +108,7 @@ class FakeEngine:
 
     def _learn(self, request: Request) -> None:
         """Note the key, the ids and the contents of each full page that the request may ever commit."""
-        reference, size = alone(request), self.pool.page_size
+        reference, size = alone(request, encoder=self.encoder), self.pool.page_size
         self.references[request.id] = reference
         key = root_key("m", request.salt)
         for end in range(size, len(reference.tokens) + 1, size):
@@ -159,10 +176,16 @@ class FakeEngine:
             self.scheduler.finish(sequence, FinishReason.LENGTH)
 
     def _note(self, plan: Plan, check: PlanCheck) -> None:
-        rows = [(r.sequence.request.id, r.sequence.slot, r.start, r.count, r.samples) for r in plan.rows]
+        rows = [
+            (r.sequence.request.id, r.sequence.slot, r.start, r.count, r.samples) for r in (*plan.sources, *plan.rows)
+        ]
         tables = [tuple(r.sequence.pages) for r in plan.rows]
         self.decisions.append((rows, tables, [s.request.id for s in plan.admitted], plan.drain))
         self.seen["drains"] += plan.drain
         self.seen["evictions"] += check.evictions
         self.seen["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
+        self.seen["passed pages"] += sum(s.passed for s in self.live)
+        self.seen["hits behind a window"] += sum(s.passed > 0 for s in plan.admitted)
+        self.seen["sources"] += len(plan.sources)
+        self.seen["sources again"] += sum(r.sequence.preemptions > 0 for r in plan.sources)
         self.seen["chunks"] += sum(not r.samples for r in plan.rows)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxengine.pages import SINK, page_key, root_key
-from jaxengine.scheduler import Plan, Row
+from jaxengine.plan import Plan, Row
 from jaxengine.sequence import FinishReason, Sequence
+from tests.jaxengine.fake_device import source_contents
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -46,7 +47,7 @@ def check_idle(engine: FakeEngine) -> None:
 
 def _check_pages(engine: FakeEngine) -> None:
     pool, scheduler = engine.pool, engine.scheduler
-    held = Counter(page for s in (*scheduler.running, *scheduler.leaving) for page in s.pages)
+    held = Counter(page for s in (*scheduler.running, *scheduler.leaving) for page in s.pages[s.passed :])
     assert pool.references == [held[page] for page in range(pool.total)], "I2: references differ from holders"
     free = [*pool.blank, *pool.reusable]
     unheld = [page for page in range(SINK + 1, pool.total) if not held[page]]
@@ -82,8 +83,8 @@ def _check_queues(engine: FakeEngine) -> None:
 
 def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
     if sequence.slot is None:
-        state = (sequence.pages, sequence.computed, sequence.pending, sequence.committed, sequence.in_flight)
-        assert state == ([], 0, 0, 0, 0), f"I3: a sequence without a slot keeps {state}"
+        counts = (sequence.computed, sequence.pending, sequence.committed, sequence.in_flight, sequence.passed)
+        assert not any((sequence.pages, *counts)), f"I3: a sequence without a slot keeps {sequence.pages}, {counts}"
     else:
         _check_table(engine, sequence)
     request, tokens = sequence.request, sequence.tokens
@@ -93,11 +94,16 @@ def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
 
 
 def _check_table(engine: FakeEngine, sequence: Sequence) -> None:
-    pages, size = sequence.pages, engine.pool.page_size
+    pages, size = sequence.pages[sequence.passed :], engine.pool.page_size
     assert sequence.computed <= sequence.length, "I12: more computed than there are tokens"
     assert len(set(pages)) == len(pages), f"I3: a page twice in {pages}"
+    assert sequence.pages[: sequence.passed] == [SINK] * sequence.passed, "I3: a page given back is still in the table"
+    most = engine.held(sequence.length)
+    assert engine.encoder or len(pages) <= most, f"I3: {len(pages)} pages held, {most} are enough for its window"
     low, high = -(-sequence.computed // size), -(-sequence.length // size)
-    assert low <= len(pages) <= high, f"I3: {len(pages)} pages for {sequence.computed} of {sequence.length} tokens"
+    of_source, own = engine.device.tables(sequence)
+    assert len(of_source) == -(-len(sequence.source) // size), "I3: pages of a source are missing"
+    assert low <= len(own) <= high, f"I3: {len(own)} pages for {sequence.computed} of {sequence.length} tokens"
 
 
 def _check_in_flight(engine: FakeEngine) -> None:
@@ -106,10 +112,17 @@ def _check_in_flight(engine: FakeEngine) -> None:
         for row, slot, table in zip(step.plan.rows, step.slots, step.tables, strict=True):
             sequence = row.sequence
             dispatched[id(sequence)] += 1
-            held = sequence.slot == slot and sequence.pages[: len(table)] == table
+            first = first_page(engine, row.start)
+            held = sequence.slot == slot and sequence.pages[first : len(table)] == table[first:]
             assert held, f"I9: request {sequence.request.id} lost its slot or pages under a dispatched step"
     for sequence in engine.sequences:
         assert sequence.in_flight == dispatched[id(sequence)], "I19: in_flight differs from the dispatched rows"
+
+
+def first_page(engine: FakeEngine, position: int) -> int:
+    """Of those that a token at `position` sees."""
+    window = engine.scheduler.window
+    return max(0, position - window + 1) // engine.pool.page_size if window else 0
 
 
 class PlanCheck:
@@ -130,6 +143,7 @@ class PlanCheck:
         self._check_shape(plan)
         for row in plan.rows:
             self._check_row(row)
+        self._check_sources(plan)
         self._check_writers(plan)
         self._check_preempted()
         starts = {id(row.sequence): row.start for row in plan.rows}
@@ -153,23 +167,39 @@ class PlanCheck:
         """It computes what comes next, on pages that read back exactly what the sequence's own history implies."""
         sequence, size, end = row.sequence, self.engine.pool.page_size, row.start + row.count
         assert row.count >= 1 and sequence.computed == end, f"I11: row of {row.count} at {row.start}"
-        assert sequence.slot is not None and end <= len(sequence.pages) * size, "I11: a position without a page"
+        _, own = self.engine.device.tables(sequence)
+        assert sequence.slot is not None and end <= len(own) * size, "I11: a position without a page"
         assert row.samples == (end == sequence.length - row.samples), "I11: samples elsewhere than at the last token"
         if sequence.request.id not in self.engine.device.poisoned:
-            history = self.engine.references[sequence.request.id].contents[: row.start]
-            read = self.engine.device.read(sequence.pages, row.start)
+            first = first_page(self.engine, row.start) * size
+            history = self.engine.references[sequence.request.id].contents[first : row.start]
+            read = self.engine.device.read(own, row.start)[first:]
             assert read == history, f"I8: request {sequence.request.id} reads what it did not write"
+
+    def _check_sources(self, plan: Plan) -> None:
+        """Encoded whole as they are admitted; whoever was admitted before finds its source as it was encoded."""
+        encoded = [row.sequence for row in plan.sources]
+        assert encoded == [s for s in plan.admitted if s.source], "I7: a source is encoded when it is admitted"
+        assert all(row.ids == row.sequence.source for row in plan.sources), "I11: a source is cut"
+        together = plan.source_tokens
+        assert len(encoded) <= 1 or together <= self.engine.scheduler.token_budget, f"I11: {together} source tokens"
+        for sequence in {row.sequence for row in plan.rows} - {*encoded}:
+            if sequence.request.id not in self.engine.device.poisoned:
+                read = self.engine.device.read(self.engine.device.tables(sequence)[0], len(sequence.source))
+                assert read == source_contents(sequence.source), "I8: a source's pages were overwritten"
 
     def _check_writers(self, plan: Plan) -> None:
         """A page that a step writes has one holder, is not offered to others, and no dispatched step knows it else."""
         pool, size = self.engine.pool, self.engine.pool.page_size
         known = [
-            (row.sequence, set(table))
+            (row.sequence, set(table[first_page(self.engine, row.start) :]))
             for step in self.engine.steps
             for row, table in zip(step.plan.rows, step.tables, strict=True)
         ]
-        for row in plan.rows:
-            for page in row.sequence.pages[row.start // size : -(-(row.start + row.count) // size)]:
+        for row in (*plan.sources, *plan.rows):
+            of_source, own = self.engine.device.tables(row.sequence)
+            pages = of_source if row.of_source else own
+            for page in pages[row.start // size : -(-(row.start + row.count) // size)]:
                 assert page != SINK and pool.references[page] == 1, f"I4: page {page} is written and shared"
                 assert page not in pool.content, f"I4: page {page} is written and offered to others"
                 others = [s for s, table in known if page in table and s is not row.sequence]
@@ -201,12 +231,13 @@ class PlanCheck:
         return (len(sequence.tokens) - 1) // size
 
     def _check_order(self, plan: Plan) -> None:
-        """No decode waits for a prefill, nobody is admitted past an older one."""
+        """No decode waits for a prefill, nobody is admitted past an older one of the same caller."""
         scheduler = self.engine.scheduler
         if not plan.drain:
             rows = {id(r.sequence): r.start for r in plan.rows}
             ready = [s for s in self.running if s in scheduler.running and not s.exhausted]
             waits = [s for s in ready if id(s) not in rows and s.computed == s.length - 1]
             assert not waits, f"I17: a decode was left out: {[s.request.id for s in waits]}"
-        newest = max((s.order for s in plan.admitted), default=None)
-        assert newest is None or all(newest < s.order for s in scheduler.waiting), "I17: admitted past an older one"
+        newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
+        passed = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
+        assert not passed, "I17: admitted past an older one"

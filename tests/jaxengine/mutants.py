@@ -9,7 +9,8 @@ import pytest
 
 from jaxengine import scheduler as module
 from jaxengine.pages import PagePool, page_key, root_key
-from jaxengine.scheduler import Plan, Row, Scheduler
+from jaxengine.plan import Plan, Row
+from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import FinishReason, Sequence
 
 Patch = pytest.MonkeyPatch
@@ -63,6 +64,31 @@ def the_index_outlives_a_failed_step(patch: Patch) -> None:
 
 def the_tail_page_comes_one_token_late(patch: Patch) -> None:
     patch.setattr(PagePool, "pages_for", lambda pool, tokens: max(1, -(-(tokens - 1) // pool.page_size)))
+
+
+def a_window_is_a_token_too_narrow(patch: Patch) -> None:
+    passed = Scheduler._passed
+    patch.setattr(Scheduler, "_passed", lambda scheduler, position: passed(scheduler, position + 1))
+
+
+def a_window_s_pages_go_while_a_step_reads_them(patch: Patch) -> None:
+    give_back = Scheduler._give_back
+
+    def at_once(scheduler: Scheduler, sequence: Sequence, _: int) -> None:
+        give_back(scheduler, sequence, scheduler._passed(sequence.computed))
+
+    patch.setattr(Scheduler, "_give_back", at_once)
+
+
+def nothing_behind_a_window_is_given_back(patch: Patch) -> None:
+    patch.setattr(Scheduler, "_give_back", lambda scheduler, sequence, passed: None)
+
+
+def a_source_shares_a_page_with_what_follows(patch: Patch) -> None:
+    def together(scheduler: Scheduler, sequence: Sequence, computed: int) -> int:
+        return scheduler.pool.pages_for(len(sequence.source) + sequence.length)
+
+    patch.setattr(Scheduler, "_pages", together)
 
 
 def the_salt_is_not_in_the_key(patch: Patch) -> None:
@@ -213,6 +239,10 @@ CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     a_reused_page_keeps_its_index_entry: "I6",
     the_index_outlives_a_failed_step: "I5",
     the_tail_page_comes_one_token_late: "I11",
+    a_source_shares_a_page_with_what_follows: "I11",
+    a_window_is_a_token_too_narrow: "I9",
+    a_window_s_pages_go_while_a_step_reads_them: "I9",
+    nothing_behind_a_window_is_given_back: "I3",
     the_salt_is_not_in_the_key: "I5",
     the_key_forgets_what_came_before: "I5",
     a_hit_leaves_no_token_to_compute: "I7",

@@ -8,6 +8,7 @@ from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
 from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
+WHOLE = 128  # a page for any sequence, as state spaces have
 EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
 
 
@@ -16,14 +17,17 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        page_size = self.random.choice([1, 2, 3, 4, 16])
+        page_size = self.random.choice([1, 2, 3, 4, 16, WHOLE])
         slots = self.random.randint(1, 6)
+        encoder = self.random.random() < 0.2
         self.engine = FakeEngine(
             pages=1 + self.random.randint(12, 80) // page_size + 2,
             page_size=page_size,
             slots=slots,
             token_budget=self.random.choice([slots, slots + 1, 8, 16, 512]),
-            prefix_cache=self.random.random() < 0.9,
+            prefix_cache=self.random.random() < 0.9 and not encoder,
+            encoder=encoder,
+            window=0 if encoder else self.random.choice([0, 0, 2, 5, 12]),
         )
         self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
 
@@ -53,6 +57,7 @@ class Walk:
                 max_tokens,
                 seed=self.random.randrange(3),
                 salt=self.random.choice([b"", b"", b"a"]),
+                caller=self.random.choice([0, 0, 1, 2]),
                 priority=self.random.choice([0, 0, 0, -1, 1]),
                 timeout=self.random.choice([None, None, 40.0]),
                 prompt_logprobs=self.random.random() < 0.1,

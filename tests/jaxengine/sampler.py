@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxengine import sampling
 from jaxengine.params import MAX_LOGIT_BIAS, SamplingParams
+from jaxengine.plan import Row
 from jaxengine.sampling import Sampled, Seats
-from jaxengine.scheduler import Row
 from jaxengine.sequence import Request, Sequence
 from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, unpack_rows
 
@@ -50,10 +50,11 @@ def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> Seats:
             bias = padded(list(params.logit_bias), MAX_LOGIT_BIAS, vocab)
             values = padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0).astype(np.float32)
             bans = padded([*eos, *params.stop_token_ids], sampling.BANS, vocab)
+            words = sampling.padded_words(params.bad_words, vocab)
             ids = padded(sequence.tokens, LONGEST, vocab)
             rest = np.float32(-np.inf if params.only_biased else 0)
             length, known = sequence.prompt_length, len(sequence.tokens)
-            seats = take_seat(seats, slot, ids, length, known, (bias, values), bans, rest)
+            seats = take_seat(seats, slot, ids, length, known, (bias, values), bans, words, rest)
     return seats
 
 

@@ -1,5 +1,6 @@
-"""One tiny model over 1, 2, 4 and 8 devices, another with too few key/value heads over 8, as a program:
-`python -m tests.jaxengine.tensor_parallel DIRECTORY FEW_HEADS_DIRECTORY`.
+"""One tiny model over 1, 2, 4 and 8 devices, another with too few key/value heads over 8, a mixture of experts over 2
+and 4, a model with an encoder and one of state spaces over 2, as a program:
+`python -m tests.jaxengine.tensor_parallel DIRECTORY …`, in this order.
 
 How many devices a CPU shows is fixed when JAX starts, so this is a process of its own. It prints one JSON object.
 """
@@ -15,9 +16,12 @@ DEVICES = (1, 2, 4, 8)
 SMALL = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 256, "max_top_logprobs": 2}
 
 
-def report(directory: Path, devices: int) -> dict[str, object]:
+STATES = {"max_total_tokens": 128}  # what a state counts as
+
+
+def report(directory: Path, devices: int, **options: object) -> dict[str, object]:
     """What the model answers on `devices` devices, and how large one device's part of each array is."""
-    engine = load(directory, tensor_parallel=devices, **SMALL)
+    engine = load(directory, tensor_parallel=devices, **SMALL, **options)  # type: ignore[arg-type]
     ways: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
     answers = serve(engine, [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(ways)])
     keys, values = engine.runner.layers[0]
@@ -42,11 +46,17 @@ def refusal(directory: Path, devices: int) -> str:
     return "served"
 
 
-def main(directory: Path, few_heads: Path) -> None:
+def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states: Path) -> None:
     reports = {devices: report(directory, devices) for devices in DEVICES}
     refusals = {devices: refusal(directory, devices) for devices in (3, 16)}
+    refusals["experts"] = refusal(experts, 8)
     copied = {devices: report(few_heads, devices) for devices in (1, 8)}
-    print(json.dumps({"reports": reports, "refusals": refusals, "copied": copied}))
+    mixture = {devices: report(experts, devices) for devices in (1, 2, 4)}
+    few_bits = {devices: report(directory, devices, quantize="int8", kv_cache_dtype="fp8") for devices in (1, 4)}
+    outcome = {"reports": reports, "refusals": refusals, "copied": copied, "mixture": mixture, "few_bits": few_bits}
+    outcome["encoder"] = {devices: report(encoder, devices) for devices in (1, 2)}
+    outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
+    print(json.dumps(outcome))
 
 
 if __name__ == "__main__":

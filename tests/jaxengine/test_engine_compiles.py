@@ -42,8 +42,8 @@ def anything(number: int, chance: np.random.Generator) -> Request:
         "min_tokens": 2,
     }
     chosen = {name: value for name, value in ways.items() if chance.random() < 0.5}
-    length = int(chance.integers(1, 100))
-    return ask(number, prompt(length, seed=number), max_tokens=int(chance.integers(2, 28)), **chosen)
+    length = int(chance.integers(1, 64))
+    return ask(number, prompt(length, seed=number), max_tokens=int(chance.integers(2, 65)), **chosen)
 
 
 def test_a_random_workload_compiles_nothing(engine: Engine) -> None:

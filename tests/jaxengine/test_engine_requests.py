@@ -1,14 +1,26 @@
 """What the engine refuses, how a request ends, and that nothing of it stays behind."""
 
+import dataclasses
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
+from convert.source import open_model
+from jaxengine.assembly import load_engine
 from jaxengine.engine import Engine
-from jaxengine.params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxengine.options import EngineOptions
+from jaxengine.params import (
+    MAX_BAD_WORD,
+    MAX_BAD_WORDS,
+    MAX_EOS_TOKEN_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+)
 from jaxengine.sequence import Event, FinishReason, Request
 from tests.jaxengine.engines import Answer, alone, ask, check_idle, finish, prompt, serve, step
 from tests.tiny import EOS, VOCAB
@@ -31,6 +43,7 @@ REFUSED = [
     ),
     (ask(1, [1], stop_token_ids=(5, 999)), "stop_token_ids has the id 999"),
     (ask(1, [1], logit_bias={320: 1.0}), "logit_bias has the id 320"),
+    (ask(1, [1], bad_words=((5, 320),)), "bad_words has the id 320"),
     (ask(1, [1], logprobs=321), "logprobs 321 is more than 320"),
     (
         ask(
@@ -46,6 +59,24 @@ def test_a_request_that_can_never_be_served_is_refused_at_once(engine: Engine, r
     with pytest.raises(ValueError, match=message):
         engine.submit(request_)
     assert engine.idle
+
+
+def test_a_model_with_more_ends_than_the_sampler_can_ban_is_refused_before_it_is_loaded(
+    tiny: Callable[[str], Path],
+) -> None:
+    opened = open_model(str(tiny("llama2_gqa")))
+    many = dataclasses.replace(opened, eos_token_ids=tuple(range(MAX_EOS_TOKEN_IDS + 1)))
+    with pytest.raises(ValueError, match="the model has 33 eos_token_ids, at most 32"):
+        load_engine(many, EngineOptions())
+
+
+def test_as_many_ends_as_there_may_be_are_banned_together(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, stops = tuple(range(MAX_EOS_TOKEN_IDS)), tuple(range(100, 100 + MAX_STOP_TOKEN_IDS))
+    monkeypatch.setattr(engine.runner, "eos_token_ids", ends)
+    monkeypatch.setattr(engine, "eos_token_ids", frozenset(ends))
+    params = {"temperature": 5.0, "min_tokens": 8, "max_tokens": 8, "stop_token_ids": stops, "ignore_eos": False}
+    answer = alone(engine, ask(1, prompt(5), **params))
+    assert len(answer.ids) == 8 and not {*ends, *stops} & {*answer.ids}
 
 
 def test_a_request_of_exactly_the_longest_length_is_served(engine: Engine) -> None:
@@ -73,6 +104,9 @@ WRONG = [
     ("logit_bias", {1: math.nan}),
     ("logit_bias", {1: math.inf}),
     ("logit_bias", {1: 1e39}),
+    ("bad_words", ((),)),
+    ("bad_words", ((1,) * (MAX_BAD_WORD + 1),)),
+    ("bad_words", ((1,),) * (MAX_BAD_WORDS + 1)),
     ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0)),
     ("stop_token_ids", (1,) * (MAX_STOP_TOKEN_IDS + 1)),
     ("only_biased", True),

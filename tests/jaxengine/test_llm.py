@@ -1,9 +1,13 @@
 """The engine in-process: text or ids in, completions out, in their order."""
 
+import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 
 from jaxengine.llm import LLM, SamplingParams
 from tests.jaxengine.engines import prompt
@@ -81,7 +85,9 @@ def test_what_cannot_be_served_is_refused_before_anything_runs(
     assert llm.engine.idle
 
 
-def test_a_request_that_fails_leaves_the_others_nothing_to_trip_over(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_says_so_and_takes_nothing_from_the_others(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = llm.generate(prompt(9), GREEDY)[0].token_ids
     with monkeypatch.context() as broken:
         dispatch = llm.engine.runner.dispatch
@@ -92,9 +98,91 @@ def test_a_request_that_fails_leaves_the_others_nothing_to_trip_over(llm: LLM, m
             return dispatch(plan)  # type: ignore[arg-type]
 
         broken.setattr(llm.engine.runner, "dispatch", failing)
-        with pytest.raises(RuntimeError, match="failed inside the engine"):
-            llm.generate([prompt(9), prompt(5)], [GREEDY, SamplingParams(top_k=3)])
+        well, ill = llm.generate([prompt(9), prompt(5)], [GREEDY, SamplingParams(top_k=3)])
+    assert (well.token_ids, well.finish_reason, well.error) == (expected, "length", "")
+    assert (ill.finish_reason, ill.error) == ("error", "the request failed inside the engine")
     assert llm.generate(prompt(9), GREEDY)[0].token_ids == expected
+
+
+def test_a_stop_string_ends_the_text_wherever_tokens_end(llm: LLM) -> None:
+    long = dataclasses.replace(GREEDY, max_tokens=24)
+    (whole,) = llm.generate(prompt(9), long)
+    middle = len(whole.text) // 2
+    stop = whole.text[middle : middle + 3]
+    first = whole.text.index(stop)
+    bare, kept, other = llm.generate(
+        [prompt(9)] * 3,
+        [
+            dataclasses.replace(long, stop=stop),
+            dataclasses.replace(long, stop=["never there", stop], include_stop_str_in_output=True),
+            dataclasses.replace(long, stop=["never there"]),
+        ],
+    )
+    assert (bare.text, bare.finish_reason, bare.stop_reason) == (whole.text[:first], "stop", stop)
+    assert kept.text == whole.text[: first + len(stop)]
+    assert len(bare.tokens) < 24 and bare.token_ids == whole.token_ids[: len(bare.tokens)]
+    assert (other.text, other.finish_reason, other.stop_reason) == (whole.text, "length", None)
+    assert llm.engine.idle
+
+
+def test_bad_words_are_avoided_as_transformers_avoids_them(llm: LLM, directory: Path) -> None:
+    ids = prompt(9)
+    free = reference_greedy(directory, ids, 12)
+    words = [[free[2]], free[4:6], free[7:11], [1, 2, 3, 4, 5, 6, 7, free[0]]]
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    expected = model.generate(
+        torch.tensor([ids]), bad_words_ids=words, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0
+    )[0, len(ids) :].tolist()
+    params = dataclasses.replace(GREEDY, max_tokens=24, bad_words=tuple(map(tuple, words)))
+    avoiding, unaware = llm.generate([ids, ids], [params, dataclasses.replace(GREEDY, max_tokens=12)])
+    assert avoiding.token_ids == expected != free
+    assert unaware.token_ids == free
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ValueError, match="stop holds an empty string"):
+        SamplingParams(stop=["a", ""])
+
+
+def test_special_tokens_show_where_asked(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=1, logit_bias={EOS: 1000.0})
+    shown = dataclasses.replace(params, skip_special_tokens=False)
+    assert [each.text for each in llm.generate([prompt(5)] * 2, [params, shown])] == ["", "</s>"]
+
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
+)
+CHAT = [{"role": "user", "content": "The quick brown fox"}]
+
+
+def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
+    llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    monkeypatch.setattr(llm, "directory", tmp_path)
+    rendered = tokenizer().encode("[user] The quick brown fox\n[assistant]", add_special_tokens=False)
+    (one,) = llm.chat(CHAT, GREEDY)
+    assert one.prompt_ids == rendered
+    assert one.token_ids == llm.generate(rendered, GREEDY)[0].token_ids
+    assert [each.token_ids for each in llm.chat([CHAT, CHAT], GREEDY)] == [one.token_ids] * 2
+
+
+def test_a_model_without_a_template_has_no_chats(
+    llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(directory / "tokenizer.json", tmp_path)
+    monkeypatch.setattr(llm, "directory", tmp_path)
+    with pytest.raises(ValueError, match="chat template"):
+        llm.chat(CHAT, GREEDY)
+
+
+def test_the_bar_counts_prompts_and_can_be_left_out(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate([prompt(5)] * 2, GREEDY)
+    assert "2/2" in capsys.readouterr().err
+    llm.generate([prompt(5)] * 2, GREEDY, use_tqdm=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_call_that_is_interrupted_does_not_disturb_the_next(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,38 @@
 """How long a request and how large a pool memory allows, and what is said where it does not."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxengine.memory import CPU_POOL_BYTES, DoesNotFit, clamp_total, fitting_pages, page_bytes, pool_pages
+from jaxengine.model.spec import Attention, Encoder, RelativePositions
 from jaxengine.options import EngineOptions, Limits, derive_limits, resolve_dtype
 from jaxengine.sharding import make_mesh
-from tests.shapes import LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, LLAMA_8B
 
 ROOMY = EngineOptions()
 LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))  # 64 pages a request
 
 
 def test_a_cpu_offers_its_share_in_whole_pages_less_the_sink() -> None:
-    pages = fitting_pages(ROOMY, LIMITS, LLAMA_8B, "float32", make_mesh(), temporaries=0)
+    pages = fitting_pages(ROOMY, LIMITS, LLAMA_8B, "float32", make_mesh(), weights=0, temporaries=0)
     assert pages == CPU_POOL_BYTES // page_bytes(LLAMA_8B, 16, "float32", 1) - 1
+
+
+def test_an_8_bit_cache_has_twice_the_pages_of_a_16_bit_one() -> None:
+    def pages(cache: str) -> int:
+        return fitting_pages(ROOMY, LIMITS, LLAMA_8B, cache, make_mesh(), weights=0, temporaries=0) + 1
+
+    assert pages("float8_e4m3fn") == pages("float8_e5m2") == 2 * pages("bfloat16")
+
+
+def test_no_layer_has_more_elements_than_32_bits_can_number(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("jaxengine.memory.CPU_POOL_BYTES", 1 << 40)
+    pages = fitting_pages(ROOMY, LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), weights=0, temporaries=0)
+    assert (pages + 1) * 16 * LLAMA_8B.num_kv_heads * LLAMA_8B.head_dim == 2**31
+    assert "the cache gets 131071 pages of the 1048575 that fit" in caplog.text
 
 
 def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -29,6 +48,16 @@ def test_the_pool_holds_what_the_largest_batch_can_use_and_no_more() -> None:
     assert pool_pages(ROOMY, LIMITS, "cpu", fit=100) == 101
     assert pool_pages(ROOMY, LIMITS, "cpu", fit=10_000) == 4 * 64 + 1
     assert pool_pages(EngineOptions(max_batch_total_tokens=2000), LIMITS, "gpu", fit=10_000) == 125 + 1
+
+
+def test_a_page_of_states_is_a_request_however_long() -> None:
+    """Of Falcon-Mamba 7B: 3 inputs in bf16 and 16 states in f32 for each of 8,192 channels in 64 layers."""
+    limits = derive_limits(EngineOptions(max_total_tokens=500_000), FALCON_MAMBA_7B, "gpu")
+    assert limits.page_size == 500_000
+    assert page_bytes(FALCON_MAMBA_7B, limits.page_size, "bfloat16", 1) == 64 * 8192 * (3 * 2 + 16 * 4)
+    assert page_bytes(FALCON_MAMBA_7B, limits.page_size, "bfloat16", 4) == 16 * 8192 * (3 * 2 + 16 * 4)
+    assert pool_pages(EngineOptions(), limits, "gpu", fit=10_000) == limits.max_batch_size + 1
+    assert pool_pages(EngineOptions(max_batch_total_tokens=2_000_000), limits, "gpu", fit=10_000) == 4 + 1
 
 
 @pytest.mark.parametrize(
@@ -54,4 +83,11 @@ def test_what_does_not_fit_is_refused_by_the_option_to_change(options: EngineOpt
     ],
 )
 def test_auto_is_the_type_that_is_fast_there(asked: str, checkpoint: str, platform: str, dtype: str) -> None:
-    assert resolve_dtype(EngineOptions(dtype=asked), checkpoint, platform) == dtype
+    assert resolve_dtype(EngineOptions(dtype=asked), LLAMA_8B, checkpoint, platform) == dtype
+
+
+def test_what_overflows_f16_is_never_served_in_it() -> None:
+    t5 = replace(LLAMA_8B, attention=Attention(relative=RelativePositions(32, 128)), encoder=Encoder(2, 0))
+    assert resolve_dtype(ROOMY, t5, "float16", "gpu") == "bfloat16"
+    with pytest.raises(ValueError, match=r"dtype 'float16' cannot hold .*: use 'bfloat16' or 'float32'"):
+        resolve_dtype(EngineOptions(dtype="float16"), t5, "float16", "gpu")

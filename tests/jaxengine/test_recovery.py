@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jaxengine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
+from jaxengine.plan import Plan
 from jaxengine.runner import Drawn, InFlight, Results, Runner
-from jaxengine.scheduler import Plan
 from jaxengine.sequence import FinishReason, Request
 from jaxengine.suspects import Suspects
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, prompt, serve, step
@@ -52,6 +52,9 @@ class FailingRunner:
     def reset(self) -> None:
         self.inner.reset()
 
+    def warm_next(self) -> bool:
+        return self.inner.warm_next()
+
     def _maybe_fail(self, plan: Plan) -> None:
         if self.fails(plan):
             self.failures += 1
@@ -71,6 +74,9 @@ class NanRunner:
 
     def dispatch(self, plan: Plan) -> InFlight:
         return self.inner.dispatch(plan)
+
+    def warm_next(self) -> bool:
+        return self.inner.warm_next()
 
     def fetch(self, flight: InFlight) -> Results:
         results = self.inner.fetch(flight)

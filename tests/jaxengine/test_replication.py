@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convert.source import open_model
-from jaxengine.model.spec import ParameterSource, parameter_table
+from jaxengine.model.parameters import ParameterSource, parameter_table
 from jaxengine.replication import ReplicatedSource, replicate_heads
 from tests.tiny import write_tiny
 

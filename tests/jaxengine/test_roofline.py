@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxengine.roofline import kv_bytes_per_token, step_cost, weight_elements
-from tests.shapes import LLAMA_8B
+from jaxengine.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
+from tests.shapes import FALCON_MAMBA_7B, LLAMA_8B
 
 
 def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
@@ -16,6 +16,12 @@ def test_a_cached_token_is_131072_bytes() -> None:
     assert kv_bytes_per_token(LLAMA_8B, 2) == 131072
 
 
+def test_a_step_reads_and_writes_each_row_s_states_however_long_its_context() -> None:
+    assert state_bytes(FALCON_MAMBA_7B, 2) == 64 * 8192 * (16 * 4 + 3 * 2)
+    short, long = (step_cost(FALCON_MAMBA_7B, rows=128, new=1, context=context) for context in (1, 10_000))
+    assert short.bytes == long.bytes == pytest.approx(14.0e9 + 128 * 2 * 64 * 8192 * 70, rel=0.01)
+
+
 def test_decoding_128_rows_at_1k_context_is_bound_by_bytes() -> None:
     cost = step_cost(LLAMA_8B, rows=128, new=1, context=1024)
     assert cost.bytes == pytest.approx(15.0e9 + 128 * 1024 * 131072, rel=0.01)
@@ -26,3 +32,11 @@ def test_prefilling_8k_tokens_is_bound_by_operations() -> None:
     cost = step_cost(LLAMA_8B, rows=1, new=8192, context=0)
     assert cost.operations == pytest.approx(2 * 8192 * 6.98e9 + 4 * 8192 * 8193 / 2 * 32 * 4096, rel=0.01)
     assert cost.seconds(4.3e12, 790e12) == cost.operations / 790e12
+
+
+@pytest.mark.parametrize("quantize", ["int8", "fp8"])
+def test_8_bit_weights_leave_the_head_and_norms_in_16(quantize: str) -> None:
+    """7.0 GB of projections with 1.3 M scales, 1.05 GB of head."""
+    assert weight_bytes(LLAMA_8B, 2, quantize) == pytest.approx(6.98e9 + 4 * 1.38e6 + 1.05e9, rel=0.001)
+    cost = step_cost(LLAMA_8B, rows=1, new=1, context=0, quantize=quantize)
+    assert cost.bytes == pytest.approx(weight_bytes(LLAMA_8B, 2, quantize), rel=1e-4)

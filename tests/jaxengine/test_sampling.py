@@ -6,6 +6,7 @@ repetition, frequency and presence, ban, temperature, top-k, top-p, typical, min
 
 from collections.abc import Callable, Iterable
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -139,6 +140,22 @@ def test_before_min_tokens_neither_eos_nor_a_stop_id_can_be_drawn(logits: np.nda
     assert_same_distribution(processed(logits, grown, eos=(2, 3)), log_softmax(logits))
 
 
+def test_an_id_that_would_complete_a_bad_word_cannot_be_drawn(logits: np.ndarray) -> None:
+    words = ((40,), (9, 41), (8, 9, 42), (7, 9, 43), (1, 44), (5, 6, 7, 8, 9, 8, 9, 45))
+    generated = [5, 6, 7, 8, 9, 8, 9]
+    rows = [history(params(bad_words=words), (1,), generated) for _ in range(ROWS)]
+    expected = logits.copy()
+    expected[:, [40, 41, 42, 45]] = -np.inf  # not 43: another id came before the 9; nor 44: the 1 is the prompt's
+    assert_same_distribution(processed(logits, rows), log_softmax(expected))
+
+
+def test_the_id_just_drawn_is_the_next_one_s_past(logits: np.ndarray) -> None:
+    rows = [history(params(bad_words=((1,),)), (1,), [5, 6]) for _ in range(ROWS)]
+    recent = np.asarray(after_draw(logits, rows).recent)[:ROWS]
+    np.testing.assert_array_equal(recent[:, -1], draw(logits, rows).id)
+    assert (recent[:, -3:-1] == [5, 6]).all() and (recent[:, :-3] == sampling.NOTHING).all()
+
+
 # --- the draw -----------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +260,22 @@ def test_alternatives_come_likeliest_first(logits: np.ndarray) -> None:
     drawn = draw(logits, [history(params()) for _ in range(ROWS)])
     np.testing.assert_array_equal(drawn.top_id, (-logits).argsort(-1, kind="stable"))
     assert (np.diff(drawn.top_logprob) <= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["distinct", "ties", "two finite"])
+@pytest.mark.parametrize("vocab", [20 * 128, 21 * 128 + 1, 49152])
+def test_the_highest_of_a_large_vocabulary_are_top_k_s_equals_in_order_of_ids(kind: str, vocab: int) -> None:
+    random = np.random.default_rng(vocab)
+    values = random.normal(size=(3, vocab)).astype(np.float32)
+    if kind == "ties":
+        values = np.round(values)
+    if kind == "two finite":
+        values[:, 2:] = -np.inf
+    logprobs = log_softmax(values)
+    ids, found = sampling.top_logprobs(jnp.asarray(values), 20)
+    expected = np.argsort(-values, axis=-1, kind="stable")[:, :20]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(found, np.take_along_axis(logprobs, expected, axis=1), atol=1e-4)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from jaxengine.pages import PagePool
-from jaxengine.scheduler import Plan, Scheduler
+from jaxengine.plan import Plan
+from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import AGING_SECONDS, FinishReason
 from tests.jaxengine.fake_device import EOS
 from tests.jaxengine.fake_engine import FakeEngine
@@ -67,6 +68,14 @@ def test_several_long_prompts_share_a_step_the_first_having_the_most() -> None:
     for _ in range(3):
         served.add([1] * 100)
     assert [count for _, _, count, _ in rows(serve(served))] == [10, 4, 2]
+
+
+def test_nothing_is_kept_back_for_a_request_that_has_all_the_pages_it_can_need() -> None:
+    served = engine(pages=3)
+    served.add([1, 2], max_tokens=2, ignore_eos=True)
+    assert [sequence.request.id for sequence in serve(served).admitted] == [0]
+    served.add([1, 2], max_tokens=2)
+    assert [sequence.request.id for sequence in serve(served).admitted] == [1]
 
 
 def test_the_next_step_is_planned_before_the_last_token_is_read() -> None:

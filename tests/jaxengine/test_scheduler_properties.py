@@ -31,7 +31,9 @@ def test_random_events_keep_every_invariant_and_leave_nothing_behind(walks: list
 
 def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -> None:
     seen: Counter[str] = sum((walk.engine.seen for walk in walks), Counter())
-    for event in ("preemptions", "drains", "hits", "evictions", "chunks", "zombie rows", "failures"):
+    events = ("preemptions", "drains", "hits", "evictions", "chunks", "zombie rows", "failures", "sources again")
+    events += ("passed pages", "hits behind a window")
+    for event in events:
         assert seen[event] >= 50, f"{event}: {seen}"
     ends = Counter(s.finish for walk in walks for s in walk.engine.sequences)
     for reason in ("LENGTH", "EOS", "CANCELLED", "DEADLINE", "ERROR"):
@@ -52,15 +54,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         slots=st.integers(1, 4),
         spare=st.sampled_from([0, 1, 4, 508]),
         tokens=st.integers(8, 40),
-        prefix_cache=st.booleans(),
+        kind=st.sampled_from(["plain", "prefix cache", "encoder"]),
+        window=st.sampled_from([0, 2, 9]),
     )
-    def start(self, page_size: int, slots: int, spare: int, tokens: int, prefix_cache: bool) -> None:
+    def start(self, page_size: int, slots: int, spare: int, tokens: int, kind: str, window: int) -> None:
         self.engine = FakeEngine(
             pages=2 + tokens // page_size,
             page_size=page_size,
             slots=slots,
             token_budget=slots + spare,
-            prefix_cache=prefix_cache,
+            prefix_cache=kind == "prefix cache",
+            encoder=kind == "encoder",
+            window=0 if kind == "encoder" else window,
         )
 
     @rule(

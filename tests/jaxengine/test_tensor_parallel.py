@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.families.seq2seq import write_seq2seq
+from tests.families.zoo import ZOO
 from tests.jaxengine.tensor_parallel import DEVICES
-from tests.tiny import write_tiny
+from tests.tiny import write_model, write_tiny
 
 HEADS, FFN = 8, 96
+EXPERTS = {"num_attention_heads": 8, "num_key_value_heads": 8, "moe_intermediate_size": 36}
 split = pytest.mark.parametrize("devices", DEVICES[1:])
 
 
@@ -21,7 +24,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     heads = {"num_attention_heads": 2 * HEADS, "num_key_value_heads": HEADS, "head_dim": 8, "intermediate_size": FFN}
     directory = write_tiny(tmp_path_factory.mktemp("tp"), "llama2_gqa", **heads)
     few_heads = write_tiny(tmp_path_factory.mktemp("few"), "llama2_gqa", **{**heads, "num_key_value_heads": 2})
-    program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", str(directory), str(few_heads)]
+    experts = write_model(tmp_path_factory.mktemp("moe") / "qwen2_moe", {**ZOO["qwen2_moe"], **EXPERTS})
+    encoder = write_seq2seq(tmp_path_factory.mktemp("encoder"), "flan_t5")
+    states = write_model(tmp_path_factory.mktemp("states") / "falcon_mamba", ZOO["falcon_mamba"])
+    models = map(str, (directory, few_heads, experts, encoder, states))
+    program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", *models]
     xla = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"  # half the time to compile
     flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=580)
@@ -58,6 +65,41 @@ def test_two_heads_are_copied_for_eight_devices(outcome: dict[str, Any]) -> None
     assert eight["ids"] == one["ids"]
     assert eight["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
     assert (one["shape"]["keys"][2], eight["shape"]["keys"][2], eight["shard"]["keys"][2]) == (2, 8, 1)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_experts_are_split_by_width_and_answer_as_on_one_device(outcome: dict[str, Any], devices: int) -> None:
+    one, many = outcome["mixture"]["1"], outcome["mixture"][str(devices)]
+    assert many["ids"] == one["ids"]
+    assert many["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert many["weights_held"] == pytest.approx(1 / devices, abs=0.02)
+
+
+def test_an_encoder_is_split_by_heads_and_answers_as_on_one_device(outcome: dict[str, Any]) -> None:
+    one, two = outcome["encoder"]["1"], outcome["encoder"]["2"]
+    assert two["ids"] == one["ids"]
+    assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert (two["shape"]["keys"][2], two["shard"]["keys"][2]) == (4, 2)
+
+
+def test_experts_whose_width_does_not_divide_are_refused(outcome: dict[str, Any]) -> None:
+    assert outcome["refusals"]["experts"] == "experts.ffn_size 36 cannot be split over 8 devices"
+
+
+def test_a_channel_of_8_bit_weights_has_one_scale_however_its_inputs_are_split(outcome: dict[str, Any]) -> None:
+    one, four = outcome["few_bits"]["1"], outcome["few_bits"]["4"]
+    assert four["ids"] == one["ids"]
+    assert four["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert four["weights_held"] == pytest.approx(1 / 4, abs=0.03)  # scales of `out` and `down` are whole
+
+
+def test_each_of_two_devices_scans_half_the_channels(outcome: dict[str, Any]) -> None:
+    one, two = outcome["states"]["1"], outcome["states"]["2"]
+    assert two["ids"] == one["ids"]
+    assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    pages, channels, states = two["shape"]["values"]
+    assert (channels, two["shard"]["values"]) == (96, [pages, 48, states])
+    assert two["weights_held"] == pytest.approx(1 / 2, abs=0.01)
 
 
 def test_heads_that_do_not_divide_are_refused(outcome: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Starting: later starts are quick and need nobody, and what cannot start says so in one line."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from tests.processes import ROOT, free_port
+from tests.server.conftest import TINY_OPTIONS
 from tests.server.test_default_model import GOLDENS
 from tests.servers import Server, serving
 
@@ -54,3 +56,13 @@ def test_a_wrong_model_is_one_line_and_its_own_exit_code(tmp_path: Path, model: 
     assert done.returncode == code
     complaints = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert len(complaints) == 1 and complaints[0].startswith("error: ") and reason in complaints[0], done.stderr
+
+
+def test_under_json_output_every_line_of_all_processes_is_json(tiny_model: Path, tmp_path: Path) -> None:
+    flags = (f"--model-id={tiny_model}", "--json-output", "--api-workers=2", *TINY_OPTIONS)
+    with serving(tmp_path, *flags) as server:
+        server.wait_ready()
+        assert httpx.post(server.url + "/generate", json={"inputs": "a"}, timeout=60).status_code == 200
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert all({"timestamp", "level", "message", "target", "filename", "line_number"} <= line.keys() for line in lines)
+    assert {"gateway", "gateway.access"} <= {line["target"] for line in lines}

@@ -1,7 +1,9 @@
-"""Rows of one query: several programs share a row's keys, and a second kernel merges their partial results.
+"""Rows of one query: several programs share a row's keys, and the last of them to finish merges their partial results.
 
 How many programs may share a row is static, so that the grid fills the GPU at any batch size; how many do follows the
-row's length, and the others return at once. Their partial results, f32, are all the memory this takes.
+row's length, and the others return at once. Their partial results, f32, are all the memory this takes. In a decode step
+the first program of a row also rotates and writes the row's own key and value, and attends to them before they reach
+memory: nobody waits for the write.
 
 Legend: as in `tile`; P splits of a row.
 """
@@ -15,40 +17,48 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import AttentionBatch
-from jaxengine.ops.triton.tile import LOG2E, LOWEST, Inputs, Problem, Tile, attend, first_visible
+from jaxengine.ops.batch import AttentionBatch, row_starts
+from jaxengine.ops.cache import stored
+from jaxengine.ops.triton.merge import Partials, keep, merge, store
+from jaxengine.ops.triton.projected import Projected
+from jaxengine.ops.triton.tile import (
+    LOG2E,
+    LOWEST,
+    Inputs,
+    Problem,
+    Running,
+    Tile,
+    attend,
+    first_visible,
+    load_queries,
+    relative,
+    scaled_scores,
+)
 
 PROGRAMS = 4096  # about how many to start: a few per multiprocessor even when most rows are short
 SPLITS = (4, 32)  # fewest and most programs that share a row
 LEAST_BLOCKS = 2  # key blocks below which a row is not split further: a partial result costs as much as 4 keys
 WARPS, STAGES = 4, 5
-MERGE_WARPS = 4
 
 
 class Rows(NamedTuple):
     """What each row of the batch has for these kernels. i32 [R] each."""
 
-    keys: Any  # how many keys lie before the end of its query; 0 if the row has nothing here
+    keys: Any  # how many keys its query sees; 0 if the row has nothing here
     token: Any  # its query; None where row r is token r
 
 
 def rows_of_step(batch: AttentionBatch) -> Rows:
     """Of a decode step: row r is token r."""
     real = jnp.arange(batch.position.shape[0]) < batch.tokens
-    return Rows(jnp.where(real, batch.position + 1, 0), None)
+    return Rows(jnp.where(real, batch.keys, 0), None)
 
 
 def single_rows(batch: AttentionBatch) -> Rows:
     """Of a mixed step: the rows that are one query."""
     starts = row_starts(batch)
     token = jnp.minimum(starts[:-1], batch.position.shape[0] - 1)
-    return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.position[token] + 1, 0), token)
-
-
-def row_starts(batch: AttentionBatch) -> Array:
-    """i32 [R + 1]: each row's first token; the last is the first token of the padding."""
-    rows = jnp.arange(batch.tables.shape[0] + 1)
-    return (batch.row[None, :] < rows[:, None]).sum(1, dtype=jnp.int32)
+    return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.keys[token], 0), token)
 
 
 def splits_for(rows: int, kv_heads: int) -> int:
@@ -61,95 +71,163 @@ def tile_rows(group: int) -> int:
     return max(16, pl.next_power_of_2(group))
 
 
-def attend_rows(problem: Problem, inputs: Inputs, rows: Rows, out: Array | None) -> Array:
-    """Attention of `rows`, flat like q. Other tokens keep what `out` has; without `out` every row's token is written.
+def attend_step(
+    problem: Problem, projected: Projected, inputs: Inputs, batch: AttentionBatch
+) -> tuple[Array, Array, Array]:
+    """A decode step whole: what is attended to [T·K·G, D], 0 for padding, and the caches, flat, written in place."""
+    size = batch.position.shape[0] * problem.kv_heads * problem.group
+    shapes = [jax.ShapeDtypeStruct(cache.shape, cache.dtype) for cache in (inputs.keys, inputs.values)]
+    shapes.insert(0, jax.ShapeDtypeStruct((size, problem.dim), problem.dtype))
+    out, keys, values = _call(problem, inputs, None, rows_of_step(batch), projected, shapes, {1: 1, 2: 2})
+    return out, keys, values
 
-    Args:
-        out: [T·K·G, D], overwritten in place.
-    """
+
+def read_step(problem: Problem, q: Array, inputs: Inputs, batch: AttentionBatch) -> Array:
+    """A decode step whose caches are as they should be: flat like q [T·K·G, D], 0 for padding."""
+    shape = jax.ShapeDtypeStruct(q.shape, q.dtype)
+    (out,) = _call(problem, inputs, None, rows_of_step(batch), q, [shape], {})
+    return out
+
+
+def attend_rows(problem: Problem, q: Array, inputs: Inputs, rows: Rows, out: Array) -> Array:
+    """Attention of a mixed step's `rows` of one query, into `out`, flat like q [T·K·G, D] and overwritten in place."""
+    shape = jax.ShapeDtypeStruct(out.shape, out.dtype)
+    (out,) = _call(problem, inputs, out, rows, q, [shape], {len(jax.tree.leaves(inputs)): 0})
+    return out
+
+
+def _call(
+    problem: Problem,
+    inputs: Inputs,
+    old: Array | None,
+    rows: Rows,
+    queries: Projected | Array,
+    results: list[jax.ShapeDtypeStruct],
+    aliases: dict[int, int],
+) -> list[Array]:
     count, heads = len(rows.keys), problem.kv_heads
     splits = splits_for(count, heads)
     parts = count * heads * splits * problem.group
     numbers = jax.ShapeDtypeStruct((parts,), jnp.float32)
-    outputs = jax.ShapeDtypeStruct((parts, problem.dim), jnp.float32)
-    partials = pl.pallas_call(
-        partial(_split_kernel, problem, splits),
-        out_shape=(numbers, numbers, outputs),
+    partials = Partials(numbers, numbers, jax.ShapeDtypeStruct((parts, problem.dim), jnp.float32))
+    made = pl.pallas_call(
+        partial(_kernel, problem, splits),
+        out_shape=(*results, partials),
         grid=(heads, count, splits),
+        input_output_aliases=aliases,
         compiler_params=plt.CompilerParams(num_warps=WARPS, num_stages=STAGES),
         interpret=problem.interpret,
         name="paged_decode",
-    )(rows, inputs)
-    return pl.pallas_call(
-        partial(_merge_kernel, problem, splits),
-        out_shape=jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
-        grid=(heads * problem.group, count),
-        input_output_aliases={} if out is None else {0: 0},
-        compiler_params=plt.CompilerParams(num_warps=MERGE_WARPS),
-        interpret=problem.interpret,
-        name="paged_decode_merge",
-    )(out, rows, inputs.sinks, partials)
+    )(inputs, old, rows, queries, jnp.zeros(count * heads, jnp.int32))
+    return list(made[:-1])
 
 
 def _token(rows: Rows, row: Array) -> Array:
     return row if rows.token is None else rows.token[row]
 
 
-def _shares(problem: Problem, splits: int, keys: Array) -> tuple[Array, Array, Array]:
-    """First key block of a row with `keys` keys, one past its last, and the blocks of each split."""
+def _shares(problem: Problem, splits: int, keys: Array, cached: Array) -> tuple[Array, Array, Array]:
+    """Of a row whose query sees `keys` keys: its first key block, one past the last `cached`, the blocks of a split."""
     first = first_visible(problem, keys - 1) // problem.key_block
-    end = (keys + problem.key_block - 1) // problem.key_block
+    end = jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
     return first, end, jnp.maximum((end - first + splits - 1) // splits, LEAST_BLOCKS)
 
 
-def _split_kernel(
-    problem: Problem, splits: int, rows: Rows, inputs: Inputs, maximum_ref: Any, total_ref: Any, output_ref: Any
+def _kernel(
+    problem: Problem,
+    splits: int,
+    inputs: Inputs,
+    old: Any,
+    rows: Rows,
+    queries: Any,
+    finished: Any,
+    out_ref: Any,
+    *written: Any,
 ) -> None:
+    """One share of a row. `finished` counts a row's shares that are done; it is 0 again when the kernel ends, so that
+    every layer can have the same array.
+    """
+    *caches, partials = written
     head, row, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
-    keys = rows.keys[row]
-    first, end, share = _shares(problem, splits, keys)
-    first = first + split * share
+    keys, token, m = rows.keys[row], _token(rows, row), tile_rows(problem.group)
+    cached = keys - 1 if caches else keys
+    first, end, share = _shares(problem, splits, keys, cached)
+    used = jnp.maximum((end - first + share - 1) // share, 1)
+    to = (token * problem.kv_heads + head) * problem.group  # in the output, the row's first query head
 
-    @pl.when(first < end)
+    @pl.when((keys > 0) & (split < used))
     def _() -> None:
-        m = tile_rows(problem.group)
-        tile = Tile(row, head, _token(rows, row), jnp.int32(1), keys - 1, first, jnp.minimum(first + share, end))
-        start = jnp.full(m, LOWEST), jnp.zeros(m), jnp.zeros((m, problem.padded_dim))
-        maximum, total, output = attend(problem, tile, inputs, m, start)
-        at = ((row * problem.kv_heads + head) * splits + split) * problem.group + jnp.arange(m)  # [M]
-        mine = jnp.arange(m) < problem.group
-        plt.store(maximum_ref.at[at], maximum, mask=mine)
-        plt.store(total_ref.at[at], total, mask=mine)
-        column = jnp.arange(problem.padded_dim)[None, :]
-        plt.store(output_ref.at[at[:, None], column], output, mask=mine[:, None] & problem.in_dim())
+        begin = first + split * share
+        last = jnp.minimum(begin + share, end)
+        tile = Tile(row, head, token, jnp.int32(1), keys - 1, cached, begin, last)
+        q, start = _start(problem, tile, inputs, queries, split == 0, caches, m)
+        running = attend(problem, tile, inputs, q, start)
+
+        @pl.when(used == 1)
+        def _() -> None:
+            _, total, output = running
+            store(problem, out_ref, to, output / jnp.where(total == 0, 1, total)[:, None])
+
+        @pl.when(used > 1)
+        def _() -> None:
+            place = row * problem.kv_heads + head
+            keep(problem, partials, place * splits + split, running)
+            _barrier(problem)  # before a share counts as finished, all threads have stored their part of it
+            before = plt.atomic_add(finished, (place,), jnp.int32(1))
+
+            @pl.when(before == used - 1)
+            def _() -> None:
+                merge(problem, splits, used, partials, place, out_ref, to)
+                plt.store(finished.at[place], jnp.int32(0))
+
+    if old is None:
+
+        @pl.when((keys == 0) & (split == 0))
+        def _() -> None:
+            store(problem, out_ref, to, jnp.zeros((m, problem.padded_dim)))
 
 
-def _merge_kernel(problem: Problem, splits: int, old: Any, rows: Rows, sinks: Any, partials: Any, out_ref: Any) -> None:
-    """One query head of one row: the splits' outputs, each weighed by how its maximum compares with the highest."""
-    maximum_ref, total_ref, output_ref = partials
-    query_head, row = pl.program_id(0), pl.program_id(1)
-    head, g = query_head // problem.group, query_head % problem.group
-    keys = rows.keys[row]
-    first, end, share = _shares(problem, splits, keys)
+def _start(
+    problem: Problem, tile: Tile, inputs: Inputs, queries: Any, is_first: Array, caches: list[Any], m: int
+) -> tuple[Array, Running]:
+    """The row's queries [M, D], and what its first share begins with: the sink, and in a decode step the own token."""
+    maximum, total, output = jnp.full(m, LOWEST), jnp.zeros(m), jnp.zeros((m, problem.padded_dim))
+    if caches:
+        q, own = _own_token(problem, tile, inputs, queries, is_first, caches, m)
+        maximum, total, output = (
+            jnp.where(is_first, new, old) for new, old in zip(own, (maximum, total, output), strict=True)
+        )
+    else:
+        q = load_queries(problem, tile, queries, m)
+    if inputs.sinks is not None:
+        sink = plt.load(inputs.sinks.at[problem.head_rows(tile.head, m)]) * LOG2E
+        highest = jnp.where(is_first, jnp.maximum(maximum, sink), maximum)
+        decay = jnp.exp2(maximum - highest)
+        total = total * decay + jnp.where(is_first, jnp.exp2(sink - highest), 0)
+        maximum, output = highest, output * decay[:, None]
+    return q, (maximum, total, output)
 
-    @pl.when((keys > 0) | (old is None))
+
+def _own_token(
+    problem: Problem, tile: Tile, inputs: Inputs, projected: Projected, is_first: Array, caches: list[Any], m: int
+) -> tuple[Array, Running]:
+    """The row's queries, and a softmax over its own token alone, as the cache holds it; the first share writes it."""
+    q = projected.queries(problem, tile.token, tile.head, m)
+    own = projected.key(problem, tile.token, tile.head), projected.value(problem, tile.token, tile.head)
+    key, value = (stored(x, cache.dtype) for x, cache in zip(own, caches, strict=True))
+
+    @pl.when(is_first)
     def _() -> None:
-        split = jnp.arange(splits)
-        used = first + split * share < end  # [P]
-        at = ((row * problem.kv_heads + head) * splits + split) * problem.group + g
-        column = jnp.arange(problem.padded_dim)
-        maximum = plt.load(maximum_ref.at[at], mask=used, other=LOWEST)
-        total = plt.load(total_ref.at[at], mask=used, other=0.0)
-        mask = used[:, None] & problem.in_dim()
-        output = plt.load(output_ref.at[at[:, None], column[None, :]], mask=mask, other=0.0)  # [P, D]
-        highest = maximum.max(0)
-        if sinks is not None:
-            sink = sinks[query_head] * LOG2E
-            highest = jnp.maximum(highest, sink)
-        weights = jnp.exp2(maximum - highest)  # [P]
-        total = (weights * total).sum(0)
-        if sinks is not None:
-            total += jnp.exp2(sink - highest)
-        merged = (weights[:, None] * output).sum(0) / jnp.where(total == 0, 1, total)
-        to = _token(rows, row) * (problem.kv_heads * problem.group) + query_head
-        plt.store(out_ref.at[to, column], merged.astype(out_ref.dtype), mask=column < problem.dim)
+        projected.write(problem, tile.token, tile.head, key, caches[0])
+        projected.write(problem, tile.token, tile.head, value, caches[1])
+
+    key, value = (x.astype(q.dtype).astype(jnp.float32) for x in (key, value))
+    score = scaled_scores(problem, (q.astype(jnp.float32) * key[None, :]).sum(1))
+    if inputs.relative is not None:
+        score = score + relative(problem, tile.head, inputs, jnp.zeros((m, 1), jnp.int32)).sum(1)
+    return q, (score, jnp.ones(m), jnp.broadcast_to(value[None, :], (m, problem.padded_dim)))
+
+
+def _barrier(problem: Problem) -> None:
+    if not problem.interpret:  # where programs run one by one
+        plt.debug_barrier()

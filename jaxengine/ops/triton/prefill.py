@@ -14,9 +14,18 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import AttentionBatch
-from jaxengine.ops.triton.decode import row_starts
-from jaxengine.ops.triton.tile import BLOCK_BYTES, LOG2E, LOWEST, Inputs, Problem, Tile, attend, first_visible
+from jaxengine.ops.batch import AttentionBatch, row_starts
+from jaxengine.ops.triton.tile import (
+    BLOCK_BYTES,
+    LOG2E,
+    LOWEST,
+    Inputs,
+    Problem,
+    Tile,
+    attend,
+    first_visible,
+    load_queries,
+)
 
 ROWS = 128  # M of most: two warpgroups of 64, the smallest product of Hopper's wgmma
 LEAST_WARPS, ROWS_PER_WARP = 4, 16  # fewer warps spill
@@ -30,7 +39,7 @@ class Tiles(NamedTuple):
     token: Array  # the tile's first query
     queries: Array  # 0 for a tile without work
     position: Array  # the first query's
-    keys: Array  # keys before the end of the last query; 0 for padding
+    keys: Array  # keys that the last query sees; 0 for padding
 
 
 def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
@@ -47,7 +56,8 @@ def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
     count = jnp.where(real & (stops[row] - starts[row] == 1), 0, count)
     token = jnp.minimum(token, tokens - 1)
     position = batch.position[token]
-    return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, position + count, 0))
+    keys = position + count if batch.seen is None else batch.seen[token]
+    return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, keys, 0))
 
 
 def tile_rows(problem: Problem) -> int:
@@ -56,21 +66,21 @@ def tile_rows(problem: Problem) -> int:
     return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
 
 
-def attend_tiles(problem: Problem, inputs: Inputs, batch: AttentionBatch) -> Array:
-    """Attention of a mixed step, flat like q; tokens that are a row by themselves are left unwritten."""
+def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: AttentionBatch) -> Array:
+    """Attention of a mixed step, flat like q [T·K·G, D]; tokens that are a row by themselves are left unwritten."""
     rows = tile_rows(problem)
     tiles = tiles_of(batch, rows // problem.group)
     return pl.pallas_call(
         partial(_kernel, problem, rows),
-        out_shape=jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
         grid=(problem.kv_heads, len(tiles.row)),
         compiler_params=plt.CompilerParams(num_warps=max(LEAST_WARPS, rows // ROWS_PER_WARP), num_stages=STAGES),
         interpret=problem.interpret,
         name="paged_prefill",
-    )(tiles, inputs)
+    )(tiles, q, inputs)
 
 
-def _kernel(problem: Problem, rows: int, tiles: Tiles, inputs: Inputs, out_ref: Any) -> None:
+def _kernel(problem: Problem, rows: int, tiles: Tiles, q: Any, inputs: Inputs, out_ref: Any) -> None:
     head, index = pl.program_id(0), pl.program_id(1)
     queries = tiles.queries[index]
 
@@ -79,14 +89,14 @@ def _kernel(problem: Problem, rows: int, tiles: Tiles, inputs: Inputs, out_ref: 
         token, position, keys = tiles.token[index], tiles.position[index], tiles.keys[index]
         first = first_visible(problem, position) // problem.key_block
         end = (keys + problem.key_block - 1) // problem.key_block
-        tile = Tile(tiles.row[index], head, token, queries, position, first, end)
+        tile = Tile(tiles.row[index], head, token, queries, position, keys, first, end)
         start = jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((rows, problem.padded_dim))
         if inputs.sinks is not None:
             sink = plt.load(inputs.sinks.at[problem.head_rows(head, rows)]) * LOG2E
             start = sink, jnp.ones(rows), start[2]
-        _, total, output = attend(problem, tile, inputs, rows, start)
+        _, total, output = attend(problem, tile, inputs, load_queries(problem, tile, q, rows), start)
         output = output / jnp.where(total == 0, 1, total)[:, None]
         to = problem.q_rows(token, head, rows)
         mine = (jnp.arange(rows) // problem.group < queries)[:, None] & problem.in_dim()
-        column = jnp.arange(problem.padded_dim)[None, :]
+        column = problem.columns()[None, :]
         plt.store(out_ref.at[to[:, None], column], output.astype(out_ref.dtype), mask=mine)

@@ -35,17 +35,17 @@ class Inputs(NamedTuple):
     """What every kernel reads, as arrays outside of it and as references inside."""
 
     tables: Any  # i32 [R, W]
-    q: Any  # [T·K·G, D]
     keys: Any  # [pages·page_size·K, D]
     values: Any  # like keys
     slopes: Any  # f32 [K·G], or None
     sinks: Any  # f32 [K·G], or None
+    relative: Any  # f32 [K·G·(2m+1)], or None
 
 
-def flatten(q: Array, keys: Array, values: Array, batch: AttentionBatch, heads: HeadTerms) -> Inputs:
-    dim = q.shape[-1]
-    slopes, sinks = (None if term is None else term.reshape(-1) for term in heads)
-    return Inputs(batch.tables, q.reshape(-1, dim), keys.reshape(-1, dim), values.reshape(-1, dim), slopes, sinks)
+def flatten(keys: Array, values: Array, batch: AttentionBatch, heads: HeadTerms) -> Inputs:
+    dim = keys.shape[-1]
+    terms = (None if term is None else term.reshape(-1) for term in (heads.slopes, heads.sinks, heads.relative))
+    return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), *terms)
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Problem:
     dtype: jnp.dtype
     spec: AttentionSpec
     interpret: bool
+    causal: bool = True  # a query sees no key behind it; else all queries of a row see the same
+    furthest: int = 0  # m, the largest relative distance
 
     @property
     def padded_dim(self) -> int:
@@ -70,8 +72,11 @@ class Problem:
         """S; what a block takes in shared memory is the same for every head_dim from 128 on."""
         return max(16, min(64, BLOCK_BYTES // (self.padded_dim * self.dtype.itemsize)))
 
+    def columns(self) -> Array:
+        return jnp.arange(self.padded_dim)  # [D]
+
     def in_dim(self) -> Array:
-        return jnp.arange(self.padded_dim)[None, :] < self.dim  # [1, D]
+        return self.columns()[None, :] < self.dim  # [1, D]
 
     def q_rows(self, token: Array, head: Array, rows: int) -> Array:
         """Where the tile's rows lie in the flat q if its first query is `token`."""
@@ -90,6 +95,7 @@ class Tile(NamedTuple):
     token: Array  # i32 scalar, the first query
     queries: Array  # i32 scalar, how many; the rest of the tile is padding
     position: Array  # i32 scalar, the first query's
+    keys: Array  # i32 scalar, how many keys of the sequence are in the cache
     first_block: Array  # i32 scalar
     end_block: Array  # i32 scalar
 
@@ -100,22 +106,27 @@ def first_visible(problem: Problem, position: Array) -> Array:
     return jnp.maximum(position + 1 - window, 0) if window else jnp.zeros_like(position)
 
 
-def attend(problem: Problem, tile: Tile, inputs: Inputs, rows: int, start: Running) -> Running:
-    """Fold the tile's key blocks into `start`."""
-    m = jnp.arange(rows)
-    mine = (m // problem.group < tile.queries)[:, None] & problem.in_dim()  # [M, D]
+def load_queries(problem: Problem, tile: Tile, q: Any, rows: int) -> Array:
+    """The tile's queries [M, D] of the flat q [T·K·G, D]."""
+    mine = (jnp.arange(rows) // problem.group < tile.queries)[:, None] & problem.in_dim()
     at = problem.q_rows(tile.token, tile.head, rows)
-    q = plt.load(inputs.q.at[at[:, None], jnp.arange(problem.padded_dim)[None, :]], mask=mine, other=0.0)
+    return plt.load(q.at[at[:, None], problem.columns()[None, :]], mask=mine, other=0.0)
+
+
+def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Array, start: Running) -> Running:
+    """Fold the tile's key blocks into `start`, for queries q [M, D]."""
+    m = jnp.arange(q.shape[0])
     position = tile.position + m // problem.group  # [M]
     slope = None
     if inputs.slopes is not None:
         in_tile = m < problem.group * tile.queries
-        slope = plt.load(inputs.slopes.at[problem.head_rows(tile.head, rows)], mask=in_tile, other=0.0) * LOG2E
+        slope = plt.load(inputs.slopes.at[problem.head_rows(tile.head, len(m))], mask=in_tile, other=0.0) * LOG2E
 
     last = tile.position + tile.queries - 1
     whole_from = (first_visible(problem, last) + problem.key_block - 1) // problem.key_block
     whole_from = jnp.clip(whole_from, tile.first_block, tile.end_block)
-    whole_to = jnp.clip((tile.position + 1) // problem.key_block, whole_from, tile.end_block)
+    seen = jnp.minimum(tile.position + 1, tile.keys) if problem.causal else tile.keys
+    whole_to = jnp.clip(seen // problem.key_block, whole_from, tile.end_block)
     block = partial(_absorb_block, problem, tile, inputs, q, position, slope)
     if problem.spec.window:
         start = jax.lax.fori_loop(tile.first_block, whole_from, partial(block, True), start)
@@ -138,12 +149,18 @@ def _absorb_block(
     maximum, total, output = running
     key = j * problem.key_block + jnp.arange(problem.key_block)  # [S]
     k, v = _load_block(problem, tile, inputs, key, masked)
-    scores = _scores(problem, _dot(problem, q, k.astype(q.dtype), 1))  # [M, S]
+    scores = scaled_scores(problem, _dot(problem, q, k.astype(q.dtype), 1))  # [M, S]
     distance = position[:, None] - key[None, :]
     if slope is not None:
         scores = scores - slope[:, None] * distance.astype(jnp.float32)
+    if inputs.relative is not None:
+        scores = scores + relative(problem, tile.head, inputs, distance)
     if masked:
-        visible = (distance >= 0) & (distance < problem.spec.window) if problem.spec.window else distance >= 0
+        visible = (key < tile.keys)[None, :]
+        if problem.causal:
+            visible = visible & (distance >= 0)
+        if problem.spec.window:
+            visible &= distance < problem.spec.window
         scores = jnp.where(visible, scores, MASKED)
     new = jnp.maximum(maximum, scores.max(1))
     weights = jnp.exp2(scores - new[:, None])
@@ -152,25 +169,32 @@ def _absorb_block(
     return new, total * decay + weights.sum(1), output
 
 
+def relative(problem: Problem, head: Array, inputs: Inputs, distance: Array) -> Array:
+    """What each query head adds at `distance` [M, S], in base 2. The table is a few KiB and stays in the cache."""
+    nearest = jnp.clip(distance, -problem.furthest, problem.furthest) + problem.furthest
+    rows = problem.head_rows(head, distance.shape[0])[:, None]
+    return plt.load(inputs.relative.at[rows * (2 * problem.furthest + 1) + nearest]) * LOG2E
+
+
 def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked: bool) -> tuple[Array, Array]:
     """Keys and values [S, D] of positions `key`; 0 where no query of the tile sees them."""
     inside, mask = None, None
     if masked:
-        inside = (key >= first_visible(problem, tile.position)) & (key < tile.position + tile.queries)
+        inside = (key >= first_visible(problem, tile.position)) & (key < tile.keys)
         mask = inside[:, None] & problem.in_dim()
     elif problem.dim != problem.padded_dim:
         mask = jnp.broadcast_to(problem.in_dim(), (problem.key_block, problem.padded_dim))
     place = inputs.tables.at[tile.row, key // problem.page_size]
     page = plt.load(place, mask=inside, other=None if inside is None else 0)
     at = (page * problem.page_size + key % problem.page_size) * problem.kv_heads + tile.head  # [S]
-    index = at[:, None], jnp.arange(problem.padded_dim)[None, :]
+    index = at[:, None], problem.columns()[None, :]
     other = None if mask is None else 0.0
     return plt.load(inputs.keys.at[index], mask=mask, other=other), plt.load(
         inputs.values.at[index], mask=mask, other=other
     )
 
 
-def _scores(problem: Problem, products: Array) -> Array:
+def scaled_scores(problem: Problem, products: Array) -> Array:
     """Scaled, capped, and in base 2."""
     scale, cap = problem.spec.scale_for(problem.dim), problem.spec.softcap
     if not cap:
@@ -179,12 +203,16 @@ def _scores(problem: Problem, products: Array) -> Array:
 
 
 def _dot(problem: Problem, a: Array, b: Array, contract: int) -> Array:
+    return product(a, b, contract, problem.interpret)
+
+
+def product(a: Array, b: Array, contract: int, interpret: bool) -> Array:
     """a [M, X] times b, whose axis `contract` is X, in f32.
 
     f32 operands: as three products of tf32 halves, near f32. As one f32 product they leave the tensor cores and spill
     38 KB of registers per thread in `prefill`; one product in tf32 would be wrong by 1e-3.
     """
-    f32 = a.dtype == jnp.float32 and not problem.interpret
+    f32 = a.dtype == jnp.float32 and not interpret
     precision = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if f32 else None
     contracted = (((1,), (contract,)), ((), ()))
     return jax.lax.dot_general(a, b, contracted, precision=precision, preferred_element_type=jnp.float32)

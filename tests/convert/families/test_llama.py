@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from convert.config import Config
 from convert.errors import CheckpointError
 from convert.families import compose
-from convert.formats.safetensors import open_safetensors
+from convert.formats.shards import open_tensors
 from jaxengine.model.spec import LayerKind, ModelSpec, Rope
 from tests.tiny import TINY, reference_logits
 
@@ -25,7 +25,7 @@ def spec_of(directory: Path, **changes: Any) -> ModelSpec:
     """The spec of `directory` with configuration keys replaced, or removed where the value is `...`."""
     values = json.loads((directory / "config.json").read_text()) | changes
     kept = {key: value for key, value in values.items() if value is not ...}
-    return compose(Config(kept, "config.json"), open_safetensors(directory)).spec
+    return compose(Config(kept, "config.json"), open_tensors(directory)).spec
 
 
 def theta_of(spec: ModelSpec) -> float:
@@ -120,7 +120,7 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
     head = np.random.default_rng(0).standard_normal((320, 64)).astype(np.float32)
     save_file(load_file(path) | {"lm_head.weight": head}, path, metadata={"format": "pt"})
     assert np.abs(reference_logits(directory, ids) - tied).max() > 0.1
-    source = compose(Config.load(directory / "config.json"), open_safetensors(directory))
+    source = compose(Config.load(directory / "config.json"), open_tensors(directory))
     assert not source.spec.head.tied
     np.testing.assert_array_equal(source.read("head", ()), head)
 
@@ -128,7 +128,7 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type is not supported; supported are .*llama, mistral.*, got 'mamba'"),
+        ({"model_type": "lama"}, "model_type is not supported; supported are .*llama, .*mistral.*, got 'lama'"),
         ({"model_type": ...}, "model_type is missing"),
         ({"hidden_act": "xielu"}, "hidden_act must be one of silu, .*, got 'xielu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\) is not supported"),

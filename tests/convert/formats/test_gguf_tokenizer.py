@@ -9,7 +9,8 @@ import transformers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from convert.errors import CheckpointError
-from convert.formats.gguf_tokenizer import LLAMA3_SPLIT, SPACE, write_tokenizer
+from convert.formats.gguf_splits import LLAMA3_SPLIT, SPLITS
+from convert.formats.gguf_tokenizer import SPACE, write_tokenizer
 from tests.convert.tiny_gguf import tokenizer_metadata
 from tests.tiny import tokenizer
 
@@ -58,6 +59,56 @@ def test_each_split_is_its_models_own(pre: str, words: list[Any], tmp_path: Path
     for text in TEXTS:
         assert rebuilt.encode(text).ids == expected.encode(text).ids
     assert rebuilt.pre_tokenizer.pre_tokenize_str("a  12") == expected.pre_tokenizer.pre_tokenize_str("a  12")
+
+
+@pytest.mark.parametrize(
+    ("pre", "model"),
+    [
+        ("gpt-2", transformers.GPT2Tokenizer),
+        ("phi-2", transformers.CodeGenTokenizer),
+        ("mpt", transformers.GPTNeoXTokenizer),
+        ("olmo", transformers.GPTNeoXTokenizer),
+        ("qwen2", transformers.Qwen2Tokenizer),
+        ("command-r", transformers.CohereTokenizer),
+    ],
+)
+def test_words_are_those_of_transformers(pre: str, model: Any, tmp_path: Path) -> None:
+    rebuilt, theirs = build(tmp_path, pre=pre), model().backend_tokenizer
+    for text in [*TEXTS, "e\u0301te\u0301 1234.5", "I'M  \n\n she'd", "\t\n 7 7"]:
+        assert words(rebuilt, text) == words(theirs, text), text
+
+
+def words(tokenizer: Tokenizer, text: str) -> list[str]:
+    normalized = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized)]
+
+
+@pytest.mark.parametrize(
+    ("pre", "expected"),
+    [
+        ("tekken", ["Hello", "World", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("gpt-4o", ["Hello", "World", "ĠXs's", "Ġ", "123", "4", "!?/"]),
+        ("dbrx", ["HelloWorld", "ĠXs", "'s", "Ġ", "123", "4", "!?/"]),
+        ("stablelm2", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+        ("bloom", ["HelloWorld", "ĠXs's", "Ġ1234", "!?", "/"]),
+        ("falcon", ["HelloWorld", "ĠXs", "'", "s", "Ġ", "123", "4", "!?/"]),
+        ("starcoder", ["HelloWorld", "ĠXs", "'s", "Ġ", "1", "2", "3", "4", "!?/"]),
+    ],
+)
+def test_words_of_models_that_transformers_has_no_code_for(pre: str, expected: list[str], tmp_path: Path) -> None:
+    assert words(build(tmp_path, pre=pre), "HelloWorld Xs's 1234!?/") == expected
+
+
+def test_every_split_can_be_written(tmp_path: Path) -> None:
+    for pre in SPLITS:
+        assert "".join(words(build(tmp_path, pre=pre), "a b")).replace("Ġ", " ") == "a b"
+
+
+def test_padding_is_no_token(tmp_path: Path) -> None:
+    metadata = tokenizer_metadata()
+    tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    rebuilt = build(tmp_path, tokens=[*tokens, "[PAD320]", "[PAD321]"], token_type=[*kinds, 5, 5])
+    assert rebuilt.get_vocab_size() == 320
 
 
 @pytest.mark.parametrize(
@@ -149,7 +200,7 @@ def test_sentencepiece_adds_no_space_when_told_so(tmp_path: Path) -> None:
     [
         ({"model": "t5"}, "model must be gpt2 or llama, got 't5'"),
         ({"model": ...}, "model must be gpt2 or llama, got None"),
-        ({"pre": "qwen2"}, "pre must be one of default, gpt-2, .*, got 'qwen2'"),
+        ({"pre": "chatglm-bpe"}, "pre must be one of default, gpt-2, .*, got 'chatglm-bpe'"),
         ({"tokens": ...}, "tokens must be a list of strings"),
         ({"tokens": [1, 2]}, "tokens must be a list of strings"),
         ({"tokens": []}, "0 tokens"),

@@ -13,7 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert.errors import CheckpointError
-from convert.formats.safetensors import INDEX_FILE, MAX_HEADER, SafetensorsFile, encode_header, open_safetensors
+from convert.formats.safetensors import MAX_HEADER, SafetensorsFile, encode_header
+from convert.formats.shards import SAFETENSORS, open_tensors
 
 PLAIN = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 
@@ -93,10 +94,10 @@ def test_a_million_empty_tensors_are_refused_quickly(tmp_path: Path) -> None:
     empty = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
     header = "{" + ",".join(f'"{i}":{empty}' for i in range(200_000)) + "}"
     path = write_raw(tmp_path, header, 0)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match="200000 tensors, at most 100000"):
         SafetensorsFile(path)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_mutants_raise_checkpoint_errors_or_read_the_same(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_mutants_raise_checkpoint_errors_or_read_the_same(tmp_path: Path) -> Non
 def test_a_sharded_checkpoint_equals_the_single_file(tmp_path: Path) -> None:
     tensors = {name: np.full((2, 2), i, np.float32) for i, name in enumerate("abcd")}
     write_shards(tmp_path, tensors)
-    sharded = open_safetensors(tmp_path)
+    sharded = open_tensors(tmp_path)
     assert set(sharded) == set(tensors)
     for name, values in tensors.items():
         np.testing.assert_array_equal(sharded.read(name, (2, 2), ()), values)
@@ -129,29 +130,23 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path, {name: np.zeros((2, 2), np.float32) for name in "ab"})
     (tmp_path / "shard-1.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"1 shard\(s\) missing: shard-1\.safetensors"):
-        open_safetensors(tmp_path)
+        open_tensors(tmp_path)
 
 
 def test_a_tensor_that_is_not_where_the_index_says_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path, {name: np.zeros((2, 2), np.float32) for name in "ab"})
-    index = json.loads((tmp_path / INDEX_FILE).read_text())
+    index = json.loads((tmp_path / SAFETENSORS.index).read_text())
     index["weight_map"]["c"] = "shard-0.safetensors"
-    (tmp_path / INDEX_FILE).write_text(json.dumps(index))
+    (tmp_path / SAFETENSORS.index).write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=r"tensor 'c' is not in shard-0\.safetensors"):
-        open_safetensors(tmp_path)
+        open_tensors(tmp_path)
 
 
 @pytest.mark.parametrize("shard", ["../x.safetensors", "/etc/passwd", "sub/x.safetensors", "weights.bin", 7])
 def test_an_index_cannot_point_outside_its_directory(shard: Any, tmp_path: Path) -> None:
-    (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": {"a": shard}}))
+    (tmp_path / SAFETENSORS.index).write_text(json.dumps({"weight_map": {"a": shard}}))
     with pytest.raises(CheckpointError, match="weight_map"):
-        open_safetensors(tmp_path)
-
-
-def test_pickled_weights_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle, which is not supported"):
-        open_safetensors(tmp_path)
+        open_tensors(tmp_path)
 
 
 def write_raw(directory: Path, header: Any, data: int) -> Path:
@@ -166,4 +161,4 @@ def write_shards(directory: Path, tensors: dict[str, np.ndarray]) -> None:
     placed = {name: f"shard-{i % 2}.safetensors" for i, name in enumerate(tensors)}
     for shard in set(placed.values()):
         save_file({name: values for name, values in tensors.items() if placed[name] == shard}, directory / shard)
-    (directory / INDEX_FILE).write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    (directory / SAFETENSORS.index).write_text(json.dumps({"metadata": {}, "weight_map": placed}))

@@ -14,13 +14,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, triton
+from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, triton
 from jaxengine.sharding import make_mesh
 from tests.gpu_compile import h200, thunks
 from tests.gpu_compile.toolchain import toolchain
 
 POOL = 1 << 30  # bytes of keys, and of values
 PAGE_SIZE = 16
+OURS = re.compile(r"\.entry (paged_|rotate_)")
+ORDERED = re.compile(
+    r"bar\.sync(?:(?!st\.global|bar\.sync).)*?"  # nothing is stored between the barrier and
+    r"\b(atom\.[\w.]+)(?=(?:(?!ld\.global).)*?bar\.sync)",  # the atomic, nothing loaded from it to the next barrier
+    re.S,
+)
 PLAIN, GEMMA = AttentionSpec(), AttentionSpec(window=4096, softcap=50.0)
 
 
@@ -34,6 +40,7 @@ class Kernel:
     wide_copies: int  # asynchronous copies of 16 bytes, straight to shared memory
     narrow_copies: int
     products: list[str]  # kinds of tensor core instruction
+    atomics: list[str]  # atomic instructions with a barrier behind all stores before, and before all loads behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +63,7 @@ def compile_step(
     cache_dtype: str | None = None,
     spec: AttentionSpec = PLAIN,
     terms: bool = False,
+    relative: bool = False,
 ) -> Facts:
     mesh = make_mesh(1, h200.devices(1))
 
@@ -69,18 +77,24 @@ def compile_step(
     batch = AttentionBatch(each, each, each, each, each, array(rows, width), array(), ragged)
     per_head = array(kv_heads, group, dtype="float32")
     heads = HeadTerms(per_head, per_head) if terms else HeadTerms()
-    q = array(tokens, kv_heads, group, dim, dtype=dtype)
+    if relative:
+        batch = dataclasses.replace(batch, seen=each if ragged else None)
+        heads = HeadTerms(relative=array(kv_heads, group, 257, dtype="float32"))
+    qkv = array(tokens, kv_heads, group + 2, dim, dtype=dtype)
+    angle = array(tokens, dim // 2, dtype="float32")
     with tempfile.TemporaryDirectory() as dump:
-        lowered = jax.jit(partial(triton.attention, spec=spec)).lower(q, cache, cache, batch, heads=heads)
-        compiled = lowered.compile(compiler_options={"xla_dump_to": dump})
+        lowered = jax.jit(partial(triton.attend, spec=spec), donate_argnums=(2, 3)).lower(
+            qkv, Angles(angle, angle), cache, cache, batch, heads=heads
+        )
+        compiled = lowered.compile(compiler_options=h200.dumping(dump))
         sequence = thunks.read(Path(dump))
-        kernels = dict(_kernel(path, sequence) for path in Path(dump).glob("*.ptx") if "paged" in path.read_text())
+        kernels = dict(kernel(path, sequence) for path in Path(dump).glob("*.ptx") if OURS.search(path.read_text()))
     memory = compiled.memory_analysis()
     assert memory is not None
     return Facts(memory.temp_size_in_bytes, thunks.launched(sequence), kernels)
 
 
-def _kernel(path: Path, sequence: str) -> tuple[str, Kernel]:
+def kernel(path: Path, sequence: str) -> tuple[str, Kernel]:
     ptxas = next(toolchain().glob("**/bin/ptxas"))
     command = [str(ptxas), "-v", "-arch=sm_90a", str(path), "-o", "/dev/null"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
@@ -93,6 +107,7 @@ def _kernel(path: Path, sequence: str) -> tuple[str, Kernel]:
         shared=int(shared),
         wide_copies=len(re.findall(r"cp\.async\.cg\.shared\.global .*, (?:0x10|16)\b", text)),
         narrow_copies=len(re.findall(r"cp\.async\.ca", text)),
+        atomics=ORDERED.findall(text),
         products=sorted(set(re.findall(r"(wgmma\.mma_async|mma\.sync)\S*", text))),
     )
 
@@ -108,6 +123,8 @@ STEPS = {
     "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
     "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),
     "fp8 cache": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, cache_dtype="float8_e4m3fn"),
+    "encoder": partial(compile_step, tokens=512, rows=64, width=32, ragged=True, dim=64, group=1, relative=True),
+    "decoder with relative positions": partial(compile_step, tokens=64, rows=64, width=32, dim=64, relative=True),
     "f32": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dtype="float32"),
 }
 

@@ -1,16 +1,17 @@
 """Random steps for attention: sequences of many lengths in scattered pages, and NaN wherever no query may look.
 
-NaN fills the sink page, the pages of nobody and, in a sequence's own pages, everything after its last token and
-everything before its window. A back end that lets any of it through, even with weight zero, answers NaN.
+NaN fills the sink page, the pages of nobody and, in a sequence's own pages, everything after its last cached token and
+everything before its window. A back end that lets any of it through, even with weight zero, answers NaN. So it does if
+it reads the place of the step's own keys before it has written them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms
+from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms
 
 
 @dataclass(frozen=True)
@@ -36,25 +37,35 @@ class Step:
     lengths: list[int]
     counts: list[int]
     batch: AttentionBatch
-    q: np.ndarray  # [T, K, G, D]
-    keys: np.ndarray  # [pages, page_size, K, D]
+    qkv: np.ndarray  # [T, K, G+2, D]
+    angles: Angles | None
+    keys: np.ndarray  # [pages, page_size, K, D], before the step
     values: np.ndarray
 
     @property
     def tokens(self) -> int:
         return sum(self.counts)
 
-    def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, Array, Array, AttentionBatch]:
-        """What a back end takes: q, keys, values and the batch, the cache in a type of its own if told."""
+    def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, Angles | None, Array, Array, AttentionBatch]:
+        """What a back end takes, the cache in a type of its own if told."""
         keys, values = (jnp.asarray(x, cache or dtype) for x in (self.keys, self.values))
-        return jnp.asarray(self.q, dtype), keys, values, self.batch
+        return jnp.asarray(self.qkv, dtype), self.angles, keys, values, self.batch
 
 
 def random_step(
-    seed: int, shape: Shape, *, rows: int, tokens: int, ragged: bool, window: int = 0, absent_rows: int = 1
+    seed: int,
+    shape: Shape,
+    *,
+    rows: int,
+    tokens: int,
+    ragged: bool,
+    window: int = 0,
+    absent_rows: int = 1,
+    turned: int = 0,
 ) -> Step:
     """A step for `rows` rows and `tokens` tokens, some of both unused.
 
+    Of each head's dimensions `turned` rotate.
     A ragged step has a row of one query, one whose queries are its whole sequence, and one without queries.
     """
     random = np.random.default_rng(seed)
@@ -64,7 +75,9 @@ def random_step(
     if ragged:
         counts = [int(random.integers(1, min(length, tokens // used) + 1)) for length in lengths]
         lengths[0], counts[0], counts[1], lengths[2] = shape.longest, 1, 0, counts[2]
-    return build_step(random, shape, lengths, counts, rows=rows, tokens=tokens, ragged=ragged, window=window)
+    return build_step(
+        random, shape, lengths, counts, rows=rows, tokens=tokens, ragged=ragged, window=window, turned=turned
+    )
 
 
 def build_step(
@@ -77,6 +90,7 @@ def build_step(
     tokens: int,
     ragged: bool,
     window: int = 0,
+    turned: int = 0,
 ) -> Step:
     pages = 2 + rows * shape.width
     tables = random.permutation(np.arange(1, pages - 1)).reshape(rows, shape.width).astype(np.int32)
@@ -84,25 +98,34 @@ def build_step(
     values = keys.copy()
     for table, length, count in zip(tables, lengths, counts, strict=False):
         first = max(0, length - count - window + 1) if window else 0
-        seen = np.arange(first, length)
+        seen = np.arange(first, length - count)
         place = table[seen // shape.page_size], seen % shape.page_size
         keys[place] = random.normal(size=(len(seen), shape.kv_heads, shape.dim))
         values[place] = random.normal(size=(len(seen), shape.kv_heads, shape.dim))
     padding = tokens - sum(counts)
     row = np.repeat([*range(len(counts)), rows], [*counts, padding])
     position = np.concatenate([np.arange(n - c, n) for n, c in zip(lengths, counts, strict=True)] + [np.zeros(padding)])
+    position, real = position.astype(np.int32), np.arange(tokens) < tokens - padding
+    page = np.where(real, tables[np.minimum(row, rows - 1), position // shape.page_size], 0)
     batch = AttentionBatch(
-        position=jnp.asarray(position, jnp.int32),
+        position=jnp.asarray(position),
         prompt_length=jnp.zeros(tokens, jnp.int32),
         row=jnp.asarray(row, jnp.int32),
-        page=jnp.zeros(tokens, jnp.int32),
-        offset=jnp.zeros(tokens, jnp.int32),
+        page=jnp.asarray(page),
+        offset=jnp.asarray(position % shape.page_size),
         tables=jnp.asarray(tables),
         tokens=jnp.int32(sum(counts)),
         ragged=ragged,
     )
-    q = random.normal(size=(tokens, shape.kv_heads, shape.group, shape.dim)).astype(np.float32)
-    return Step(shape, lengths, counts, batch, q, keys, values)
+    qkv = random.normal(size=(tokens, shape.kv_heads, shape.group + 2, shape.dim)).astype(np.float32)
+    return Step(shape, lengths, counts, batch, qkv, random_angles(random, tokens, turned), keys, values)
+
+
+def random_angles(random: np.random.Generator, tokens: int, turned: int) -> Angles | None:
+    if not turned:
+        return None
+    angle = jnp.asarray(random.uniform(0, 6.28, size=(tokens, turned // 2)), jnp.float32)
+    return Angles(jnp.cos(angle), jnp.sin(angle))
 
 
 def random_terms(seed: int, shape: Shape) -> HeadTerms:
@@ -112,30 +135,61 @@ def random_terms(seed: int, shape: Shape) -> HeadTerms:
     return HeadTerms(jnp.asarray(slopes, jnp.float32), jnp.asarray(sinks, jnp.float32))
 
 
+def relative_terms(seed: int, shape: Shape, furthest: int = 20) -> HeadTerms:
+    by_distance = np.random.default_rng(seed).normal(size=(shape.kv_heads, shape.group, 2 * furthest + 1))
+    return HeadTerms(relative=jnp.asarray(by_distance, jnp.float32))
+
+
+def seeing_all(step: Step) -> Step:
+    """`step`, but its queries see all of their sequence, as an encoder's do."""
+    lengths = jnp.asarray([*step.lengths, *[0] * (step.batch.tables.shape[0] + 1 - len(step.lengths))], jnp.int32)
+    return replace(step, batch=replace(step.batch, seen=lengths[step.batch.row]))
+
+
 def dense_attention(step: Step, spec: AttentionSpec, heads: HeadTerms) -> np.ndarray:
     """Every real token's attention, [tokens, K, G, D], in f64 and one query at a time: the definition itself."""
+    q, keys, values = _written(step)
     out, token = [], 0
     tables, page_size = np.asarray(step.batch.tables), step.shape.page_size
     for r, (length, count) in enumerate(zip(step.lengths, step.counts, strict=True)):
         for i in range(length - count, length):
-            j = np.arange(max(0, i - spec.window + 1) if spec.window else 0, i + 1)
+            end = i + 1 if step.batch.seen is None else length
+            j = np.arange(max(0, i - spec.window + 1) if spec.window else 0, end)
             place = tables[r, j // page_size], j % page_size
-            out.append(_one_query(step.q[token], step.keys[place], step.values[place], i - j, spec, heads))
+            out.append(_one_query(q[token], keys[place], values[place], i - j, spec, heads))
             token += 1
     return np.stack(out)
+
+
+def _written(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The queries, rotated as complex numbers, and the caches behind the step."""
+    qkv = step.qkv.astype(np.float64)
+    if step.angles is not None:
+        cos, sin = (np.asarray(x, np.float64)[:, None, None, :] for x in step.angles)
+        half = cos.shape[-1]
+        turned = (qkv[:, :, :-1, :half] + 1j * qkv[:, :, :-1, half : 2 * half]) * (cos + 1j * sin)
+        qkv[:, :, :-1, :half], qkv[:, :, :-1, half : 2 * half] = turned.real, turned.imag
+    keys, values = step.keys.astype(np.float64), step.values.astype(np.float64)
+    real = slice(step.tokens)
+    at = np.asarray(step.batch.page)[real], np.asarray(step.batch.offset)[real]
+    keys[at], values[at] = qkv[real, :, -2], qkv[real, :, -1]
+    return qkv[:, :, :-2], keys, values
 
 
 def _one_query(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, distance: np.ndarray, spec: AttentionSpec, heads: HeadTerms
 ) -> np.ndarray:
     """q [K, G, D], keys and values [n, K, D] → [K, G, D]."""
-    scores = np.einsum("kgd,nkd->kgn", q.astype(np.float64), keys) * spec.scale_for(q.shape[-1])
+    scores = np.einsum("kgd,nkd->kgn", q, keys) * spec.scale_for(q.shape[-1])
     if spec.softcap:
         scores = spec.softcap * np.tanh(scores / spec.softcap)
     if heads.slopes is not None:
         scores -= np.asarray(heads.slopes)[..., None] * distance
+    if heads.relative is not None:
+        furthest = heads.relative.shape[-1] // 2
+        scores += np.asarray(heads.relative)[..., np.clip(distance, -furthest, furthest) + furthest]
     sinks = np.full(scores.shape[:-1], -np.inf) if heads.sinks is None else np.asarray(heads.sinks)
     top = np.maximum(scores.max(-1), sinks)
     weights = np.exp(scores - top[..., None])
     total = weights.sum(-1) + np.exp(sinks - top)
-    return np.einsum("kgn,nkd->kgd", weights / total[..., None], values.astype(np.float64))
+    return np.einsum("kgn,nkd->kgd", weights / total[..., None], values)

@@ -1,10 +1,14 @@
 """What a step writes before it attends: each token's key and value in its place, and nothing else."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.ops import AttentionBatch, paged_attention
+from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops.cache import floats, held_as
 from jaxengine.sharding import make_mesh
 
 PAGES, PAGE_SIZE = 12, 16
@@ -27,16 +31,31 @@ def decode_batch(position: list[int], tables: np.ndarray, tokens: int) -> Attent
 
 
 @pytest.mark.parametrize(("cache", "largest"), [("bfloat16", 1000.0), ("float8_e4m3fn", 448.0)])
-def test_a_token_attends_to_what_it_has_just_written(cache: str, largest: float) -> None:
+@pytest.mark.parametrize("by_bits", [False, True])
+def test_a_token_attends_to_what_it_has_just_written(cache: str, largest: float, by_bits: bool) -> None:
     """An 8-bit cache holds the nearest value it can, where a plain cast would hold NaN."""
     tables = np.pad(np.array([[3], [7], [9]], np.int32), ((0, 0), (0, 7)))
     batch = decode_batch([0, 0, 0], tables, tokens=2)
-    q = jnp.ones((3, 1, 2, 16), "bfloat16")
-    kv = jnp.asarray([1.5, 1000.0, 5.0], "bfloat16")[:, None, None] * jnp.ones((3, 1, 16), "bfloat16")
-    empty = jnp.full((PAGES, PAGE_SIZE, 1, 16), jnp.nan, cache)
-    attend = paged_attention("reference", make_mesh(1))
-    out, keys, values = attend(q, kv, kv, empty, empty, batch)
+    kv = jnp.asarray([1.5, 1000.0, 5.0], "bfloat16")[:, None, None, None] * jnp.ones((3, 1, 2, 16), "bfloat16")
+    qkv = jnp.concatenate([jnp.ones((3, 1, 2, 16), "bfloat16"), kv], axis=2)
+    empty = jnp.full((PAGES, PAGE_SIZE, 1, 16), jnp.nan, cache).view(held_as(cache) if by_bits else cache)
+    out, keys, values = Ops("reference", make_mesh(1)).attend(qkv, None, empty, empty, batch)
     np.testing.assert_array_equal(np.asarray(out[:2, 0, :, 0], np.float32), [[1.5, 1.5], [largest, largest]])
     for written in (keys, values):
-        finite = np.isfinite(np.asarray(written, np.float32)).all(axis=(2, 3))
+        assert written.dtype == empty.dtype
+        finite = np.isfinite(np.asarray(floats(written), np.float32)).all(axis=(2, 3))
         assert list(zip(*np.nonzero(finite), strict=True)) == [(0, 0), (3, 0), (7, 0)], "padding goes to page 0"
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("cache", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_a_step_on_a_cpu_does_not_copy_its_cache(cache: str, ragged: bool) -> None:
+    """It would cost as much as the cache is large, whoever runs: seconds a step."""
+    pages, ops = 20_000, Ops("reference", make_mesh(1))
+    batch = dataclasses.replace(decode_batch([0, 0], np.ones((2, 8), np.int32), tokens=2), ragged=ragged)
+    held = jax.ShapeDtypeStruct((pages, PAGE_SIZE, 1, 16), held_as(cache))
+    qkv = jax.ShapeDtypeStruct((2, 1, 3, 16), "float32")
+    step = jax.jit(ops.attend, donate_argnums=(2, 3)).lower(qkv, None, held, held, batch).compile()
+    memory = step.memory_analysis()
+    assert memory.alias_size_in_bytes == 2 * held.size * held.dtype.itemsize
+    assert memory.temp_size_in_bytes < held.size * held.dtype.itemsize / 10

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from jaxengine.ops import BACKENDS, AttentionSpec, choose, paged_attention
+from jaxengine.ops import BACKENDS, AttentionSpec, Ops, choose
 from jaxengine.sharding import make_mesh
 
 
@@ -56,9 +56,16 @@ def test_what_cannot_run_is_refused_in_one_sentence(
     assert "\n" not in str(refusal.value)
 
 
+def test_kernels_read_e4m3_from_ada_on_and_e5m2_wherever_they_run() -> None:
+    assert choose("auto", Gpu("8.9"), 128, 4, "bfloat16", "float8_e4m3fn") == "triton"
+    assert choose("auto", Gpu("8.0"), 128, 4, "bfloat16", "float8_e5m2") == "triton"
+    with pytest.raises(ValueError, match=r"a cache of float8_e4m3fn needs compute capability 8\.9 or newer"):
+        choose("auto", Gpu("8.0"), 128, 4, "bfloat16", "float8_e4m3fn")
+
+
 def test_an_unknown_back_end_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'flash' is not one of reference, triton"):
-        paged_attention("flash", make_mesh(1))
+        Ops("flash", make_mesh(1))
     assert set(BACKENDS) == {"reference", "triton"}
 
 
@@ -66,3 +73,7 @@ def test_an_unknown_back_end_is_refused_with_the_known_ones() -> None:
 def test_a_spec_without_meaning_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be at least 0"):
         AttentionSpec(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_without_attention_has_the_gpu_s_kernels_too() -> None:
+    assert choose("auto", H200, head_dim=0, group=0, dtype="bfloat16") == "triton"

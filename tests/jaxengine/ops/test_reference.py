@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxengine.ops import AttentionSpec, HeadTerms, reference
-from tests.jaxengine.ops.steps import Shape, dense_attention, random_step, random_terms
+from tests.jaxengine.ops.steps import Shape, dense_attention, random_step, random_terms, relative_terms, seeing_all
 
 SHAPE = Shape(kv_heads=2, group=3, dim=32)
 SPECS = {
@@ -25,22 +25,32 @@ SPECS = {
 def test_reference_is_attention_as_defined(name: str, ragged: bool) -> None:
     spec = SPECS[name]
     heads = random_terms(1, SHAPE) if name == "all" else HeadTerms()
-    step = random_step(0, SHAPE, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=spec.window)
-    out = jax.jit(partial(reference.attention, spec=spec, heads=heads))(*step.arrays("float32"))
+    turned = {"plain": 0, "scaled": SHAPE.dim}.get(name, 20)
+    step = random_step(0, SHAPE, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=spec.window, turned=turned)
+    out, _, _ = jax.jit(partial(reference.attend, spec=spec, heads=heads))(*step.arrays("float32"))
     np.testing.assert_allclose(np.asarray(out)[: step.tokens], dense_attention(step, spec, heads), atol=2e-6)
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["causal", "all"])
+def test_relative_positions_and_queries_that_see_everything_are_as_defined(everything: bool) -> None:
+    spec, heads = AttentionSpec(scale=1.0), relative_terms(1, SHAPE)
+    step = random_step(3, SHAPE, rows=5, tokens=64, ragged=True)
+    step = seeing_all(step) if everything else step
+    out, _, _ = jax.jit(partial(reference.attend, spec=spec, heads=heads))(*step.arrays("float32"))
+    np.testing.assert_allclose(np.asarray(out)[: step.tokens], dense_attention(step, spec, heads), atol=5e-6)
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
 def test_a_row_gets_the_same_bits_whoever_its_neighbours_are(ragged: bool) -> None:
     spec = AttentionSpec(window=100)
-    attend = jax.jit(partial(reference.attention, spec=spec, heads=HeadTerms()))
+    attend = jax.jit(partial(reference.attend, spec=spec, heads=HeadTerms()))
     step = random_step(2, SHAPE, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=spec.window)
-    before = np.asarray(attend(*step.arrays("float32")))
-    q, keys, values, batch = step.arrays("float32")
+    before = np.asarray(attend(*step.arrays("float32"))[0])
+    qkv, angles, keys, values, batch = step.arrays("float32")
     others = np.asarray(batch.row) != 0
     table = np.asarray(batch.tables)[1:]
     after = np.asarray(
-        attend(q.at[others].multiply(3), keys.at[table].multiply(2), values.at[table].multiply(2), batch)
+        attend(qkv.at[others].multiply(3), angles, keys.at[table].multiply(2), values.at[table].multiply(2), batch)[0]
     )
     np.testing.assert_array_equal(before[~others], after[~others])
     assert not np.array_equal(before[others], after[others])

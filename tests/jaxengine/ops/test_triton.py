@@ -14,73 +14,113 @@ import numpy as np
 import pytest
 from jax import Array
 
-from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, reference, triton
+from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, reference, triton
 from jaxengine.ops.triton import decode, prefill
-from tests.jaxengine.ops.steps import Shape, Step, build_step, random_step, random_terms
+from tests.jaxengine.ops.steps import Shape, Step, build_step, random_step, random_terms, relative_terms, seeing_all
 
 # Outputs are averages of N(0, 1) values, at most a few units large. Both sides read the same rounded inputs; what
 # differs is the order of f32 sums and, in 16 bits, that the kernels' weights are rounded before they meet the values.
 TOLERANCE = {"float32": 5e-6, "float16": 4e-3, "bfloat16": 3e-2}
+# A rotated key is rounded once; where the compiler fuses a product and a sum, to the other side. Keys are below 8.
+ROUNDING = {"float32": 1e-6, "float16": 4e-3, "bfloat16": 3.2e-2, "float8_e4m3fn": 0.5}
 
 TINY = Shape(kv_heads=1, group=1, dim=2, width=32)
 GEMMA = AttentionSpec(scale=0.08, window=200, softcap=5.0)
 
-Run = Callable[[Array, Array, Array, AttentionBatch], Array]
+Run = Callable[[Array, Angles | None, Array, Array, AttentionBatch], tuple[Array, Array, Array]]
 
 
 def both(spec: AttentionSpec = AttentionSpec(), heads: HeadTerms = HeadTerms()) -> tuple[Run, Run]:
     """The kernels and the reference, each compiled at most once."""
-    kernels = partial(triton.attention, spec=spec, heads=heads, interpret=True)
-    return jax.jit(kernels), jax.jit(partial(reference.attention, spec=spec, heads=heads))
+    kernels = partial(triton.attend, spec=spec, heads=heads, interpret=True)
+    return jax.jit(kernels), jax.jit(partial(reference.attend, spec=spec, heads=heads))
 
 
 def check(kernels: Run, oracle: Run, step: Step, dtype: str, cache: str | None = None) -> None:
     arrays, real = step.arrays(dtype, cache), step.tokens
-    out, expected = (np.asarray(run(*arrays), np.float32) for run in (kernels, oracle))
-    np.testing.assert_allclose(out[:real], expected[:real], atol=TOLERANCE[dtype], rtol=0)
+    (out, *caches), (expected, *written) = kernels(*arrays), oracle(*arrays)
+    close(out[:real], expected[:real], TOLERANCE[dtype])
     assert not out[real:].any(), "padding is 0"
+    for ours, theirs in zip(caches, written, strict=True):
+        close(ours[1:], theirs[1:], ROUNDING[cache or dtype])
+        assert jnp.isnan(ours[0].astype(jnp.float32)).all(), "padding is not written"
+
+
+def close(ours: Array, theirs: Array, tolerance: float) -> None:
+    np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize(
-    ("shape", "spec", "with_terms", "dtype"),
+    ("shape", "turned", "spec", "with_terms", "dtype"),
     [
-        pytest.param(Shape(kv_heads=2, group=1, dim=80), AttentionSpec(), False, "float32", id="phi 2"),
+        pytest.param(Shape(kv_heads=2, group=1, dim=80), 32, AttentionSpec(), False, "float32", id="phi 2"),
         pytest.param(
-            Shape(kv_heads=2, group=4, width=12, page_size=32), AttentionSpec(), False, "bfloat16", id="llama"
+            Shape(kv_heads=2, group=4, width=12, page_size=32), 64, AttentionSpec(), False, "bfloat16", id="llama"
         ),
-        pytest.param(Shape(kv_heads=1, group=2, dim=256), GEMMA, False, "float16", id="gemma 2"),
-        pytest.param(Shape(kv_heads=1, group=20, dim=96), AttentionSpec(window=70), True, "float32", id="every term"),
+        pytest.param(Shape(kv_heads=1, group=2, dim=256), 256, GEMMA, False, "float16", id="gemma 2"),
+        pytest.param(
+            Shape(kv_heads=1, group=20, dim=96), 0, AttentionSpec(window=70), True, "float32", id="every term"
+        ),
     ],
 )
 def test_a_mixed_step_agrees_with_the_reference(
-    shape: Shape, spec: AttentionSpec, with_terms: bool, dtype: str
+    shape: Shape, turned: int, spec: AttentionSpec, with_terms: bool, dtype: str
 ) -> None:
     kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
     for seed in range(3):
-        step = random_step(seed, shape, rows=5, tokens=96, ragged=True, window=spec.window)
+        step = random_step(seed, shape, rows=5, tokens=96, ragged=True, window=spec.window, turned=turned)
         check(kernels, oracle, step, dtype)
 
 
 @pytest.mark.parametrize(
-    ("shape", "spec", "with_terms", "dtype"),
+    ("shape", "turned", "spec", "with_terms", "dtype"),
     [
-        pytest.param(Shape(kv_heads=2, group=3, dim=96), AttentionSpec(), False, "bfloat16", id="plain"),
+        pytest.param(Shape(kv_heads=2, group=3, dim=96), 96, AttentionSpec(), False, "bfloat16", id="plain"),
         pytest.param(
-            Shape(kv_heads=1, group=8), AttentionSpec(window=70, softcap=4.0), True, "float32", id="every term"
+            Shape(kv_heads=1, group=8), 16, AttentionSpec(window=70, softcap=4.0), True, "float32", id="every term"
         ),
     ],
 )
 def test_a_decode_step_agrees_with_the_reference(
-    shape: Shape, spec: AttentionSpec, with_terms: bool, dtype: str
+    shape: Shape, turned: int, spec: AttentionSpec, with_terms: bool, dtype: str
 ) -> None:
     kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
     for seed in range(3):
-        check(kernels, oracle, random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window), dtype)
+        step = random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window, turned=turned)
+        check(kernels, oracle, step, dtype)
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
+def test_relative_positions_are_added_by_distance(ragged: bool) -> None:
+    shape = Shape(kv_heads=2, group=2, dim=64, width=8)
+    step = random_step(1, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged)
+    check(*both(AttentionSpec(), relative_terms(1, shape)), step, "float32")
+
+
+def test_an_encoder_s_tokens_look_behind_them_too() -> None:
+    shape = Shape(kv_heads=2, group=1, dim=64, width=8)
+    step = seeing_all(random_step(2, shape, rows=5, tokens=96, ragged=True))
+    check(*both(AttentionSpec(), relative_terms(2, shape)), step, "float32")
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
+def test_caches_can_be_read_as_they_are_by_queries_that_see_all_of_them(ragged: bool) -> None:
+    """As a decoder reads what its encoder wrote."""
+    spec, shape = AttentionSpec(), Shape(kv_heads=2, group=1, dim=64, width=8)
+    step = seeing_all(random_step(3, shape, rows=5, tokens=96 if ragged else 5, ragged=ragged))
+    qkv, *_, batch = step.arrays("float32")
+    _, keys, values = jax.jit(partial(reference.attend, spec=spec, heads=HeadTerms()))(*step.arrays("float32"))
+    q = qkv[:, :, :-2]
+    out = jax.jit(partial(triton.read, spec=spec, interpret=True))(q, keys, values, batch)
+    expected = jax.jit(partial(reference.attention, spec=spec, heads=HeadTerms()))(q, keys, values, batch)
+    close(out[: step.tokens], expected[: step.tokens], TOLERANCE["float32"])
+    assert not out[step.tokens :].any()
 
 
 def test_an_8_bit_cache_is_read_as_the_reference_reads_it() -> None:
-    step = random_step(0, Shape(kv_heads=1, group=4, width=8), rows=5, tokens=64, ragged=True)
-    check(*both(), step, "bfloat16", cache="float8_e4m3fn")
+    for ragged in (True, False):
+        step = random_step(0, Shape(kv_heads=1, group=4, width=8), rows=5, tokens=64 if ragged else 5, ragged=ragged)
+        check(*both(), step, "bfloat16", cache="float8_e4m3fn")
 
 
 def test_every_length_around_the_blocks_and_shares_of_a_row_is_right() -> None:
@@ -104,9 +144,9 @@ def test_padding_never_reads_a_page() -> None:
     step = random_step(3, shape, rows=4, tokens=4, ragged=False, absent_rows=3)
     wild = replace(step.batch, tables=step.batch.tables.at[1:].set(2**31 - 1))
     kernels, oracle = both()
-    expected = oracle(*step.arrays("float32"))
-    out = kernels(*step.arrays("float32")[:3], wild)
-    np.testing.assert_allclose(out[:1], expected[:1], atol=TOLERANCE["float32"], rtol=0)
+    expected, *_ = oracle(*step.arrays("float32"))
+    out, *_ = kernels(*step.arrays("float32")[:4], wild)
+    close(out[:1], expected[:1], TOLERANCE["float32"])
     assert not jnp.any(out[1:])
 
 

@@ -1,0 +1,81 @@
+"""How each kind of byte-level tokenizer splits a text into words: what a GGUF file only names (`tokenizer.ggml.pre`).
+
+The patterns are those of the models' own tokenizer.json, not llama.cpp's approximations of them; normalisation (NFC)
+is theirs too, and is missing in llama.cpp.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Regex, pre_tokenizers
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+LAST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+# cl100k's, with numbers in threes; Qwen's and StableLM 2's, digit by digit.
+LLAMA3_SPLIT = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + LAST
+QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+WORDS = rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*%s|"
+TEKKEN_SPLIT = WORDS % ("", "") + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + LAST
+GPT4O_SPLIT = WORDS % (f"{CONTRACTIONS}?", f"{CONTRACTIONS}?") + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + LAST
+BLOOM_SPLIT = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # noqa: RUF001
+
+
+@dataclass(frozen=True)
+class Split:
+    """pattern: of a word; "" is GPT-2's, which byte-level pre-tokenizers have built in.
+
+    digits: each digit is cut off first.
+    falcon: punctuation is cut off first, and numbers then fall into threes.
+    whole_words: a word that is a token is not merged out of its parts.
+    """
+
+    pattern: str = ""
+    digits: bool = False
+    falcon: bool = False
+    nfc: bool = False
+    whole_words: bool = False
+    adds_bos: bool = False  # where the file does not say
+
+    def pre_tokenizer(self) -> Any:
+        words: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not self.pattern)]
+        if self.pattern:
+            words.insert(0, pre_tokenizers.Split(Regex(self.pattern), "isolated"))
+        if self.digits:
+            words.insert(0, pre_tokenizers.Digits(individual_digits=True))
+        if self.falcon:
+            threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
+            words = [pre_tokenizers.Punctuation("contiguous"), *words, pre_tokenizers.Digits(False), threes]
+        return pre_tokenizers.Sequence(words)
+
+
+GPT2, DIGITS = Split(), Split(digits=True)
+NEOX = Split(nfc=True)
+LLAMA3 = Split(LLAMA3_SPLIT, whole_words=True, adds_bos=True)
+CL100K = Split(LLAMA3_SPLIT)
+SPLITS: Mapping[str, Split] = {
+    "default": GPT2,
+    "gpt-2": GPT2,
+    "phi-2": GPT2,
+    "mpt": NEOX,
+    "olmo": NEOX,
+    "smollm": DIGITS,
+    "starcoder": DIGITS,
+    "refact": DIGITS,
+    "codeshell": DIGITS,
+    "command-r": Split(digits=True, nfc=True),
+    "llama-bpe": LLAMA3,
+    "llama3": LLAMA3,
+    "llama-v3": LLAMA3,
+    "falcon3": LLAMA3,
+    "dbrx": CL100K,
+    "smaug-bpe": CL100K,
+    "qwen2": Split(QWEN2_SPLIT, nfc=True),
+    "deepseek-r1-qwen": Split(QWEN2_SPLIT, nfc=True),
+    "stablelm2": Split(QWEN2_SPLIT),
+    "tekken": Split(TEKKEN_SPLIT, whole_words=True),
+    "gpt-4o": Split(GPT4O_SPLIT),
+    "bloom": Split(BLOOM_SPLIT),
+    "falcon": Split(falcon=True),
+}

@@ -1,0 +1,100 @@
+"""The weights in a directory: one file or several with an index, safetensors before PyTorch's `.bin`."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from convert.errors import CheckpointError
+from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile
+from convert.formats.tensors import Index, Tensors
+from convert.formats.torch_bin import TorchFile
+
+
+class TensorFile(Tensors, Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Format:
+    single: str
+    index: str
+    suffix: str
+    open: Callable[[Path], TensorFile]
+
+
+SAFETENSORS = Format(SINGLE_FILE, f"{SINGLE_FILE}.index.json", ".safetensors", SafetensorsFile)
+TORCH = Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", TorchFile)
+FORMATS = (SAFETENSORS, TORCH)
+
+
+class Shards:
+    """Several files as one set of tensors."""
+
+    def __init__(self, files: list[TensorFile]) -> None:
+        self._owner: dict[str, TensorFile] = {}
+        for file in files:
+            for name in file:
+                if name in self._owner:
+                    raise CheckpointError(f"{file.path.name}: tensor {name!r} is also in {self.where(name)}")
+                self._owner[name] = file
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._owner
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._owner)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._owner[name].shape(name)
+
+    def dtype(self, name: str) -> str:
+        return self._owner[name].dtype(name)
+
+    def where(self, name: str) -> str:
+        return self._owner[name].path.name
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        return self._owner[name].read(name, view, index)
+
+
+def open_tensors(directory: Path) -> Shards:
+    """The checkpoint in `directory`: the shards its index names, else its single file.
+
+    Raises:
+        CheckpointError: there is none, or a shard is missing, malformed or not what the index says.
+    """
+    for kind in FORMATS:
+        if (directory / kind.index).is_file() and not (directory / kind.single).is_file():
+            return _open_index(directory / kind.index, kind)
+        if (directory / kind.single).is_file():
+            return Shards([kind.open(directory / kind.single)])
+    wanted = " or ".join(f"{kind.single} or its index" for kind in FORMATS)
+    raise CheckpointError(f"{directory}: no {wanted}")
+
+
+def _open_index(index: Path, kind: Format) -> Shards:
+    placed = _read_index(index, kind)
+    directory, shards = index.parent, sorted(set(placed.values()))
+    if missing := [name for name in shards if not (directory / name).is_file()]:
+        raise CheckpointError(f"{index}: {len(missing)} shard(s) missing: {', '.join(missing[:4])}")
+    tensors = Shards([kind.open(directory / name) for name in shards])
+    for name, shard in placed.items():
+        if name not in tensors or tensors.where(name) != shard:
+            raise CheckpointError(f"{index}: tensor {name!r} is not in {shard}, where the index places it")
+    return tensors
+
+
+def _read_index(path: Path, kind: Format) -> dict[str, str]:
+    try:
+        placed = json.loads(path.read_bytes())["weight_map"]
+        valid = all(Path(shard).name == shard and shard.endswith(kind.suffix) for shard in placed.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not an index: needs a weight_map of tensor to file ({error})") from error
+    if not placed or not valid:
+        raise CheckpointError(f"{path}: weight_map must name {kind.suffix} files beside the index")
+    return dict(placed)

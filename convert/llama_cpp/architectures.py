@@ -1,0 +1,157 @@
+"""The architectures of llama.cpp that are families of ours: what its converter keeps of a configuration, and where.
+
+Data only. Names of tensors are not here: the `gguf` library has them, from the same table that llama.cpp's converter
+uses. Source of what is stored how: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from convert.config import Config
+from convert.formats.gguf import GgufFile
+
+ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
+BAICHUAN_13B = {"model_max_length": "context_length", "max_position_embeddings": ""}  # not to have that tells it
+QK_NORM = "blk.0.attn_q_norm.weight"
+FALCON_40B_NORM = "blk.0.attn_norm_2.weight"  # of attention, which elsewhere shares the MLP's
+OWN_ATTENTION_SCALE = {46: 144, 62: 168}  # query_pre_attn_scalar by layers: Gemma 2 and 3 of 27B; else the head's size
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a family of Hugging Face checkpoints lies in a GGUF file.
+
+    model_type: whose family it is.
+    keys: of config.json, by the key of the metadata that holds each; a dot leads into a section.
+    fixed: values of config.json that need no metadata, because they are the same in all models of the family.
+    present: flags of config.json that say whether the file has a tensor.
+    tensors: parameters whose tensors the library's table does not give.
+    interleaved: rows of q and k are in rotary pairs.
+    plus_one: weights of norms are stored with their 1 added.
+    """
+
+    model_type: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    present: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    interleaved: bool = False
+    plus_one: bool = False
+
+
+COMMON = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "norm_epsilon": "attention.layer_norm_epsilon",
+    "sliding_window": "attention.sliding_window",
+    "sliding_window_pattern": "attention.sliding_window_pattern",
+    "use_parallel_residual": "use_parallel_residual",
+}
+MIXTRAL = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+QWEN_MOE = {
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+COHERE = Architecture("cohere", {"logit_scale": "logit_scale"}, present={"use_qk_norm": QK_NORM}, interleaved=True)
+LLAMA = Architecture("llama", interleaved=True)
+QKV = tuple(f"blk.{{i}}.attn_{x}.weight" for x in "qkv")
+FALCON_NORMS = {
+    "layers.{i}.attention_norm": ("blk.{i}.attn_norm_2.weight",),
+    "layers.{i}.mlp_norm": ("blk.{i}.attn_norm.weight",),
+}
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "baichuan": Architecture("baichuan", tensors={"layers.{i}.qkv": QKV}, interleaved=True),
+    "bloom": Architecture("bloom"),
+    "cohere2": replace(COHERE, model_type="cohere2"),
+    "command-r": COHERE,
+    "dbrx": Architecture(
+        "dbrx",
+        {
+            "attn_config.clip_qkv": "attention.clamp_kqv",
+            "attn_config.kv_n_heads": "attention.head_count_kv",
+            "attn_config.rope_theta": "rope.freq_base",
+            "ffn_config.ffn_hidden_size": "feed_forward_length",
+            "ffn_config.moe_num_experts": "expert_count",
+            "ffn_config.moe_top_k": "expert_used_count",
+        },
+    ),
+    "falcon": Architecture("falcon", {"num_kv_heads": "attention.head_count_kv"}),
+    "gemma": Architecture("gemma", plus_one=True),
+    "gemma2": Architecture(
+        "gemma2",
+        {
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        plus_one=True,
+    ),
+    "gemma3": Architecture("gemma3_text", plus_one=True),
+    "gpt2": Architecture("gpt2"),
+    "gptneox": Architecture("gpt_neox"),
+    "granite": Architecture(
+        "granite",
+        {
+            "embedding_multiplier": "embedding_scale",
+            "attention_multiplier": "attention.scale",
+            "residual_multiplier": "residual_scale",
+            "logits_scaling": "logit_scale",
+        },
+        interleaved=True,
+    ),
+    "llama": LLAMA,
+    "mpt": Architecture(
+        "mpt",
+        {
+            "attn_config.clip_qkv": "attention.clamp_kqv",
+            "attn_config.alibi_bias_max": "attention.max_alibi_bias",
+        },
+    ),
+    "olmo2": Architecture("olmo2"),
+    "phi2": Architecture("phi"),
+    "phi3": Architecture("phi3"),
+    "phimoe": Architecture("phimoe", MIXTRAL),
+    "qwen2": Architecture("qwen2"),
+    "qwen2moe": Architecture("qwen2_moe", QWEN_MOE, {"norm_topk_prob": False}),
+    "qwen3": Architecture("qwen3"),
+    "qwen3moe": Architecture("qwen3_moe", QWEN_MOE, {"norm_topk_prob": True}),
+    "stablelm": Architecture("stablelm", present={"qk_layernorm": QK_NORM}),
+    "starcoder": Architecture("gpt_bigcode"),
+    "starcoder2": Architecture("starcoder2", fixed={"sliding_window": 4096}),
+}
+
+
+def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
+    """The entry of `name`, or its variant that `file` holds: some architectures are several families."""
+    known = ARCHITECTURES[name]
+    if name == "llama" and metadata.get("expert_count"):
+        return replace(known, model_type="mixtral", keys=MIXTRAL)
+    if name == "llama" and metadata.get("attention.sliding_window"):
+        return replace(known, model_type="mistral")
+    if name == "baichuan" and metadata.get("block_count") == ALIBI_13B:
+        return replace(known, keys=BAICHUAN_13B)
+    if name == "falcon":
+        return _falcon(known, file, metadata)
+    if name in ("gemma2", "gemma3"):
+        scalar = OWN_ATTENTION_SCALE.get(metadata.integer("block_count"), metadata.integer("attention.key_length"))
+        return replace(known, fixed={"query_pre_attn_scalar": scalar})
+    return known
+
+
+def _falcon(known: Architecture, file: GgufFile, metadata: Config) -> Architecture:
+    """7B shares one key/value head; 40B and 180B have two norms; 11B has neither."""
+    two = FALCON_40B_NORM in file.tensors
+    new = two or metadata.integer("attention.head_count_kv", 1) > 1
+    fixed = {"new_decoder_architecture": new, "num_ln_in_parallel_attn": 2 if two else 1, "multi_query": not new}
+    return replace(known, fixed=fixed, tensors=FALCON_NORMS if two else {})

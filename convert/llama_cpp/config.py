@@ -1,0 +1,107 @@
+"""A GGUF file's metadata in the spelling of config.json, so that a family reads both alike."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convert.config import Config
+from convert.errors import CheckpointError
+from convert.formats.gguf import GgufFile
+from convert.llama_cpp.architectures import ARCHITECTURES, COMMON, Architecture, architecture
+
+ROPE_FACTORS = "rope_freqs.weight"
+LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+LLAMA3_BANDS = (1.0, 4.0, 8192)  # low and high frequency factor, trained length: the same in all of Llama 3.1 to 3.3
+GEMMA3_LOCAL_BASE = 10000.0  # older files do not say
+YARN = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow", "attention_factor": "yarn_attn_factor"}
+
+
+def config_of(file: GgufFile) -> tuple[Config, Architecture]:
+    """The configuration of the model in `file`, and how that lies there.
+
+    Raises:
+        CheckpointError: an architecture we do not have, or metadata that is missing or malformed.
+    """
+    name = str(file.metadata.get("general.architecture"))
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{file.path.name}: general.architecture must be one of {known}, got {name[:80]!r}")
+    own = {k.removeprefix(f"{name}."): v for k, v in file.metadata.items() if k.startswith(f"{name}.")}
+    metadata = Config(own, f"{file.path.name}: {name}")
+    found = architecture(name, file, metadata)
+    values = {**_sizes(file, metadata), **found.fixed, **_renamed(found, metadata)}
+    values |= {key: tensor in file.tensors for key, tensor in found.present.items()}
+    values |= {"model_type": found.model_type, "tie_word_embeddings": "output.weight" not in file.tensors}
+    values["rope_parameters"] = _ropes(name, file, metadata, values["head_dim"])
+    return Config(values, str(file.path)), found
+
+
+def _sizes(file: GgufFile, metadata: Config) -> dict[str, Any]:
+    """What the family would otherwise find in config.json only, or read wrongly for want of a key."""
+    embedding = file.tensors.get("token_embd.weight")
+    heads, hidden = metadata.integer("attention.head_count"), metadata.integer("embedding_length")
+    return {
+        "vocab_size": embedding.shape[0] if embedding else metadata.integer("vocab_size"),
+        "num_hidden_layers": metadata.integer("block_count"),
+        "head_dim": metadata.integer("attention.key_length", max(1, hidden // heads)),
+    }
+
+
+def _renamed(found: Architecture, metadata: Config) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, theirs in {**COMMON, **found.keys}.items():
+        value = metadata.get(theirs)
+        if value is None or (key == "sliding_window" and value == 0):  # 0: an old way to say "none"
+            continue
+        section, _, last = key.rpartition(".")
+        (values.setdefault(section, {}) if section else values)[last] = value
+    return values
+
+
+def _ropes(name: str, file: GgufFile, metadata: Config, head_dim: int) -> dict[str, Any]:
+    rotated = metadata.integer("rope.dimension_count", head_dim)
+    full = {**_rope(file, metadata), "rotary_dim": rotated}
+    if name != "gemma3":
+        return full
+    local = metadata.number("rope.freq_base_swa", GEMMA3_LOCAL_BASE)
+    return {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
+
+
+def _rope(file: GgufFile, metadata: Config) -> dict[str, Any]:
+    theta = metadata.number("rope.freq_base", 10000.0)
+    kind = metadata.text("rope.scaling.type", "none")
+    original = metadata.get("rope.scaling.original_context_length")
+    trained = {} if original is None else {"original_max_position_embeddings": original}
+    if ROPE_FACTORS in file.tensors:
+        return {"rope_theta": theta, **_llama3(file, theta, metadata)}
+    if LONG in file.tensors:
+        return {"rope_theta": theta, **trained, **_longrope(file, metadata)}
+    if kind in ("none", "longrope"):  # Phi 3 for short texts is called longrope too, and has no factors
+        return {"rope_type": "default", "rope_theta": theta}
+    yarn = {key: metadata.get(f"rope.scaling.{theirs}") for key, theirs in YARN.items()}
+    return {"rope_type": kind, "rope_theta": theta, "factor": metadata.number("rope.scaling.factor"), **trained, **yarn}
+
+
+def _longrope(file: GgufFile, metadata: Config) -> dict[str, Any]:
+    factors = {key: file.rows(name, np.arange(1))[0].tolist() for key, name in (("long", LONG), ("short", SHORT))}
+    attention = metadata.get("rope.scaling.attn_factor")
+    return {
+        "rope_type": "longrope",
+        "long_factor": factors["long"],
+        "short_factor": factors["short"],
+        "attention_factor": attention,
+    }
+
+
+def _llama3(file: GgufFile, theta: float, metadata: Config) -> dict[str, Any]:
+    """llama.cpp stores llama3 scaling as one divisor per frequency; the parameters behind them are found again."""
+    stored = file.rows(ROPE_FACTORS, np.arange(1))[0]
+    low, high, original = LLAMA3_BANDS
+    frequencies = theta ** (-np.arange(len(stored)) / len(stored))
+    smooth = np.clip((original * frequencies / (2 * math.pi) - low) / (high - low), 0, 1)
+    factor = round(float(stored.max()), 4)
+    if not np.allclose(1 / ((1 - smooth) / factor + smooth), stored, rtol=1e-3):
+        raise CheckpointError(f"{file.path.name}: {ROPE_FACTORS} is not the scaling of Llama 3.1 to 3.3")
+    bands = {"low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}
+    return {"rope_type": "llama3", "factor": factor, **bands}

@@ -1,0 +1,87 @@
+"""A GGUF file as the parameters of the checkpoint it was made from.
+
+llama.cpp's converter renames the tensors and lays some of them out anew: fused projections become q ‖ k ‖ v, experts
+one tensor, matrices `[out, in]`; for some models the rows of q and k are put in rotary pairs, or 1 is added to norms.
+All of that is a `Layout` of the same family, so nothing here knows a model.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import gguf
+import numpy as np
+
+from convert.composition import ComposedSource
+from convert.families import compose_as, family_of
+from convert.families.family import Family
+from convert.formats.gguf import GgufFile
+from convert.formats.tensors import Index
+from convert.llama_cpp.architectures import Architecture
+from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
+
+ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
+
+
+def open_gguf(file: GgufFile) -> ComposedSource:
+    """The parameters in a file, as f32.
+
+    Raises:
+        CheckpointError: an unknown architecture, or tensors that do not fit the metadata.
+    """
+    config, found = config_of(file)
+    family = _as_stored(family_of(config), found, file.metadata["general.architecture"])
+    return compose_as(config, family, GgufTensors(file, found.plus_one))
+
+
+def _as_stored(family: Family, found: Architecture, name: str) -> Family:
+    """`family` with the names and the layout that it has in a GGUF file."""
+    kind = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    names = gguf.get_tensor_name_map(kind, 1)
+    tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
+    layout = replace(family.layout, qkv="concat", transposed=False, interleaved=found.interleaved, stacked_experts=True)
+    ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT))
+    return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=ignore)
+
+
+def _named(names: gguf.TensorNameMap, theirs: str) -> str:
+    """The name in a GGUF file of a tensor `theirs` of layer `{i}`; experts and heads are stacked there."""
+    stem = theirs.replace("{i}", "0").replace(".{e}", "").replace(".norms.{h}", "").removesuffix(".weight")
+    found = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
+    return theirs if found is None else f"{found}.weight".replace("blk.0.", "blk.{i}.")
+
+
+class GgufTensors:
+    """`Tensors` of a file under its own names, as f32. `plus_one`: norms are stored with 1 added."""
+
+    def __init__(self, file: GgufFile, plus_one: bool) -> None:
+        self._file = file
+        self._plus_one = plus_one
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        shape = self._file.tensors[name].shape
+        return (1, *shape) if len(shape) == 1 and name.endswith(ROW_VECTORS) else shape
+
+    def dtype(self, name: str) -> str:
+        return "float32"
+
+    def where(self, name: str) -> str:
+        return self._file.path.name
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        """Only the rows that `index` touches are dequantised."""
+        total = self._file.tensors[name].rows
+        outer = next((axes for axes in range(len(view)) if math.prod(view[:axes]) == total), None)
+        if outer is None:  # small tensors only: a view that cuts rows apart or joins them
+            return self._file.rows(name, np.arange(total)).reshape(view)[index]
+        rows = np.arange(total).reshape(view[:outer])[index[:outer]]
+        values = self._file.rows(name, rows.ravel())
+        if self._plus_one and name.endswith("norm.weight"):
+            values = values - 1
+        return values.reshape(*rows.shape, *view[outer:])[(*(slice(None) for _ in rows.shape), *index[outer:])]

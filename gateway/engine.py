@@ -1,0 +1,41 @@
+"""What routes need of an engine, whoever speaks to it."""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from jaxengine.rpc import engine_pb2 as pb
+
+
+class EngineUnavailable(Exception):
+    """The engine is not ready, or it went away while this request ran. `retry_after` is in seconds."""
+
+    def __init__(self, reason: str, retry_after: int) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class Engine(Protocol):
+    """What routes need of an engine: `EngineClient`, or a fake in tests."""
+
+    @property
+    def description(self) -> pb.Description | None:
+        """The latest description; None before the engine first answered."""
+        ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def stats(self) -> pb.Stats: ...
+
+    @property
+    def last_step_age(self) -> float:
+        """Seconds since the step loop last showed life; 0 while no engine is connected."""
+        ...
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds after which an engine that is not ready may be: what a 503 advises."""
+        ...
+
+    def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]: ...

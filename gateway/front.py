@@ -1,0 +1,149 @@
+"""One HTTP process, whole: the application behind a listening socket, its texts, and its session with the engine.
+
+Uvicorn's signal handlers are left out, because they would close the listener first: whoever owns a front says when it
+turns new work away (`drain`), ends what still runs (`cut`), and stops.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from gateway.admission import Admission
+from gateway.app import create_app
+from gateway.engine_client import EngineClient
+from gateway.guard import MAX_HEAD_BYTES, TimedProtocol
+from gateway.metrics import Metrics
+from gateway.options import Options
+from gateway.state import Gateway
+from gateway.tally import Tally
+from gateway.text import Texts
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.tracing import Tracing
+
+HTTP_STOP_SECONDS = 2
+CONNECTIONS_PER_REQUEST = 8  # most connections are idle or probes
+SHUTTING_DOWN = "the server is shutting down"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an HTTP process stands among the others.
+
+    number: 0 is the launcher itself.
+    engine: the engine's socket.
+    token: of this boot.
+    shared: directory of the metrics of all, if there are several.
+    """
+
+    number: int
+    listener: socket.socket
+    engine: Path
+    token: str
+    tally: Tally
+    shared: Path | None = None
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Front:
+    """Everything that one process needs to speak HTTP.
+
+    Args:
+        on_ready: called whenever requests can be sent to the engine, from then on.
+        on_hang: called when the engine fell silent.
+        on_progress: called when the engine's state or progress line changed.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        place: Place,
+        tracing: Tracing,
+        *,
+        on_ready: Callable[[pb.Description], None] = lambda _: None,
+        on_hang: Callable[[], None] = lambda: None,
+        on_progress: Callable[[pb.Description], None] = lambda _: None,
+    ) -> None:
+        self._place, self._on_ready = place, on_ready
+        self.metrics = Metrics(place.shared, counts_steps=place.number == 0)
+        self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, place.tally)
+        self._texts = Texts(options.validation_workers, options.tokenizer_config_path)
+        self._client = EngineClient(
+            place.engine,
+            place.token,
+            hang_limit=options.engine_hang_timeout,
+            prepare=self._texts.prepare,
+            on_ready=self._engine_ready,
+            on_lost=lambda: place.tally.absent(True),
+            on_step=self._observe,
+            on_hang=on_hang,
+            on_progress=on_progress,
+        )
+        self.metrics.watch_steps(lambda: self._client.last_step_age)
+        secret = place.token.encode()
+        self.gateway = Gateway(
+            options, self._client, self.admission, self.metrics, self._texts, tracing=tracing, secret=secret
+        )
+        self._http = HttpServer(_http_config(self.gateway))
+
+    def start(self) -> tuple["asyncio.Task[None]", "asyncio.Task[None]"]:
+        """Begin to serve: the tasks of HTTP and of the engine's client, neither of which ends by itself."""
+        self._place.tally.absent(True)
+        self._serving = asyncio.create_task(self._http.serve(sockets=[self._place.listener]))
+        self._talking = asyncio.create_task(self._client.run())
+        return self._serving, self._talking
+
+    def drain(self) -> None:
+        """Turn new requests away; running ones go on."""
+        self.gateway.draining = True
+
+    def cut(self) -> None:
+        """End what still runs."""
+        self._client.close(SHUTTING_DOWN)
+
+    async def stop(self) -> None:
+        """Close the listener; answers that are still being written get a moment."""
+        self._http.should_exit = True
+        await asyncio.wait((self._serving,))
+        self._talking.cancel()
+        await asyncio.wait((self._talking,))
+        await self._texts.close()
+
+    def _engine_ready(self, description: pb.Description) -> None:
+        self._place.tally.absent(False)
+        self.metrics.engine_ready(description, self.gateway.max_input_tokens)
+        self._on_ready(description)
+
+    def _observe(self, step: pb.StepEvents) -> None:
+        if step.HasField("stats"):
+            self.metrics.observe_step(step.stats)
+            self.admission.throughput.observe(step.stats)
+
+
+def _http_config(gateway: Gateway) -> uvicorn.Config:
+    options = gateway.options
+    return uvicorn.Config(
+        create_app(gateway),
+        http=TimedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        limit_concurrency=max(1024, CONNECTIONS_PER_REQUEST * options.max_concurrent_requests),
+        timeout_graceful_shutdown=HTTP_STOP_SECONDS,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+    )

@@ -1,0 +1,132 @@
+"""What the routes of `/v1` and vLLM's helpers answer, for the OpenAPI document."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gateway.contract import ABSENT, Told
+
+CHAT_EVENTS = "JSON, a `chat.completion.chunk` each; the last is `[DONE]`"
+TEXT_EVENTS = "JSON, a `text_completion` chunk each; the last is `[DONE]`"
+
+
+class CachedTokens(Told):
+    cached_tokens: int
+
+
+class Usage(Told):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class Ranked(Told):
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, Ranked] | None]
+
+
+class Alternative(Told):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ListedToken(Alternative):
+    top_logprobs: list[Alternative]
+
+
+class ChatLogprobs(Told):
+    content: list[ListedToken]
+    refusal: None
+
+
+class TextLogprobs(Told):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Choice(Told):
+    index: int
+    finish_reason: Literal["stop", "length"]
+    stop_reason: str | int | None
+    token_ids: list[int] = ABSENT
+
+
+class AnswerMessage(Told):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(Choice):
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+
+
+class TextChoice(Choice):
+    text: str
+    logprobs: TextLogprobs | None
+    prompt_token_ids: list[int] = ABSENT
+    prompt_logprobs: PromptLogprobs = ABSENT
+
+
+class Answer(Told):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage
+
+
+class ChatCompletion(Answer):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    prompt_token_ids: list[int] = ABSENT
+    prompt_logprobs: PromptLogprobs = ABSENT
+
+
+class Completion(Answer):
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+class Card(Told):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Cards(Told):
+    object: Literal["list"]
+    data: list[Card]
+
+
+class Tokens(Told):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Text(Told):
+    prompt: str
+
+
+TokenizerInfo = dict[str, str | None]
+
+
+class Version(Told):
+    version: str
+
+
+class Load(Told):
+    server_load: int = Field(ge=0)

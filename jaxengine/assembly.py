@@ -1,0 +1,168 @@
+"""From a model and options to an engine: everything is decided, checked and sized before the first weight is read."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jax import Array
+from jax.sharding import Mesh
+
+from jaxengine.checks import check_ends
+from jaxengine.compiler import Compiler, Shapes
+from jaxengine.engine import Engine
+from jaxengine.interface import COMPILING, Description, OpenModel
+from jaxengine.loading import abstract_parameters, held_bytes, load_parameters
+from jaxengine.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
+from jaxengine.model.parameters import ParameterSource
+from jaxengine.model.spec import ModelSpec
+from jaxengine.ops import choose
+from jaxengine.options import EngineOptions, Limits, derive_limits, resolve_cache_dtype, resolve_dtype
+from jaxengine.pages import PagePool
+from jaxengine.quantization import check_quantizable
+from jaxengine.replication import replicate_heads
+from jaxengine.runner import Runner
+from jaxengine.scheduler import Scheduler
+from jaxengine.sharding import check_divisible, make_mesh
+
+log = logging.getLogger(__name__)
+
+TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
+
+
+def load_engine(
+    model: OpenModel,
+    options: EngineOptions,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    *,
+    limits: Limits | None = None,
+    load: Callable[..., dict[str, Array]] = load_parameters,
+) -> Engine:
+    """Load weights and compile everything; `progress("loading" or "compiling", done, total)` is told of both.
+
+    Args:
+        limits: instead of those that options and model imply, for measurements.
+        load: called as `load_parameters` is.
+
+    Raises:
+        ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
+    """
+    setup = Setup.decide(model, options)
+    setup.tell()
+    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.platform))
+    parameters = load(
+        setup.source,
+        setup.mesh,
+        setup.dtype,
+        setup.platform,
+        lambda done, total: progress("loading", done, total),
+        options.quantize,
+    )
+    runner = Runner(
+        setup.compiler(limits, pages, parameters),
+        model.eos_token_ids,
+        lambda done, total: progress(COMPILING, done, total),
+    )
+    return Engine(setup.describe(model, limits, pages), runner, setup.scheduler(model, limits, pages))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an engine will run, and on what."""
+
+    options: EngineOptions
+    source: ParameterSource
+    mesh: Mesh
+    dtype: str
+    cache_dtype: str
+    attention: str
+
+    @classmethod
+    def decide(cls, model: OpenModel, options: EngineOptions) -> "Setup":
+        """Raises ValueError where options, model and devices contradict each other."""
+        mesh = make_mesh(options.tensor_parallel)
+        device = mesh.devices.flat[0]
+        source = replicate_heads(model.source, mesh.size)
+        spec = source.spec
+        check_divisible(spec, mesh.size)
+        check_quantizable(spec, options.quantize)
+        check_ends(model.eos_token_ids)
+        dtype = resolve_dtype(options, spec, source.dtype, device.platform)
+        cache_dtype = resolve_cache_dtype(options, spec, dtype)
+        attention = choose(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
+        return cls(options, source, mesh, dtype, cache_dtype, attention)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.source.spec
+
+    @property
+    def platform(self) -> str:
+        return self.mesh.devices.flat[0].platform
+
+    @property
+    def device_kind(self) -> str:
+        return self.mesh.devices.flat[0].device_kind
+
+    @property
+    def prefix_cache(self) -> bool:
+        return self.options.prefix_cache and self.spec.by_position
+
+    @property
+    def top(self) -> int:
+        """The most alternatives that are reported for a token."""
+        return min(self.options.max_top_logprobs, self.spec.tokens)
+
+    def tell(self) -> None:
+        """Log what was decided, and what of it a user may not expect."""
+        stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
+        log.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device_kind, self.attention)
+        if self.options.prefix_cache and not self.spec.by_position:
+            log.info("no prefix cache: what this model keeps of a prompt depends on all of it")
+
+    def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
+        shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.cache_dtype)
+        return Compiler(shapes, self.mesh, parameters, self.platform, self.attention)
+
+    def size(self, limits: Limits) -> tuple[Limits, int]:
+        """`limits` as far as memory allows, and the pages of the pool.
+
+        Raises:
+            DoesNotFit: with numbers.
+        """
+        abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.platform, self.options.quantize)
+        trial = self.compiler(limits, TRIAL_PAGES, abstract)
+        temporaries = 0 if self.platform == "cpu" else temporary_bytes(trial)
+        weights = held_bytes(abstract)
+        fit = fitting_pages(self.options, limits, self.spec, self.cache_dtype, self.mesh, weights, temporaries)
+        limits = clamp_total(self.options, limits, fit)
+        return limits, pool_pages(self.options, limits, self.platform, fit)
+
+    def scheduler(self, model: OpenModel, limits: Limits, pages: int) -> Scheduler:
+        return Scheduler(
+            PagePool(pages, limits.page_size),
+            limits.max_batch_size,
+            limits.token_budget,
+            model=f"{model.model_id}@{model.revision}",
+            prefix_cache=self.prefix_cache,
+            window=limits.window,
+            outgrown=self.spec.outgrown,
+        )
+
+    def describe(self, model: OpenModel, limits: Limits, pages: int) -> Description:
+        return Description(
+            model_id=model.model_id,
+            revision=model.revision,
+            dtype=self.dtype,
+            device_kind=self.device_kind,
+            device_count=self.mesh.size,
+            vocab_size=self.spec.tokens,
+            eos_token_ids=tuple(model.eos_token_ids),
+            max_total_tokens=limits.max_total_tokens,
+            max_batch_prefill_tokens=limits.token_budget,
+            max_batch_total_tokens=(pages - 1) * limits.page_size,
+            max_batch_size=limits.max_batch_size,
+            page_size=limits.page_size,
+            max_top_logprobs=self.top,
+            decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
+        )

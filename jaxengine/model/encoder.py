@@ -1,0 +1,39 @@
+"""The encoder in front of a decoder: it reads a prompt once, and leaves keys and values of its output in the pages.
+
+Its layers are the decoder's, except that every token sees the whole prompt; so the encoder is a `Decoder` too, run on a
+batch that says so. While it runs, its own keys and values lie where those for the decoder's layers will lie: the pages
+of the prompt, in one layer's cache after the other. So encoding takes no memory beyond a step's.
+"""
+
+from typing import Any
+
+from flax import nnx
+from jax import Array
+
+from jaxengine.model.decoder import Decoder, Layers
+from jaxengine.model.linear import Linear
+from jaxengine.model.spec import ModelSpec
+from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops.cache import write
+
+PREFIX = "encoder."
+
+
+class Encoder(nnx.Module):
+    """Prompts to the keys and values that the decoder's layers read of them. Arguments as of `Decoder`."""
+
+    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], platform: str, ops: Ops) -> None:
+        own = {name.removeprefix(PREFIX): array for name, array in parameters.items() if name.startswith(PREFIX)}
+        self.stack = Decoder(spec.encoder_spec, {**own, "embedding": parameters["embedding"]}, platform, ops)
+        self.cross = nnx.List(
+            Linear.named(f"layers.{i}.cross_kv", parameters.get, platform) for i in range(spec.num_layers)
+        )
+
+    def __call__(self, ids: Array, layers: Layers, batch: AttentionBatch) -> Layers:
+        """ids [T] of whole prompts → the decoder's caches with their keys and values written."""
+        hidden, layers = self.stack(ids, layers, batch)
+        written = []
+        for cross, (keys, values) in zip(self.cross, layers, strict=True):
+            kv = cross(hidden)  # [T, 2, K, D]
+            written.append((write(keys, kv[:, 0], batch), write(values, kv[:, 1], batch)))
+        return written

@@ -1,0 +1,107 @@
+"""A layer of a state-space model: norm, projection in, convolution, selective scan, gate, projection out.
+
+What attention keeps for every token, this keeps once per sequence: the last inputs of the convolution and the states
+behind the last token, in the sequence's page. Casts are transformers': what decides the states is f32.
+
+Legend: T tokens, C channels, N states of a channel, K taps of the convolution.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jaxengine.model.layer import Stream
+from jaxengine.model.linear import Linear
+from jaxengine.model.norm import Norm
+from jaxengine.model.spec import ModelSpec
+from jaxengine.model.switches import Norm as NormSpec
+from jaxengine.ops import Angles, AttentionBatch, HeadTerms
+from jaxengine.ops.batch import ScanInputs, row_starts
+from jaxengine.ops.scan import Scan
+
+
+class StateSpaceLayer(nnx.Module):
+    """The residual stream → itself behind the layer; the layer's two caches → behind the rows' last tokens."""
+
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str, scan: Scan) -> None:
+        assert spec.state_space is not None
+        self.space = spec.state_space
+        self.norm = Norm.named("mixer_norm", spec.norm, get)
+        self.in_proj = Linear.named("in_proj", get, platform)
+        self.conv = Convolution(get("conv"), get("conv_bias"))
+        self.x_proj = Linear.named("x_proj", get, platform)
+        self.dt_proj = Linear.named("dt_proj", get, platform)
+        self.a_log, self.skip = nnx.Param(get("a_log")), nnx.Param(get("skip"))
+        self.out_proj = Linear.named("out_proj", get, platform)
+        self.scan = scan
+
+    def __call__(
+        self,
+        stream: Stream,
+        inputs: Array,
+        states: Array,
+        angles: Angles | None,
+        terms: HeadTerms,
+        batch: AttentionBatch,
+    ) -> tuple[Stream, Array, Array]:
+        x = stream.sum()
+        projected = self.in_proj(self.norm(x.astype(self.skip[...].dtype)))  # [T, 2, C]
+        u, gate = projected[:, 0], projected[:, 1]
+        u, inputs = self.conv(u, inputs, batch)
+        y, states = self.scan(self._scanned(u), states, batch)
+        y = y + u.astype(jnp.float32) * self.skip[...].astype(jnp.float32)
+        y = y * jax.nn.silu(gate.astype(jnp.float32))
+        if self.space.wide_residual:
+            x = x.astype(jnp.float32)
+        return Stream(x + self.out_proj(y.astype(u.dtype))), inputs, states
+
+    def _scanned(self, u: Array) -> ScanInputs:
+        """u [T, C] and what it selects: how long each step is, what enters the states and what is read from them."""
+        rank, size = self.space.rank, self.space.size
+        dt, b, c = jnp.split(self.x_proj(u), (rank, rank + size), axis=-1)
+        if self.space.eps is not None:
+            norm = Norm(NormSpec(eps=self.space.eps), None, None)
+            dt, b, c = norm(dt), norm(b), norm(c)
+        dt = jax.nn.softplus(self.dt_proj(dt, jnp.dtype(jnp.float32)))
+        b, c, a_log = (array.astype(jnp.float32) for array in (b, c, self.a_log[...]))
+        return ScanInputs(u, dt, b, c, -jnp.exp(a_log))
+
+
+class Convolution(nnx.Module):
+    """Each channel over its last K tokens, then SiLU: u [T, C] → [T, C], and the last K - 1 inputs of each row kept."""
+
+    def __init__(self, taps: Any, bias: Any) -> None:
+        self.taps = nnx.Param(taps)  # [C, K], the last for the token itself
+        self.bias = None if bias is None else nnx.Param(bias)
+
+    def __call__(self, u: Array, kept: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+        """kept [pages, K - 1, C]: the inputs before each row's first token, the oldest first."""
+        taps = self.taps[...].astype(jnp.float32)
+        before = taps.shape[1] - 1
+        starts = row_starts(batch)  # [R + 1]
+        # Read once, here: a read that XLA moves behind the write makes it copy the whole cache (JAX 0.10.2, GPU).
+        old = jax.lax.optimization_barrier(kept[batch.tables[:, 0]])  # [R, K - 1, C]
+        tokens = jnp.arange(u.shape[0])
+        place = tokens - (starts[batch.row] if batch.ragged else tokens)  # [T], in the row
+        y = u.astype(jnp.float32) * taps[:, before]
+        for back in range(1, before + 1):
+            earlier = old[batch.row, jnp.clip(before + place - back, 0, before - 1)]  # [T, C]
+            past = jnp.where((place >= back)[:, None], jnp.roll(u, back, axis=0), earlier)
+            past = jnp.where((batch.position >= back)[:, None], past, 0)
+            y = y + past.astype(jnp.float32) * taps[:, before - back]
+        if self.bias is not None:
+            y = y + self.bias[...].astype(jnp.float32)
+        return jax.nn.silu(y).astype(u.dtype), kept.at[batch.tables[:, 0]].set(_last(u, old, starts))
+
+
+def _last(u: Array, old: Array, starts: Array) -> Array:
+    """The last inputs of each row, like `old`; some of `old`'s where the row is shorter."""
+    before = old.shape[1]
+    place = (starts[1:] - starts[:-1] - before)[:, None] + jnp.arange(before)  # [R, K - 1], in the row
+    new = u[jnp.clip(starts[:-1, None] + place, 0, u.shape[0] - 1)]  # [R, K - 1, C]
+    shifted = jnp.take_along_axis(old, jnp.clip(before + place, 0, before - 1)[:, :, None], axis=1)
+    return jnp.where((place >= 0)[:, :, None], new, shifted).astype(old.dtype)

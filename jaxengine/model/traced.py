@@ -1,0 +1,248 @@
+"""Models that no family describes: transformers' own module, traced from PyTorch to JAX, with our paged attention.
+
+Best effort, with the extra `hf`: torchax does the tracing. The module computes everything but attention, which it hands
+to us through transformers' attention interface, and the output embedding, which is left out: what reaches it are the
+hidden states. The trace is an ordinary step, compiled ahead of time; no PyTorch runs while serving. Refused at start,
+with the reason, is a module that cannot be traced, whose layers keep anything but keys and values between tokens, that
+masks in its own way, or whose logits are more than the output embedding's product. On one device, with matrices as
+PyTorch has them.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from jaxengine.model.spec import ModelSpec
+from jaxengine.ops import AttentionBatch, AttentionSpec, Ops
+
+NAME = "paged"  # of our attention, in transformers' interface
+TRIAL_TOKENS, TRIAL_PAGE = 4, 16
+
+Layers = list[tuple[Array, Array]]
+
+
+class TracedDecoder(nnx.Module):
+    """Like `Decoder`: token ids to hidden states, writing keys and values into pages on the way.
+
+    Raises:
+        ValueError: the module cannot be traced; the message says why.
+    """
+
+    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], ops: Ops) -> None:
+        assert spec.traced is not None
+        self.spec = spec
+        self.ops = ops
+        self.module = Module(spec)
+        self.names = (spec.traced.embedding, *(array.name for array in spec.traced.arrays))
+        arrays = (parameters["embedding"], *(parameters[f"module.{name}"] for name in self.names[1:]))
+        self.arrays = nnx.List(nnx.Param(array) for array in arrays)
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        jax.eval_shape(self._run, shapes, *self._trial(arrays[0].dtype))
+
+    def __call__(self, ids: Array, layers: Any, batch: AttentionBatch) -> tuple[Array, Layers]:
+        """ids [T] → hidden states [T, hidden], and the caches with these tokens written."""
+        return self._run([array[...] for array in self.arrays], ids, layers, batch)
+
+    def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: AttentionBatch) -> tuple[Array, Layers]:
+        call = Call(self.spec, self.ops, batch, list(layers))
+        hidden = self.module(dict(zip(self.names, arrays, strict=True)), ids, batch.position, call)
+        return hidden.astype(arrays[0].dtype), call.layers
+
+    def _trial(self, dtype: Any) -> tuple[Any, Any, AttentionBatch]:
+        """Shapes of a step, for a trace that shows whether there can be others."""
+        spec = self.spec
+        tokens: Any = jax.ShapeDtypeStruct((TRIAL_TOKENS,), jnp.int32)
+        cache = jax.ShapeDtypeStruct((2, TRIAL_PAGE, spec.num_kv_heads, spec.head_dim), dtype)
+        table: Any = jax.ShapeDtypeStruct((TRIAL_TOKENS, 128 // TRIAL_PAGE), jnp.int32)
+        count: Any = jax.ShapeDtypeStruct((), jnp.int32)
+        batch = AttentionBatch(tokens, tokens, tokens, tokens, tokens, table, count, ragged=False)
+        return tokens, [(cache, cache)] * spec.num_layers, batch
+
+
+@dataclass
+class Call:
+    """One step on its way through the module: what its attention layers are given and leave behind."""
+
+    spec: ModelSpec
+    ops: Ops
+    batch: AttentionBatch
+    layers: Layers
+    seen: set[int] = field(default_factory=set)
+
+    def __call__(self, layer: int, q: Array, k: Array, v: Array, kind: AttentionSpec) -> Array:
+        """q [1, K·G, T, D], k and v [1, K, T, D] of layer number `layer` → [1, T, K·G, D]."""
+        spec, tokens = self.spec, q.shape[2]
+        heads = (1, spec.num_kv_heads, tokens, spec.head_dim)
+        if (q.shape, k.shape, v.shape) != ((1, spec.num_heads, *heads[2:]), heads, heads):
+            raise ValueError(f"layer {layer} attends with {q.shape}, {k.shape}, {v.shape}, unlike its configuration")
+        if layer in self.seen:
+            raise ValueError(f"layer {layer} attends twice")
+        self.seen.add(layer)
+        q, k, v = (array[0].swapaxes(0, 1) for array in (q, k, v))  # [T, heads, D]
+        grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
+        qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
+        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, spec=kind)
+        self.layers[layer] = keys, values
+        return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)
+
+
+@dataclass
+class Desk:
+    """Where the attention of a module finds the call it is part of: not every module passes arguments on to it."""
+
+    call: Call | None = None
+
+
+class Module:
+    """transformers' module without weights; called with them. One call at a time: PyTorch swaps weights in place."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        assert spec.traced is not None
+        self.environment = _torchax()
+        self.lock = threading.Lock()
+        self.spec = spec
+        try:
+            self.module = _build(json.loads(spec.traced.config))
+        except Exception as error:
+            raise ValueError(f"transformers cannot build this model for us: {_first_line(error)}") from error
+        self.buffers = {name: jnp.asarray(_numpy(buffer)) for name, buffer in self.module.named_buffers()}
+        self.desk = Desk()
+        for each in self.module.modules():
+            each.desk = self.desk
+
+    def __call__(self, arrays: dict[str, Array], ids: Array, position: Array, call: Call) -> Array:
+        import torch
+        from torchax.interop import jax_view, torch_view
+
+        with self.lock, self.environment:
+            self.desk.call = call
+            weights = {name: torch_view(array) for name, array in (self.buffers | arrays).items()}
+            inputs = {"input_ids": ids[None], "position_ids": position[None]}
+            given = {name: torch_view(array) for name, array in inputs.items()}
+            try:
+                out = torch.func.functional_call(self.module, weights, (), {**given, "use_cache": False})
+                self._check(out, call)
+            except Exception as error:
+                name = type(self.module).__name__
+                raise ValueError(f"transformers' {name} cannot be traced: {_first_line(error)}") from error
+            return jax_view(out.logits)[0]  # type: ignore[no-any-return]
+
+    def _check(self, out: Any, call: Call) -> None:
+        missed = set(range(self.spec.num_layers)) - call.seen
+        if missed:
+            raise ValueError(f"layers {sorted(missed)} of {self.spec.num_layers} do not attend through the interface")
+        if out.logits is not self.module.get_output_embeddings().seen:
+            raise ValueError("its logits are more than the product with its output embedding")
+
+
+def _build(values: dict[str, Any]) -> Any:
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # pages and positions say what a query sees
+    config = AutoConfig.for_model(**values)
+    config._experts_implementation = "batched_mm"  # its default has no lowering
+    with _without_weights():
+        module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
+    module.set_output_embeddings(_leave_out())
+    return module.eval()
+
+
+def _numpy(buffer: Any) -> np.ndarray:
+    """What a module computed for itself as it was built; NumPy has no bf16."""
+    return (buffer.float() if buffer.is_floating_point() else buffer).numpy()  # type: ignore[no-any-return]
+
+
+def _leave_out() -> Any:
+    import torch
+
+    class LeftOut(torch.nn.Module):
+        """Stands where the output embedding was; remembers what it was given."""
+
+        seen: Any = None
+
+        def forward(self, hidden: Any) -> Any:
+            self.seen = hidden
+            return hidden
+
+    return LeftOut()
+
+
+def _attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[Any, None]:
+    """What transformers calls in the place of attention, once a layer."""
+    from torchax.interop import jax_view, torch_view
+
+    call = module.desk.call
+    if attention_mask is not None or others.get("position_bias") is not None or others.get("s_aux") is not None:
+        raise ValueError("its attention is more than causal: a mask, a bias or sinks of its own")
+    if not getattr(module, "is_causal", True):
+        raise ValueError("its attention is not causal")
+    kind = AttentionSpec(scaling, sliding_window or 0, softcap or 0.0)
+    q, k, v = (jax_view(array) for array in (query, key, value))
+    return torch_view(call(module.layer_idx, q, k, v, kind)), None
+
+
+@contextmanager
+def _without_weights() -> Iterator[None]:
+    """Modules built inside have parameters without data, but the buffers that they compute."""
+    import torch
+
+    register = torch.nn.Module.register_parameter
+
+    def without_data(module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = without_data  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _torchax() -> Any:
+    """torchax's environment. Its tables (0.0.13) name overloads that PyTorch 2.13 dropped; nobody calls them."""
+    from torch._ops import OpOverloadPacket
+
+    found = OpOverloadPacket.__getattr__
+
+    def or_nothing(packet: Any, name: str) -> Any:
+        try:
+            return found(packet, name)
+        except AttributeError:
+            if "imname" not in name and "names" not in name:
+                raise
+            return (str(packet), name)
+
+    OpOverloadPacket.__getattr__ = or_nothing  # type: ignore[method-assign]
+    try:
+        import torchax
+
+        return torchax.default_env()
+    finally:
+        OpOverloadPacket.__getattr__ = found  # type: ignore[method-assign]
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"

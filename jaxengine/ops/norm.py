@@ -1,0 +1,44 @@
+"""Normalisation in plain JAX, the statistics always in f32: the CPU's path, the oracle of the kernel, and its formulas.
+
+rms: Zhang & Sennrich 2019 (arXiv 1910.07467), in Llama's order of casts. rms_plus_one: Gemma's, which multiplies by
+1 + weight before it casts. layer: Ba et al. 2016 (arXiv 1607.06450).
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxengine.model.switches import Norm, NormKind
+
+
+def add_norm(
+    x: Array, branch: Array | None, weight: Array | None, bias: Array | None, spec: Norm
+) -> tuple[Array, Array]:
+    """x and branch [T, hidden] → x + branch, rounded to their dtype, and its norm; weight and bias [hidden]."""
+    total = x if branch is None else x + branch
+    wide = normalised(total.astype(jnp.float32), spec.kind, spec.eps)
+    return total, scaled(wide, spec.kind, weight, bias, x.dtype)
+
+
+def normalised(
+    wide: Array, kind: NormKind, eps: float, axes: tuple[int, ...] = (-1,), inside: Array | None = None, size: int = 0
+) -> Array:
+    """f32 `wide`, normalised over `axes`. Of a padded array only `size` elements are `inside`, the others are 0."""
+    size = size or math.prod(wide.shape[axis] for axis in axes)
+    if kind == "layer":
+        wide = wide - wide.sum(axes, keepdims=True) / size
+        wide = wide if inside is None else jnp.where(inside, wide, 0)
+    return wide * jax.lax.rsqrt((wide * wide).sum(axes, keepdims=True) / size + eps)
+
+
+def scaled(wide: Array, kind: NormKind, weight: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:
+    """Normalised f32 `wide` times weight plus bias, in `dtype`."""
+    if kind == "rms" and weight is not None:
+        return weight * wide.astype(dtype)
+    if weight is not None:
+        wide = wide * (weight.astype(jnp.float32) + (1 if kind == "rms_plus_one" else 0))
+    if bias is not None:
+        wide = wide + bias.astype(jnp.float32)
+    return wide.astype(dtype)

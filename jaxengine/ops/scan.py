@@ -1,0 +1,70 @@
+"""The recurrence of a selective state space over a step's ragged rows, each continuing from its own page.
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t        y_t = C_t h_t
+
+(Gu & Dao 2023, arXiv 2312.00752, algorithm 2.) A row whose first token has position 0 starts from zero, whatever its
+page held before: pages are not cleared when they change hands. A back end is a function of one device's channels;
+`state_scan` wraps it for the mesh. `reference` is plain JAX, the CPU's path and the kernel's oracle: it goes token by
+token, so that nothing larger than one state exists beside the pages. GPUs take the kernel of `triton/scan`.
+
+Legend: T tokens, C channels, N states of a channel.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxengine.ops.batch import AttentionBatch, ScanInputs
+from jaxengine.ops.triton import scan as triton
+from jaxengine.sharding import TP
+
+Scan = Callable[[ScanInputs, Array, AttentionBatch], tuple[Array, Array]]
+
+
+def reference(inputs: ScanInputs, states: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+    """states [pages, C, N] → y [T, C], 0 for padding in a ragged step, and the states behind each row's last token."""
+    return _ragged(inputs, states, batch) if batch.ragged else _one_token_each(inputs, states, batch)
+
+
+def _one_token_each(inputs: ScanInputs, states: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+    x, dt, b, c, a = _wide(inputs)
+    old = jnp.where((batch.position > 0)[:, None, None], states[batch.page], 0)  # [T, C, N]
+    new = jnp.exp(dt[:, :, None] * a) * old + (dt * x)[:, :, None] * b[:, None]
+    return (new * c[:, None]).sum(-1), states.at[batch.page].set(new, mode="drop")
+
+
+def _ragged(inputs: ScanInputs, states: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+    x, dt, b, c, a = _wide(inputs)
+
+    def token(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        y, states = carry
+        page = batch.page[t]
+        old = jnp.where(batch.position[t] > 0, states[page], 0)  # [C, N]
+        new = jnp.exp(dt[t][:, None] * a) * old + (dt[t] * x[t])[:, None] * b[t]
+        return y.at[t].set(new @ c[t]), states.at[page].set(new)
+
+    return jax.lax.fori_loop(0, batch.tokens, token, (jnp.zeros_like(x), states))
+
+
+def _wide(inputs: ScanInputs) -> ScanInputs:
+    return inputs._replace(x=inputs.x.astype(jnp.float32))
+
+
+SCANS: dict[str, Scan] = {"reference": reference, "triton": triton.scan}
+
+
+def state_scan(backend: str, mesh: Mesh) -> Scan:
+    """`backend` over a mesh: each device scans its own channels, nothing is communicated."""
+    by_token, by_channel, everywhere = PartitionSpec(None, TP), PartitionSpec(TP), PartitionSpec()
+    inputs = ScanInputs(by_token, by_token, everywhere, everywhere, by_channel)  # type: ignore[arg-type]
+    states = PartitionSpec(None, TP)
+    return jax.shard_map(
+        SCANS[backend],
+        mesh=mesh,
+        in_specs=(inputs, states, everywhere),
+        out_specs=(by_token, states),
+        check_vma=False,
+    )

@@ -1,0 +1,62 @@
+"""A branch added to the residual stream and the sum normalised, in one kernel: a program is a token.
+
+XLA makes two to three kernels of it. Each reads what the one before wrote, so at batch 1, where the arrays are a few
+KiB, they cost their launches and nothing else.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from jaxengine.model.switches import Norm
+from jaxengine.ops.norm import normalised, scaled
+
+PER_THREAD = 32  # elements of a token
+WARPS = (1, 16)
+
+
+def add_norm(
+    x: Array, branch: Array, weight: Array | None, bias: Array | None, spec: Norm, interpret: bool = False
+) -> tuple[Array, Array]:
+    """As `jaxengine.ops.norm.add_norm`."""
+    tokens, hidden = x.shape
+    padded = pl.next_power_of_2(hidden)
+    like_x = jax.ShapeDtypeStruct((tokens, hidden), x.dtype)
+    total, normed = pl.pallas_call(
+        partial(_kernel, spec, hidden, padded),
+        out_shape=(like_x, like_x),
+        grid=(tokens,),
+        compiler_params=plt.CompilerParams(num_warps=min(max(padded // (32 * PER_THREAD), WARPS[0]), WARPS[1])),
+        interpret=interpret,
+        name="add_norm",
+    )(x, branch, weight, bias)
+    return total, normed
+
+
+def _kernel(
+    spec: Norm,
+    hidden: int,
+    padded: int,
+    x_ref: Any,
+    branch_ref: Any,
+    weight_ref: Any,
+    bias_ref: Any,
+    total_ref: Any,
+    normed_ref: Any,
+) -> None:
+    token, column = pl.program_id(0), jnp.arange(padded)
+    inside = None if hidden == padded else column < hidden
+
+    def load(ref: Any, *index: Any) -> Array:
+        return plt.load(ref.at[*index, column], mask=inside, other=None if inside is None else 0)
+
+    weight, bias = (None if ref is None else load(ref) for ref in (weight_ref, bias_ref))
+    total = load(x_ref, token) + load(branch_ref, token)
+    plt.store(total_ref.at[token, column], total, mask=inside)
+    wide = normalised(total.astype(jnp.float32), spec.kind, spec.eps, (0,), inside, hidden)
+    plt.store(normed_ref.at[token, column], scaled(wide, spec.kind, weight, bias, total.dtype), mask=inside)

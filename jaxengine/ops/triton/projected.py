@@ -1,0 +1,120 @@
+"""Queries, keys and values as the projection leaves them: rotated while they are loaded, and written to their pages.
+
+A decode step does both inside its attention kernel. A tile of a mixed step reads keys that other programs write, so
+there a kernel of its own comes first. Angles are those of `Angles`, flat arrays as everywhere in this package.
+
+Legend: as in `tile`.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from jaxengine.ops.batch import Angles, AttentionBatch
+from jaxengine.ops.cache import stored
+from jaxengine.ops.triton.tile import Problem
+
+WARPS = 2
+
+
+class Projected(NamedTuple):
+    """A step's own tokens."""
+
+    qkv: Any  # [T·K·(G+2), D]
+    angles: Any  # `Angles`, or None
+    page: Any  # i32 [T]
+    offset: Any  # i32 [T]
+
+    def queries(self, problem: Problem, token: Array, head: Array, rows: int) -> Array:
+        """[rows, D], those of one token and key/value head; 0 beyond the group."""
+        m = jnp.arange(rows)[:, None]
+        mask = (m < problem.group) & problem.in_dim()
+        return self._rotated(problem, token, self._first(problem, token, head) + m, problem.columns()[None, :], mask)
+
+    def key(self, problem: Problem, token: Array, head: Array) -> Array:
+        """[D]"""
+        at = self._first(problem, token, head) + problem.group
+        return self._rotated(problem, token, at, problem.columns(), problem.columns() < problem.dim)
+
+    def value(self, problem: Problem, token: Array, head: Array) -> Array:
+        """[D]"""
+        at = self._first(problem, token, head) + problem.group + 1
+        return plt.load(self.qkv.at[at, problem.columns()], mask=problem.columns() < problem.dim, other=0.0)
+
+    def write(self, problem: Problem, token: Array, head: Array, x: Array, cache_ref: Any) -> None:
+        """`x` [D] into the place of `token`."""
+        at = (self.page[token] * problem.page_size + self.offset[token]) * problem.kv_heads + head
+        plt.store(cache_ref.at[at, problem.columns()], x, mask=problem.columns() < problem.dim)
+
+    def _first(self, problem: Problem, token: Array, head: Array) -> Array:
+        return (token * problem.kv_heads + head) * (problem.group + 2)
+
+    def _rotated(self, problem: Problem, token: Array, at: Array, column: Array, mask: Array) -> Array:
+        """The rows `at` of qkv. An element's partner is loaded too, for a program's arrays cannot be cut in halves."""
+        x = plt.load(self.qkv.at[at, column], mask=mask, other=0.0)
+        if self.angles is None:
+            return x
+        cos_ref, sin_ref = self.angles
+        half = cos_ref.shape[1]
+        low, turned = column < half, column < 2 * half
+        partner = jnp.where(low, column + half, column - half)
+        y = plt.load(self.qkv.at[at, partner], mask=mask & turned, other=0.0)
+        pair = jnp.where(low, column, partner)
+        cos = plt.load(cos_ref.at[token, pair], mask=turned, other=1.0)
+        sin = plt.load(sin_ref.at[token, pair], mask=turned, other=0.0)
+        wide, across = x.astype(jnp.float32), y.astype(jnp.float32)
+        return (wide * cos + across * jnp.where(low, -sin, sin)).astype(x.dtype)
+
+
+def project(qkv: Array, angles: Angles | None, batch: AttentionBatch) -> Projected:
+    return Projected(qkv.reshape(-1, qkv.shape[-1]), angles, batch.page, batch.offset)
+
+
+def write_all(
+    problem: Problem, projected: Projected, keys: Array, values: Array, tokens: Array
+) -> tuple[Array, Array, Array]:
+    """Rotate and write every one of the `tokens` real tokens: q [T·K·G, D], and the caches, which are flat.
+
+    Queries of padding are left unwritten.
+    """
+    count = projected.page.shape[0]
+    q = jax.ShapeDtypeStruct((count * problem.kv_heads * problem.group, problem.dim), projected.qkv.dtype)
+    leaves = len(jax.tree.leaves(projected))
+    q, keys, values = pl.pallas_call(
+        partial(_kernel, problem),
+        out_shape=(q, jax.ShapeDtypeStruct(keys.shape, keys.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)),
+        grid=(problem.kv_heads, count),
+        input_output_aliases={leaves + 1: 1, leaves + 2: 2},
+        compiler_params=plt.CompilerParams(num_warps=WARPS),
+        interpret=problem.interpret,
+        name="rotate_and_write",
+    )(projected, tokens.reshape(1), keys, values)
+    return q, keys, values
+
+
+def _kernel(
+    problem: Problem,
+    projected: Projected,
+    tokens: Any,
+    old_keys: Any,
+    old_values: Any,
+    q_ref: Any,
+    keys_ref: Any,
+    values_ref: Any,
+) -> None:
+    head, token = pl.program_id(0), pl.program_id(1)
+    rows = pl.next_power_of_2(problem.group)
+
+    @pl.when(token < tokens[0])
+    def _() -> None:
+        at = problem.q_rows(token, head, rows)[:, None]
+        mask = (jnp.arange(rows) < problem.group)[:, None] & problem.in_dim()
+        plt.store(q_ref.at[at, problem.columns()[None, :]], projected.queries(problem, token, head, rows), mask=mask)
+        key, value = projected.key(problem, token, head), projected.value(problem, token, head)
+        projected.write(problem, token, head, stored(key, keys_ref.dtype), keys_ref)
+        projected.write(problem, token, head, stored(value, values_ref.dtype), values_ref)

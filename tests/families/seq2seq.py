@@ -1,0 +1,93 @@
+"""Tiny checkpoints of models with an encoder, what transformers computes with them, and what we do without an engine.
+
+Distances reach past the last bucket; prompts and answers of several pages; stacks of different depth.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from tests.tiny import EOS, PAD, VOCAB, redraw, tokenizer
+
+T5: dict[str, Any] = {
+    "model_type": "t5",
+    "vocab_size": VOCAB,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": PAD,
+    "d_model": 48,
+    "d_kv": 16,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+}
+GATED = {"feed_forward_proj": "gated-gelu"}
+SEQ2SEQ: dict[str, dict[str, Any]] = {
+    "t5": T5,
+    "t5_deep_decoder": {**T5, "num_decoder_layers": 3},
+    "t5_deep_encoder": {**T5, "num_layers": 5, "num_decoder_layers": 2, "num_heads": 3, "d_kv": 8},
+    "t5_start": {**T5, "decoder_start_token_id": 7, "relative_attention_num_buckets": 32}
+    | {"relative_attention_max_distance": 128},
+    "flan_t5": {**T5, **GATED, "tie_word_embeddings": False},
+    "t5_own_head": {**T5, "feed_forward_proj": "gated-silu"},
+    "mt5": {**T5, **GATED, "model_type": "mt5"},
+}
+OWN_HEAD = ("flan_t5", "t5_own_head")  # in the checkpoint; transformers writes none, but reads one
+
+
+def start_of(name: str) -> int:
+    """What the decoder of checkpoint `name` starts from."""
+    return int(SEQ2SEQ[name]["decoder_start_token_id"])
+
+
+def write_seq2seq(directory: Path, name: str, seed: int = 0) -> Path:
+    """Write the checkpoint `name` of `SEQ2SEQ` to `directory/name`, tokenizer included."""
+    target, fields = directory / name, SEQ2SEQ[name]
+    config = transformers.AutoConfig.for_model(**fields)
+    model = redraw(transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval(), seed)
+    _temper(model, divided=fields.get("tie_word_embeddings", True) and fields["model_type"] == "t5")
+    model.save_pretrained(target)
+    if name in OWN_HEAD:
+        _add_head(target, fields, seed)
+    tokenizer().save_pretrained(target)
+    return target
+
+
+@torch.no_grad()
+def _temper(model: Any, *, divided: bool) -> None:
+    """Scores are not scaled, so queries are small, as T5 draws them. A head that divides must not make all flat."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("ttention.q.weight"):
+            parameter.mul_(model.config.d_kv**-0.5)
+    model.get_decoder().final_layer_norm.weight.mul_(8 if divided else 1)
+
+
+def _add_head(target: Path, fields: dict[str, Any], seed: int) -> None:
+    tensors = load_file(target / "model.safetensors")
+    noise = torch.randn(VOCAB, fields["d_model"], generator=torch.Generator().manual_seed(seed + 1))
+    save_file({**tensors, "lm_head.weight": 0.3 * noise}, target / "model.safetensors", metadata={"format": "pt"})
+    config = (target / "config.json").read_text()
+    tied = str(fields.get("tie_word_embeddings", True)).lower()
+    (target / "config.json").write_text(config.replace('"tie_word_embeddings": true', f'"tie_word_embeddings": {tied}'))
+
+
+@torch.no_grad()
+def seq2seq_logits(directory: Path, source: list[int], ids: list[int]) -> np.ndarray:
+    """Logits after every prefix of the decoder's `ids`, start token first: float32 [len(ids), vocab]."""
+    decoder_ids = torch.tensor([ids])
+    logits = _model(directory)(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
+    return logits[0].numpy()  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(1)
+def _model(directory: Path) -> Any:
+    return transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float32
+    ).eval()

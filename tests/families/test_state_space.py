@@ -1,0 +1,103 @@
+"""Mamba and Falcon-Mamba through the whole engine: what chunks, neighbours, preemption and reuse leave of a state."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxengine.engine import Engine
+from jaxengine.plan import Plan
+from tests.families.test_engine import reference
+from tests.jaxengine.engines import Answers, alone, ask, load, logprob_rows, prompt, serve
+from tests.jaxengine.test_recovery import failing
+from tests.servers import serving
+from tests.tiny import VOCAB, tokenizer
+
+ROWS = 8
+TEXT = "The quick brown fox"
+REQUESTS = [ask(n, prompt(1 + 2 * n, seed=n), max_tokens=6 + n % 5, temperature=n % 3 / 2) for n in range(33)]
+
+
+@pytest.fixture(scope="module", params=["mamba", "falcon_mamba"])
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def engine(name: str, zoo: Callable[[str], Path]) -> Engine:
+    """Steps of 16 tokens, and every bucket: a lone request runs other code than eight do."""
+    return load(zoo(name), max_batch_size=ROWS, max_batch_prefill_tokens=16, max_total_tokens=96, every_bucket=True)
+
+
+@pytest.fixture(scope="module")
+def expected(engine: Engine) -> Answers:
+    return {request.id: alone(engine, request) for request in REQUESTS}
+
+
+def test_the_engine_s_logits_are_the_reference_s(name: str, engine: Engine, zoo: Callable[[str], Path]) -> None:
+    ids, before = prompt(40), engine.stats().steps
+    answer = alone(engine, ask(1, ids, max_tokens=8, prompt_logprobs=True, logprobs=VOCAB))
+    assert engine.stats().steps >= before + 3 + 7  # three chunks, the last giving the first token
+    wanted = reference(zoo(name), [*ids, *answer.ids])
+    np.testing.assert_allclose(logprob_rows([*answer.prompt[1:], *answer.tokens]), wanted[:-1], atol=1e-3)
+    assert answer.ids == wanted[len(ids) - 1 : -1].argmax(-1).tolist()
+
+
+def test_tokens_are_the_same_alone_and_among_32_neighbours(engine: Engine, expected: Answers) -> None:
+    assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)
+
+
+def test_a_state_left_behind_reaches_nobody(engine: Engine, expected: Answers) -> None:
+    """NaN in every page, the sink's too: neither where a sequence begins nor where a step is padded is it read."""
+    engine.runner.layers = [tuple(jnp.full_like(array, jnp.nan) for array in layer) for layer in engine.runner.layers]
+    assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)
+
+
+def test_as_many_requests_run_at_once_as_there_are_states(engine: Engine) -> None:
+    """One page is all that a request ever needs, so none is held back for others to grow into."""
+    for number in range(ROWS):
+        engine.submit(ask(number, prompt(1), max_tokens=4))
+    engine.step()
+    stats = engine.stats()
+    assert (stats.running, stats.pages_used, stats.pages_total) == (ROWS, ROWS, ROWS)
+    while not engine.idle:
+        engine.step()
+
+
+def test_tokens_survive_a_failed_step_and_preemption(engine: Engine, expected: Answers) -> None:
+    """After the failure the suspects run in halves, so that some are preempted again while they are half done."""
+    runner, before = engine.runner, engine.stats()
+
+    def eleventh(plan: Plan) -> bool:
+        return engine.stats().steps == before.steps + 11 and engine.stats().step_failures == before.step_failures
+
+    failing(engine, eleventh)
+    answers = serve(engine, REQUESTS)
+    engine.runner = runner
+    assert engine.stats().step_failures == before.step_failures + 1
+    assert engine.stats().preemptions > before.preemptions
+    assert ids_of(answers) == ids_of(expected)
+
+
+def test_a_prompt_is_never_found_in_a_cache(engine: Engine) -> None:
+    ids = prompt(40)
+    assert [serve(engine, [ask(n, ids, max_tokens=1)])[n].cached_tokens for n in (1, 2)] == [0, 0]
+
+
+def test_a_server_answers_what_the_engine_does(zoo: Callable[[str], Path], tmp_path: Path) -> None:
+    limits = ("--max-total-tokens=64", "--max-batch-size=2", "--max-batch-prefill-tokens=16")
+    with serving(tmp_path, f"--model-id={zoo('mamba')}", *limits) as server:
+        server.wait_ready()
+        body = {"inputs": TEXT, "parameters": {"max_new_tokens": 8, "details": True}}
+        tokens = httpx.post(server.url + "/generate", json=body, timeout=60).json()["details"]["tokens"]
+    ids, given = [token["id"] for token in tokens], tokenizer()(TEXT)["input_ids"]
+    wanted = reference(zoo("mamba"), [*given, *ids])[len(given) - 1 : -1]
+    assert ids == wanted.argmax(-1).tolist()
+    np.testing.assert_allclose([token["logprob"] for token in tokens], wanted.max(-1), atol=1e-3)
+
+
+def ids_of(answers: Answers) -> dict[int, list[int]]:
+    return {number: answer.ids for number, answer in answers.items()}

@@ -1,0 +1,55 @@
+"""The table of families in convert/README.md: every family that is registered, with the checkpoints that prove it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from convert.families import FAMILIES
+from convert.llama_cpp.architectures import ARCHITECTURES
+from tests.families.seq2seq import SEQ2SEQ
+from tests.families.zoo import BAICHUAN, SANTACODER, ZOO
+from tests.tiny import TINY
+
+README = Path(__file__).parents[2] / "convert" / "README.md"
+ROW = re.compile(r"\| `([\w`, ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
+OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # for the same checkpoints
+OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama"}  # in whose files these two lie
+
+
+def table() -> dict[str, tuple[str, str, str]]:
+    """By model_type: who it is, the proof, the architecture of its GGUF files."""
+    found: dict[str, tuple[str, str, str]] = {}
+    for types, models, proof, architecture in ROW.findall(README.read_text()):
+        for model_type in re.split(r"`, `", types):
+            assert model_type not in found, f"{model_type} has two rows"
+            found[model_type] = (models, proof, architecture)
+    return found
+
+
+def proofs(model_type: str) -> set[str]:
+    """The tiny checkpoints of a family that are compared with its reference."""
+    model_type = OTHER_NAMES.get(model_type, model_type)
+    zoo = {name for name, fields in (ZOO | SEQ2SEQ).items() if fields["model_type"] == model_type}
+    llamas = {name: {"model_type": "llama", **fields} for name, fields in TINY.items()}
+    tiny = {name for name, fields in llamas.items() if fields["model_type"] == model_type}
+    others = {"baichuan": set(BAICHUAN), "gpt2": {SANTACODER}}
+    return zoo | tiny | others.get(model_type, set())
+
+
+def test_every_family_has_a_row_and_every_row_a_family() -> None:
+    assert set(table()) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_family_s_proof_is_what_the_tests_compare(model_type: str) -> None:
+    _, proof, _ = table()[model_type]
+    assert set(re.findall(r"`(\w+)`", proof)) == proofs(model_type) != set()
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_family_s_gguf_is_the_architecture_that_is_read(model_type: str) -> None:
+    _, _, architecture = table()[model_type]
+    named = {each.model_type: name for name, each in ARCHITECTURES.items()} | OTHER_ARCHITECTURES
+    expected = named.get(OTHER_NAMES.get(model_type, model_type))
+    assert architecture == (f"`{expected}`" if expected else "-")

@@ -1,0 +1,136 @@
+"""More load than the server can carry: what it carries stays what it was, and everybody else is told when to return.
+
+The mock engine has a known speed, so capacity is a number. Load is open: requests come at their rate whatever becomes
+of those before. `python -m tests.gateway.test_overload 30` runs it for 30 s each, with the figures.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+import pytest
+
+from tests.gateway.toys import write_model
+from tests.processes import Launcher, running_launcher
+from tests.raw_http import Answer, ask
+
+ROWS, STEP_SECONDS, TOKENS, PERMITS = 4, 0.025, 10, 12
+CAPACITY = ROWS / (STEP_SECONDS * TOKENS)  # requests a second
+SECONDS = 3.0
+GOODPUT = 0.9  # share of what the server carries when it is just busy
+PROBE_SECONDS = 0.5  # 99 of 100; it took 0.2 where six other programs wanted the two cores
+
+
+@dataclass(frozen=True)
+class Load:
+    """What became of requests sent at `rate` for `seconds`."""
+
+    rate: float
+    seconds: float
+    statuses: Counter[int]
+    advice: tuple[int, ...]  # Retry-After of the refused
+    probes: tuple[float, ...]  # seconds of each answer of the live probe
+
+    @property
+    def goodput(self) -> float:
+        return self.statuses[200] / self.seconds
+
+
+@asynccontextmanager
+async def overloadable(directory: Path) -> AsyncIterator[Launcher]:
+    mock = (f"--step-seconds={STEP_SECONDS}", f"--max-batch-size={ROWS}")
+    with running_launcher(write_model(directory), f"--max-concurrent-requests={PERMITS}", mock=mock) as server:
+        await asyncio.to_thread(server.wait_for, 200)
+        yield server
+
+
+async def busy(server: Launcher, seconds: float) -> float:
+    """Requests a second when as many clients as there are permits ask again as soon as they are answered."""
+    done, began = 0, time.perf_counter()
+
+    async def ask_on() -> None:
+        nonlocal done
+        while time.perf_counter() - began < seconds:
+            assert (await generate(server)).status == 200
+            done += 1
+
+    await asyncio.gather(*(ask_on() for _ in range(PERMITS)))
+    return done / (time.perf_counter() - began)
+
+
+async def load(server: Launcher, rate: float, seconds: float) -> Load:
+    began, answers, probes = time.perf_counter(), [], []
+    for number in range(round(rate * seconds)):
+        await asyncio.sleep(began + number / rate - time.perf_counter())
+        answers.append(asyncio.create_task(generate(server)))
+        if number % 5 == 0:
+            probes.append(asyncio.create_task(probe(server)))
+    responses = await asyncio.gather(*answers)
+    spent = time.perf_counter() - began
+    advice = tuple(int(each.headers["retry-after"]) for each in responses if each.status == 429)
+    return Load(rate, spent, Counter(each.status for each in responses), advice, tuple(await asyncio.gather(*probes)))
+
+
+async def generate(server: Launcher) -> Answer:
+    return await ask(server.url, "/generate", {"inputs": "hello", "parameters": {"max_new_tokens": TOKENS}})
+
+
+async def probe(server: Launcher) -> float:
+    began = time.perf_counter()
+    assert (await ask(server.url, "/health/live")).status == 200
+    return time.perf_counter() - began
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, list[Load]]:
+    return asyncio.run(measure(tmp_path_factory.mktemp("overload"), SECONDS))
+
+
+async def measure(directory: Path, seconds: float) -> tuple[float, list[Load]]:
+    """What the server carries when just busy, and what becomes of 2 and 10 times its capacity."""
+    async with overloadable(directory) as server:
+        return await busy(server, seconds), [await load(server, times * CAPACITY, seconds) for times in (2, 10)]
+
+
+def test_an_overloaded_server_answers_200_and_429_only(loads: tuple[float, list[Load]]) -> None:
+    for each in loads[1]:
+        assert each.statuses.keys() == {200, 429}, each
+
+
+def test_who_is_refused_is_told_when_to_return(loads: tuple[float, list[Load]]) -> None:
+    for each in loads[1]:
+        assert len(each.advice) == each.statuses[429] and all(1 <= seconds <= 60 for seconds in each.advice)
+
+
+def test_an_overloaded_server_carries_what_a_busy_one_does(loads: tuple[float, list[Load]]) -> None:
+    peak, overloads = loads
+    assert 0.5 * CAPACITY < peak <= 1.05 * CAPACITY
+    for each in overloads:
+        assert each.goodput >= GOODPUT * peak, (peak, each)
+
+
+def test_the_live_probe_answers_at_once_under_overload(loads: tuple[float, list[Load]]) -> None:
+    for each in loads[1]:
+        assert quantiles(each.probes, n=100)[98] < PROBE_SECONDS, each
+
+
+def main(seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        peak, overloads = asyncio.run(measure(Path(directory), seconds))
+    print(f"busy: {peak:.1f} requests/s of {CAPACITY:.1f}")
+    for each in overloads:
+        p99 = 1e3 * quantiles(each.probes, n=100)[98]
+        print(
+            f"{each.rate:.0f}/s offered: {each.goodput:.1f}/s answered, {dict(each.statuses)}, probe p99 {p99:.0f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

@@ -1,0 +1,42 @@
+"""What 8-bit weights and caches cost an H200's step, with none at hand: nothing beside reading them.
+
+The cast must be part of the product. Written out, a weight in 16 bits would be read and written on top.
+"""
+
+import pytest
+
+from tests.gpu_compile.conftest import FactsByProgram
+
+STEPS = ["decode_int8", "decode_fp8", "mixed_int8", "decode_fp8_tp8"]
+ALONE = ["decode_1_int8", "decode_1_fp8"]
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_no_weight_or_cache_is_written_out_in_more_bits(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["rewrites"] == facts[step]["copies"] == []
+
+
+@pytest.mark.parametrize("step", ALONE)
+def test_a_lone_request_reads_weights_in_8_bits(facts: FactsByProgram, step: str) -> None:
+    assert not [found for found in facts[step]["rewrites"] if "parameter leaves" in found]
+    assert facts[step]["copies"] == []
+    assert facts[step]["temporaries"] < MIB
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_8_bit_cache_is_updated_in_place_to_the_last_byte(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["aliased"] == facts[step]["donated"] > 0
+
+
+@pytest.mark.parametrize("step", [*STEPS, *ALONE])
+def test_the_host_launches_one_cuda_graph_a_step(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["launched"] == ["CommandBuffer"]
+
+
+@pytest.mark.parametrize(("step", "plain", "more"), [("mixed_int8", "mixed", 0), ("decode_fp8_tp8", "decode_tp8", 8)])
+def test_scales_are_applied_where_the_product_is_made(facts: FactsByProgram, step: str, plain: str, more: int) -> None:
+    """Over several devices the two sums of each of the 4 layers are scaled once they are whole."""
+    assert facts[step]["kernels"] <= facts[plain]["kernels"] + more
+    assert facts[step]["temporaries"] <= facts[plain]["temporaries"] + 2 * MIB
+    assert facts[step]["collectives"] == facts[plain]["collectives"]

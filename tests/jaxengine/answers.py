@@ -1,0 +1,71 @@
+"""The default model over its golden answers, without an engine: what storing fewer bits costs a trained model."""
+
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from convert.source import open_model
+from jaxengine.loading import load_parameters
+from jaxengine.model.decoder import Decoder
+from jaxengine.model.embedding import Head
+from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.sharding import make_mesh
+from tests.processes import ROOT
+
+GOLDENS: list[dict[str, Any]] = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"]
+PAGE, WIDTH = 16, 8
+
+
+@functools.cache
+def golden_logprobs(quantize: str | None = None, cache: str = "float32") -> np.ndarray:
+    """Log-probabilities [answered tokens, V] that lead to each golden token, all prompts in one step."""
+    source, mesh = open_model(None).source, make_mesh()
+    parameters: dict[str, Any] = load_parameters(source, mesh, "float32", "cpu", lambda *_: None, quantize)
+    decoder = Decoder(source.spec, parameters, "cpu", Ops("reference", mesh))
+    head = Head(source.spec, parameters.get, "cpu")
+    shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
+    pages = jnp.zeros(shape, cache)
+    ids, batch, asked = _step()
+    hidden, _ = decoder(ids, [(pages, pages)] * source.spec.num_layers, batch)
+    return np.asarray(jax.nn.log_softmax(head(hidden[asked])))
+
+
+def _step() -> tuple[jax.Array, AttentionBatch, np.ndarray]:
+    """Every prompt with its answer as a row: ids [T], and which of them predict an answered token."""
+    texts = [golden["prompt_ids"] + golden["greedy_ids"] for golden in GOLDENS]
+    tokens = -(-sum(map(len, texts)) // 32) * 32
+    position = np.concatenate([np.arange(len(text)) for text in texts])
+    row = np.repeat(np.arange(len(texts)), list(map(len, texts)))
+    asked = position >= np.array([len(golden["prompt_ids"]) for golden in GOLDENS])[row]
+    tables = 1 + np.arange(len(texts) * WIDTH, dtype=np.int32).reshape(-1, WIDTH)
+
+    def padded(values: np.ndarray, fill: int = 0) -> jax.Array:
+        return jnp.asarray(np.append(values, [fill] * (tokens - len(position))), jnp.int32)
+
+    batch = AttentionBatch(
+        position=padded(position),
+        prompt_length=padded(position + 1),
+        row=padded(row, len(texts)),
+        page=padded(tables[row, position // PAGE]),
+        offset=padded(position % PAGE),
+        tables=jnp.asarray(tables),
+        tokens=jnp.int32(len(position)),
+        ragged=True,
+    )
+    return padded(np.concatenate(texts)), batch, np.flatnonzero(asked) - 1
+
+
+def divergence(ours: np.ndarray) -> float:
+    """Mean over the golden answers of KL(f32 model ‖ ours), in nats a token."""
+    exact = golden_logprobs()
+    return float((np.exp(exact) * (exact - ours)).sum(-1).mean())
+
+
+def agreement(ours: np.ndarray) -> float:
+    """The share of golden tokens that are the likeliest to us too."""
+    ids = [token for golden in GOLDENS for token in golden["greedy_ids"]]
+    return float((ours.argmax(-1) == np.array(ids)).mean())

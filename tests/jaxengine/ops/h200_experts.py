@@ -1,0 +1,70 @@
+"""Layers of experts compiled for an H200 that is not there, as the engine calls them. Run by `toolchain.run`."""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxengine.loading import abstract_parameters
+from jaxengine.model.moe import MixtureOfExperts
+from jaxengine.model.spec import Experts, LayerKind, ModelSpec
+from jaxengine.sharding import make_mesh, replicated
+from jaxengine.xla import COMPILER_OPTIONS
+from tests.gpu_compile import h200, thunks
+from tests.jaxengine.ops.h200_kernels import Kernel, kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    layer: h200.Facts
+    kernels: dict[str, Kernel]
+
+
+def model(hidden: int, experts: Experts) -> ModelSpec:
+    kinds = (LayerKind(experts=True),)
+    return ModelSpec(256, hidden, 1, 8, 8, 128, 256, 4096, kinds=kinds, experts=experts)
+
+
+MIXTRAL = model(4096, Experts(8, 2, 14336, renormalise=True))  # Mixtral-8x7B
+QWEN3 = model(2048, Experts(128, 8, 768, renormalise=True))  # Qwen3-30B-A3B
+
+
+def compile_layer(spec: ModelSpec, tokens: int, devices: int = 1, dtype: str = "bfloat16") -> Facts:
+    mesh = make_mesh(devices, h200.devices(devices))
+    table = abstract_parameters(spec, mesh, dtype, "gpu")
+    module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"), "gpu")
+    x = jax.ShapeDtypeStruct((tokens, spec.hidden_size), jnp.dtype(dtype), sharding=replicated(mesh))
+    count = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(lambda module, x, tokens: module(x, tokens), out_shardings=replicated(mesh)).lower(
+            module, x, count
+        )
+    return Facts(h200.facts(lowered, (), COMPILER_OPTIONS["gpu"]), kernels(lowered))
+
+
+def kernels(lowered: Any) -> dict[str, Kernel]:
+    with tempfile.TemporaryDirectory() as dump:
+        lowered.compile(compiler_options=h200.dumping(dump))
+        sequence = thunks.read(Path(dump))
+        return dict(kernel(path, sequence) for path in Path(dump).glob("*.ptx") if "experts_" in path.read_text())
+
+
+LAYERS = {
+    "mixtral, 1 token": partial(compile_layer, MIXTRAL, 1),
+    "mixtral, 2048 tokens": partial(compile_layer, MIXTRAL, 2048),
+    "qwen3, 16 tokens": partial(compile_layer, QWEN3, 16),
+    "qwen3, 128 tokens": partial(compile_layer, QWEN3, 128),
+    "qwen3, 1024 tokens": partial(compile_layer, QWEN3, 1024),
+    "qwen3, 128 tokens, 8 devices": partial(compile_layer, QWEN3, 128, 8),
+    "qwen3, 1024 tokens, f32": partial(compile_layer, QWEN3, 1024, dtype="float32"),
+}
+
+if __name__ == "__main__":
+    made = {name: dataclasses.asdict(layer()) for name, layer in LAYERS.items()}
+    Path(sys.argv[1]).write_text(json.dumps(made, indent=1))

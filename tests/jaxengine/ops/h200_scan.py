@@ -1,0 +1,55 @@
+"""Steps of Falcon-Mamba 7B and its scan, compiled for an H200 that is not there. Run by `toolchain.run`."""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxengine.ops.batch import AttentionBatch, ScanInputs
+from jaxengine.ops.triton.scan import scan
+from jaxengine.sharding import make_mesh, replicated
+from tests.gpu_compile import h200, thunks
+from tests.gpu_compile.programs import decode, mixed
+from tests.jaxengine.ops.h200_kernels import Kernel, kernel
+from tests.shapes import FALCON_MAMBA_7B
+
+LAYERS, CHANNELS, STATES, PAGES = 2, 8192, 16, 257
+SPEC = dataclasses.replace(FALCON_MAMBA_7B, num_layers=LAYERS)
+STEPS = {
+    "decode": partial(decode, SPEC, 1),
+    "mixed": partial(mixed, SPEC, 1),
+    "decode_tp2": partial(decode, SPEC, 2),
+}
+
+
+def compile_scan(tokens: int, rows: int, ragged: bool) -> Kernel:
+    sharding = replicated(make_mesh(1, h200.devices(1)))
+
+    def array(*shape: int, dtype: Any = jnp.float32) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    wide, narrow, each = array(tokens, CHANNELS), array(tokens, STATES), array(tokens, dtype=jnp.int32)
+    inputs = ScanInputs(array(tokens, CHANNELS, dtype=jnp.bfloat16), wide, narrow, narrow, array(CHANNELS, STATES))
+    tables, count = array(rows, 1, dtype=jnp.int32), array(dtype=jnp.int32)
+    batch = AttentionBatch(each, each, each, each, each, tables, count, ragged)
+    with tempfile.TemporaryDirectory() as dump:
+        lowered = jax.jit(scan, donate_argnums=1).lower(inputs, array(PAGES, CHANNELS, STATES), batch)
+        lowered.compile(compiler_options=h200.dumping(dump))
+        sequence = thunks.read(Path(dump))
+        return next(kernel(path, sequence)[1] for path in Path(dump).glob("*.ptx") if "state_scan" in path.read_text())
+
+
+KERNELS = {"decode": partial(compile_scan, 128, 128, False), "mixed": partial(compile_scan, 2048, 256, True)}
+
+if __name__ == "__main__":
+    made = {
+        "steps": {name: dataclasses.asdict(step()) for name, step in STEPS.items()},
+        "kernels": {name: dataclasses.asdict(each()) for name, each in KERNELS.items()},
+    }
+    Path(sys.argv[1]).write_text(json.dumps(made, indent=1))

@@ -1,0 +1,59 @@
+"""What the compiler makes of layers of experts on an H200, with none at hand: at the shapes of Mixtral-8x7B and
+Qwen3-30B-A3B.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.gpu_compile import toolchain
+from tests.jaxengine.ops.h200_experts import LAYERS, MIXTRAL, QWEN3
+from tests.jaxengine.ops.test_triton_h200 import AMPERE_SHARED
+
+ONE_DEVICE = [name for name in LAYERS if "devices" not in name]
+FactsByLayer = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> FactsByLayer:
+    return toolchain.facts("tests.jaxengine.ops.h200_experts", tmp_path_factory)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_copies_no_matrix_and_is_one_cuda_graph(facts: FactsByLayer, name: str) -> None:
+    layer = facts[name]["layer"]
+    assert (layer["copies"], layer["rewrites"], layer["launched"]) == ([], [], ["CommandBuffer"])
+
+
+@pytest.mark.parametrize("name", ONE_DEVICE)
+def test_temporaries_are_the_pairs_two_rows(facts: FactsByLayer, name: str) -> None:
+    """An inner row and an output row of each pair: nothing is gathered, sorted or padded, let alone all experts."""
+    spec, tokens = MIXTRAL if "mixtral" in name else QWEN3, int(name.split()[1])
+    assert spec.experts is not None
+    pairs, itemsize = tokens * spec.experts.used, 4 if "f32" in name else 2
+    rows = pairs * (spec.experts.ffn_size + spec.hidden_size) * itemsize
+    assert facts[name]["layer"]["temporaries"] < 1.05 * rows + (1 << 20)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_kernels_spill_nothing_and_fit_the_smallest_gpu_we_serve(facts: FactsByLayer, name: str) -> None:
+    kernels = facts[name]["kernels"]
+    assert sorted(kernels) == ["experts_down", "experts_up"]
+    for kernel in kernels.values():
+        assert (kernel["spilled"], kernel["shared"] <= AMPERE_SHARED) == (0, True)
+        assert kernel["wide_copies"] >= kernel["narrow_copies"]
+
+
+@pytest.mark.parametrize(("name", "instruction"), [("128", "mma.sync"), ("1024", "wgmma.mma_async")])
+def test_many_rows_run_on_hoppers_own_tensor_core_instruction(facts: FactsByLayer, name: str, instruction: str) -> None:
+    kernels = facts[f"qwen3, {name} tokens"]["kernels"]
+    assert [kernel["products"] for kernel in kernels.values()] == [[instruction]] * 2
+
+
+def test_one_token_is_nine_kernels(facts: FactsByLayer) -> None:
+    """The router's product, softmax and choice among them (JAX 0.10.2)."""
+    assert facts["mixtral, 1 token"]["layer"]["kernels"] <= 9
+
+
+def test_a_split_layer_communicates_once(facts: FactsByLayer) -> None:
+    assert facts["qwen3, 128 tokens, 8 devices"]["layer"]["collectives"] == {"all-reduce": 1}
