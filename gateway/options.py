@@ -56,7 +56,7 @@ class Options:
     kv_cache_dtype: str = option(
         "auto",
         values.known_as(auto="auto", fp8="fp8_e4m3fn", fp8_e4m3fn="fp8_e4m3fn", fp8_e5m2="fp8_e5m2"),
-        "of cached keys and values; auto is --dtype's, fp8 is fp8_e4m3fn",
+        "of cached keys and values; auto is --dtype's, fp8 is fp8_e4m3fn; scaled where the checkpoint was calibrated",
     )
     attention: str = option(
         "auto",

@@ -8,6 +8,7 @@ from typing import Any
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.calibration import calibrated, scaling
 from jaxengine.checks import check_ends
 from jaxengine.compiler import Compiler, Shapes
 from jaxengine.engine import Engine
@@ -90,7 +91,7 @@ class Setup:
         dtype = resolve_dtype(options, spec, source.dtype, device.platform)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
-        return cls(options, source, mesh, dtype, cache_dtype, attention)
+        return cls(options, calibrated(source, cache_dtype), mesh, dtype, cache_dtype, attention)
 
     @property
     def spec(self) -> ModelSpec:
@@ -117,6 +118,10 @@ class Setup:
         """Log what was decided, and what of it a user may not expect."""
         stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
         log.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device_kind, self.attention)
+        if self.options.kv_cache_dtype != "auto":
+            log.info("keys and values %s", scaling(self.spec))
+        elif self.spec.cache_scales:
+            log.info("this model was calibrated for a cache of 8 bits, kv_cache_dtype fp8 makes use of that")
         if self.options.prefix_cache and not self.spec.by_position:
             log.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from convert.cache_scales import PATTERNS, cache_scales
 from convert.composition import ComposedSource
 from convert.config import Config
 from convert.errors import CheckpointError
@@ -102,13 +104,17 @@ def family_of(config: Config) -> Family:
 def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
     """`compose` for a family whose tensors may have other names and layouts than its checkpoints do."""
     renamed = Renamed(tensors, family.renames) if family.renames else tensors
+    ignore = family.ignore
     try:
         spec = observed(family.spec(config), family, renamed)
+        if spec.encoder is None and spec.state_space is None:
+            spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))
+            ignore = (*ignore, *PATTERNS)
     except CheckpointError:
         raise
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
-    return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), family.ignore)
+    return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
 
 
 class Renamed:

@@ -154,7 +154,18 @@ def refuse(config: Config, **wanted: Any) -> None:
 
 
 def refuse_quantized(config: Config) -> None:
+    """Refuses weights in a format of their own. Only a cache may be said to be 8 bits: what it needs are scales."""
     quantization = config.section("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method")
-        raise config.error("quantization_config", f"({method}) is not supported yet; use the unquantised checkpoint")
+    if quantization is None or _only_of_cache(quantization):
+        return
+    method = quantization.get("quant_method")
+    raise config.error("quantization_config", f"({method}) is not supported yet; use the unquantised checkpoint")
+
+
+def _only_of_cache(quantization: Config) -> bool:
+    """compressed-tensors has no groups of weights then, ModelOpt no algorithm."""
+    of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
+    scheme = quantization.section("kv_cache_scheme")
+    if quantization.get("quant_method") not in ("compressed-tensors", "modelopt") or of_weights or scheme is None:
+        return False
+    return (scheme.get("num_bits"), scheme.get("type")) == (8, "float") and scheme.get("symmetric") is not False

@@ -7,6 +7,7 @@ this file and `switches`, which it re-exports, know no checkpoint format and no 
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field, replace
@@ -62,6 +63,7 @@ class ModelSpec:
     MLP are 0. Of a `traced` one only the sizes and the head mean something.
 
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
+    `cache_scales` are of each layer's keys and values: a cache of 8 bits holds them divided by that; () = not known.
     """
 
     vocab_size: int
@@ -89,6 +91,7 @@ class ModelSpec:
     out_bias: bool = False
     mlp_bias: bool = False
     encoder: Encoder | None = None
+    cache_scales: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         attention = () if self.state_space else ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
@@ -107,6 +110,10 @@ class ModelSpec:
             raise ValueError("layers have experts, the model describes none")
         if self.encoder is not None:
             self._check_encoder(self.encoder)
+        if len(self.cache_scales) not in (0, self.num_layers):
+            raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
+        if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
+            raise ValueError("cache_scales must be positive and finite")
         for kind in self.kinds:
             self._check_rope(kind)
 
@@ -170,6 +177,7 @@ class ModelSpec:
             attention=replace(self.attention, relative=relative),
             head=Head(tied=True),
             encoder=None,
+            cache_scales=(),
         )
 
     @property

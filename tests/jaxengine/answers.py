@@ -10,8 +10,9 @@ import numpy as np
 
 from convert.source import open_model
 from jaxengine.loading import load_parameters
-from jaxengine.model.decoder import Decoder
+from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
+from jaxengine.model.parameters import ParameterSource
 from jaxengine.ops import AttentionBatch, Ops
 from jaxengine.sharding import make_mesh
 from tests.processes import ROOT
@@ -20,18 +21,29 @@ GOLDENS: list[dict[str, Any]] = json.loads((ROOT / "tests/goldens/smollm2_golden
 PAGE, WIDTH = 16, 8
 
 
-@functools.cache
-def golden_logprobs(quantize: str | None = None, cache: str = "float32") -> np.ndarray:
+def golden_logprobs(
+    quantize: str | None = None, cache: str = "float32", source: ParameterSource | None = None
+) -> np.ndarray:
     """Log-probabilities [answered tokens, V] that lead to each golden token, all prompts in one step."""
-    source, mesh = open_model(None).source, make_mesh()
+    return _golden_step(quantize, cache, source)[0]
+
+
+def golden_caches() -> Layers:
+    """What the same step in f32 leaves in each layer's caches."""
+    return _golden_step(None, "float32", None)[1]
+
+
+@functools.cache
+def _golden_step(quantize: str | None, cache: str, source: ParameterSource | None) -> tuple[np.ndarray, Layers]:
+    source, mesh = source or open_model(None).source, make_mesh()
     parameters: dict[str, Any] = load_parameters(source, mesh, "float32", "cpu", lambda *_: None, quantize)
     decoder = Decoder(source.spec, parameters, "cpu", Ops("reference", mesh))
     head = Head(source.spec, parameters.get, "cpu")
     shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
     pages = jnp.zeros(shape, cache)
     ids, batch, asked = _step()
-    hidden, _ = decoder(ids, [(pages, pages)] * source.spec.num_layers, batch)
-    return np.asarray(jax.nn.log_softmax(head(hidden[asked])))
+    hidden, layers = decoder(ids, [(pages, pages)] * source.spec.num_layers, batch)
+    return np.asarray(jax.nn.log_softmax(head(hidden[asked]))), layers
 
 
 def _step() -> tuple[jax.Array, AttentionBatch, np.ndarray]:

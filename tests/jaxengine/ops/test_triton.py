@@ -123,6 +123,19 @@ def test_an_8_bit_cache_is_read_as_the_reference_reads_it() -> None:
         check(*both(), step, "bfloat16", cache="float8_e4m3fn")
 
 
+def test_what_is_too_large_for_an_8_bit_cache_saturates() -> None:
+    """A plain cast would make NaN of it. Queries are as much smaller, so that more than one key has a weight."""
+    kernels, oracle = both()
+    for ragged in (True, False):
+        step = random_step(0, Shape(kv_heads=1, group=4, width=8), rows=5, tokens=64 if ragged else 5, ragged=ragged)
+        qkv, *rest = step.arrays("bfloat16", "float8_e4m3fn")
+        louder = qkv * jnp.array([1 / 512] * 4 + [512, 1], qkv.dtype)[:, None]
+        (out, keys, _), (expected, theirs, _) = kernels(louder, *rest), oracle(louder, *rest)
+        close(out[: step.tokens], expected[: step.tokens], TOLERANCE["bfloat16"])
+        close(keys[1:], theirs[1:], ROUNDING["float8_e4m3fn"] * 64)
+        assert jnp.nanmax(jnp.abs(theirs[1:].astype(jnp.float32))) == 448
+
+
 def test_every_length_around_the_blocks_and_shares_of_a_row_is_right() -> None:
     shape = Shape(kv_heads=1, group=1, dim=16, width=48)
     edges = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 511, 512, 513, 767, 768]
