@@ -10,14 +10,18 @@ def gpu_options(release: tuple[int, ...]) -> dict[str, str]:
     """A CUDA graph of the whole step, whatever JAX's `release` is: XLA's own list; collectives, without which every
     all-reduce splits the graph; and loops, without which each of the sampler's filters does.
 
+    No product is split along K. XLA would split nearly every one of a small step, by a rule that looks at nothing but
+    shapes (its splitk-rewriter, JAX 0.10.2 to 0.12.0), and add the shares up in a kernel of its own: 11 kernels a layer
+    instead of 8. A product left whole is timed, tile by tile and against cuBLASLt's.
+
     Since JAX 0.11 XLA sums small arrays in a kernel of its own instead of NCCL's. 0.12 can capture that kernel; under
     0.11 a layer would leave the graph twice, so there the sums stay NCCL's.
     """
     captured = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES,WHILE"
+    options = {"xla_gpu_enable_command_buffer": captured, "xla_gpu_experimental_force_split_k": "1"}
     if release >= (0, 12):
-        return {"xla_gpu_enable_command_buffer": f"{captured},COLLECTIVES_KERNEL"}
-    options = {"xla_gpu_enable_command_buffer": captured}
-    if release >= (0, 11):
+        options["xla_gpu_enable_command_buffer"] += ",COLLECTIVES_KERNEL"
+    elif release >= (0, 11):
         options["xla_gpu_experimental_use_collective_kernels"] = ""
     return options
 

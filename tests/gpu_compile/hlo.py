@@ -96,13 +96,6 @@ class Module:
         sorts = [op for ops in self.computations.values() for op in ops if op.opcode == "sort"]
         return max((int(shape.split(",")[-1]) for op in sorts for _, shape in ARRAY.findall(op.type)), default=0)
 
-    def split_sums(self) -> int:
-        """Kernels that only add up the shares of a product whose K is split."""
-        return sum(
-            op.name.startswith("loop_reduce_fusion") and all(name.startswith("gemm_fusion") for name in op.operands)
-            for op in self.running
-        )
-
     def _does(self, op: Operation, *opcodes: str) -> bool:
         fused = self.computations.get(op.calls or "", [])
         return op.opcode in opcodes or any(self._does(inner, *opcodes) for inner in fused)

@@ -1,5 +1,5 @@
 """The programs that `test_steps` judges: the engine's own steps at the shape of Llama-3.1-8B, and programs with known
-faults that the same eyes must see. Run by `toolchain.run`; writes the facts as JSON.
+faults that the same eyes must see. Run by `toolchain.run`; writes the facts as JSON, of all or of those named.
 """
 
 import dataclasses
@@ -109,7 +109,14 @@ PROGRAMS = {
     "vocabulary_sorted": vocabulary_sorted,
     "loop_of_unknown_length": loop_of_unknown_length,
 }
+# What the tests leave out: a minute and more each. `python -m tests.gpu_compile` compiles them.
+WHOLE = {
+    "8b_decode_1": lambda: decode(LLAMA_8B, 1, rows=1),
+    "8b_mixed": lambda: mixed(LLAMA_8B, 1),
+    "70b_decode_tp8": lambda: decode(LLAMA_70B, 8),
+}
 
 if __name__ == "__main__":
-    made = {name: dataclasses.asdict(program()) for name, program in PROGRAMS.items()}
-    Path(sys.argv[1]).write_text(json.dumps(made, indent=1))
+    result, *names = sys.argv[1:]
+    made = {name: dataclasses.asdict((PROGRAMS | WHOLE)[name]()) for name in names or PROGRAMS}
+    Path(result).write_text(json.dumps(made, indent=1))

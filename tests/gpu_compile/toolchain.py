@@ -63,8 +63,8 @@ def facts(module: str, paths: pytest.TempPathFactory) -> Any:
         pytest.skip(f"NVIDIA's compiler is neither here nor to be had: {missing}")
 
 
-def run(module: str, result: Path) -> Any:
-    """`python -m module result` with the toolchain at hand, in a process of its own; returns the JSON that it wrote.
+def run(module: str, result: Path, *names: str) -> Any:
+    """`python -m module result names…` with the toolchain at hand, in a process of its own; returns the JSON that it wrote.
 
     Raises:
         ToolchainMissing: see `toolchain`.
@@ -73,7 +73,7 @@ def run(module: str, result: Path) -> Any:
     paths = os.pathsep.join([str(toolchain()), str(ROOT)])
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("XLA_FLAGS", None)  # the options under test are the engine's own
-    command = [sys.executable, "-m", module, str(result)]
+    command = [sys.executable, "-m", module, str(result), *names]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     assert done.returncode == 0, f"{module} ended with {done.returncode}:\n{done.stderr[-4000:]}"
     return json.loads(result.read_text())

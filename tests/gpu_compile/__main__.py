@@ -1,0 +1,28 @@
+"""Whole models compiled for H200s that are not there: `python -m tests.gpu_compile [NAME…]` prints what came of them.
+
+The tests compile all 32 layers of the 8B once, and else four layers of a model, since all are alike. What this prints
+is in README.md.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.gpu_compile import toolchain
+from tests.gpu_compile.programs import PROGRAMS, WHOLE
+
+
+def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in PROGRAMS | WHOLE]
+    if unknown:
+        sys.exit(f"no program is called {', '.join(unknown)}; there are {', '.join(PROGRAMS | WHOLE)}")
+    for name in names or WHOLE:
+        with tempfile.TemporaryDirectory() as directory:
+            begun = time.monotonic()
+            facts = toolchain.run("tests.gpu_compile.programs", Path(directory) / "facts.json", name)[name]
+            print(f"{name}: {time.monotonic() - begun:.0f} s, {facts}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
