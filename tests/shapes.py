@@ -2,7 +2,18 @@
 
 import dataclasses
 
-from jaxengine.model.spec import LayerKind, ModelSpec, Norm, Rope, StateSpace
+from jaxengine.model.spec import (
+    Attention,
+    Embedding,
+    Encoder,
+    Head,
+    LayerKind,
+    ModelSpec,
+    Norm,
+    RelativePositions,
+    Rope,
+    StateSpace,
+)
 
 LLAMA_8B = ModelSpec(  # Llama-3.1-8B
     vocab_size=128256,
@@ -44,4 +55,70 @@ FALCON_MAMBA_7B = ModelSpec(
 
 LLAMA_70B = dataclasses.replace(  # Llama-3.1-70B
     LLAMA_8B, hidden_size=8192, num_layers=80, num_heads=64, ffn_size=28672
+)
+
+GEMMA2_9B = ModelSpec(
+    vocab_size=256000,
+    hidden_size=3584,
+    num_layers=42,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=256,
+    ffn_size=14336,
+    max_positions=8192,
+    norm=Norm("rms_plus_one", 1e-6),
+    block="sandwich",
+    kinds=(LayerKind(window=4096, scale=256**-0.5), LayerKind(scale=256**-0.5)),
+    attention=Attention(softcap=50.0),
+    activation="gelu_tanh",
+    embedding=Embedding(scale=3584**0.5),
+    head=Head(tied=True, softcap=30.0),
+)
+
+PHI2 = ModelSpec(  # head_dim 80, of which 32 turn
+    vocab_size=51200,
+    hidden_size=2560,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=80,
+    ffn_size=10240,
+    max_positions=2048,
+    norm=Norm("layer", 1e-5, bias=True),
+    block="parallel",
+    kinds=(LayerKind(Rope(dim=32)),),
+    activation="gelu_tanh",
+    gated=False,
+    head=Head(bias=True),
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+)
+
+PHI3_MINI = ModelSpec(  # head_dim 96
+    vocab_size=32064,
+    hidden_size=3072,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=96,
+    ffn_size=8192,
+    max_positions=4096,
+    kinds=(LayerKind(window=2047),),
+)
+
+FLAN_T5_XL = ModelSpec(
+    vocab_size=32128,
+    hidden_size=2048,
+    num_layers=24,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=64,
+    ffn_size=5120,
+    max_positions=512,
+    norm=Norm("rms", 1e-6),
+    kinds=(LayerKind(rope=None, scale=1.0),),
+    attention=Attention(relative=RelativePositions(32, 128)),
+    activation="gelu_tanh",
+    encoder=Encoder(24, 0),
 )

@@ -1,4 +1,4 @@
-"""Everything is compiled once, in one process beside the tests' own: a minute on two cores."""
+"""Everything is compiled once, in one process beside the tests' own: two minutes on two cores."""
 
 import pytest
 

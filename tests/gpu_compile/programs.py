@@ -22,10 +22,16 @@ from jaxengine.sharding import make_mesh, replicated
 from jaxengine.xla import COMPILER_OPTIONS
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
-from tests.shapes import LLAMA_8B, LLAMA_70B
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
 
-FOUR_LAYERS = dataclasses.replace(LLAMA_8B, num_layers=4)  # what holds for each of four layers holds for 32
-FOUR_LAYERS_OF_70B = dataclasses.replace(LLAMA_70B, num_layers=4)
+
+def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
+    """What holds for each of four layers holds for 32."""
+    encoder = spec.encoder and dataclasses.replace(spec.encoder, num_layers=layers)
+    return dataclasses.replace(spec, num_layers=layers, encoder=encoder)
+
+
+FOUR_LAYERS = cut(LLAMA_8B)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
 OPTIONS = COMPILER_OPTIONS["gpu"]
@@ -48,9 +54,14 @@ def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192,
     return facts(made.lower_backbone(made.shapes.decode(rows)), (made.caches(), made.rooms()), OPTIONS)
 
 
-def mixed(spec: ModelSpec, devices: int, **stored: str) -> Facts:
-    made = compiler(spec, devices, **stored)
+def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: str) -> Facts:
+    made = compiler(spec, devices, longest, **stored)
     return facts(made.lower_backbone(made.shapes.mixed(TOKENS)), (made.caches(), made.rooms()), OPTIONS)
+
+
+def encode(spec: ModelSpec, devices: int) -> Facts:
+    made = compiler(spec, devices, TOKENS)
+    return facts(made.lower_encode(made.shapes.encode(TOKENS)), (made.caches(), made.rooms()), OPTIONS)
 
 
 def draw(spec: ModelSpec, devices: int, greedy: bool) -> Facts:
@@ -101,9 +112,16 @@ PROGRAMS = {
     "draw_greedy": lambda: draw(FOUR_LAYERS, 1, greedy=True),
     "draw": lambda: draw(FOUR_LAYERS, 1, greedy=False),
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
-    "decode_70b_tp8": lambda: decode(FOUR_LAYERS_OF_70B, 8),
+    "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),
     "draw_greedy_tp8": lambda: draw(FOUR_LAYERS, 8, greedy=True),
+    "decode_gemma2": lambda: decode(cut(GEMMA2_9B, 2), 1),
+    "mixed_gemma2": lambda: mixed(cut(GEMMA2_9B, 2), 1),
+    "decode_phi2": lambda: decode(cut(PHI2, 2), 1, longest=2048),
+    "mixed_phi3": lambda: mixed(cut(PHI3_MINI, 2), 1, longest=4096),
+    "encode_t5": lambda: encode(cut(FLAN_T5_XL, 2), 1),
+    "decode_t5": lambda: decode(cut(FLAN_T5_XL, 2), 1),
+    "mixed_t5": lambda: mixed(cut(FLAN_T5_XL, 2), 1),
     "cache_not_donated": cache_not_donated,
     "weight_turned": weight_turned,
     "vocabulary_sorted": vocabulary_sorted,

@@ -17,7 +17,7 @@ import pytest
 from convert.cache import cache_root, locked, new_directory
 
 ROOT = Path(__file__).parents[2]
-COMPILE_SECONDS = 900
+COMPILE_SECONDS = 1800
 WHEELS = (
     f"jax-cuda13-plugin=={jax.__version__}",
     f"jax-cuda13-pjrt=={jax.__version__}",
@@ -64,7 +64,7 @@ def facts(module: str, paths: pytest.TempPathFactory) -> Any:
 
 
 def run(module: str, result: Path, *names: str) -> Any:
-    """`python -m module result names…` with the toolchain at hand, in a process of its own; returns the JSON that it wrote.
+    """`python -m module result names…` with the toolchain at hand, in a process of its own; the JSON that it wrote.
 
     Raises:
         ToolchainMissing: see `toolchain`.

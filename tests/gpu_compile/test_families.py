@@ -1,0 +1,46 @@
+"""What holds for Llama's steps holds for other arrangements: Gemma 2 (head_dim 256, soft cap, a window in every other
+layer, norms behind branches), Phi 2 (80, parallel), Phi 3 (96, a window) and T5 (an encoder, relative positions).
+"""
+
+import pytest
+
+from tests.gpu_compile.conftest import FactsByProgram
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, PHI2, PHI3_MINI
+
+MODELS = {
+    "decode_gemma2": GEMMA2_9B,
+    "mixed_gemma2": GEMMA2_9B,
+    "decode_phi2": PHI2,
+    "mixed_phi3": PHI3_MINI,
+    "encode_t5": FLAN_T5_XL,
+    "decode_t5": FLAN_T5_XL,
+    "mixed_t5": FLAN_T5_XL,
+}
+BF16, MIB = 2, 1 << 20
+
+
+@pytest.mark.parametrize("step", MODELS)
+def test_caches_are_updated_in_place_and_nothing_large_is_written_twice(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["aliased"] == facts[step]["donated"] > 0
+    assert facts[step]["copies"] == facts[step]["rewrites"] == []
+
+
+@pytest.mark.parametrize("step", MODELS)
+def test_the_host_launches_one_cuda_graph_a_step(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["launched"] == ["CommandBuffer"]
+
+
+@pytest.mark.parametrize("step", MODELS)
+def test_temporaries_are_one_layers_activations(facts: FactsByProgram, step: str) -> None:
+    spec, tokens = MODELS[step], 128 if step.startswith("decode") else 2048
+    heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    activations = tokens * (3 * spec.ffn_size + 8 * max(spec.hidden_size, heads)) * BF16
+    assert facts[step]["temporaries"] < activations + 16 * MIB
+
+
+@pytest.mark.parametrize(("step", "layer"), [("decode_gemma2", 10), ("decode_phi2", 8), ("decode_t5", 12)])
+def test_a_layer_is_few_kernels(facts: FactsByProgram, step: str, layer: int) -> None:
+    """Gemma 2 has two more norms. T5 has a third branch of four: query, attention, out, add and norm. Phi 2 has one
+    norm, no gate, and both branches at once; its biases and its norm are XLA's.
+    """
+    assert facts[step]["kernels"] <= 2 * layer + 9
