@@ -29,6 +29,7 @@ from jaxengine.sequence import Event, FinishReason, Request, Token
 
 VOCABULARY = 320
 EOS = 0
+HOLD_SECONDS = 0.005  # between looks at whether it is over
 CRASH, HANG, FAIL, RAISE = 301, 302, 303, 304  # first prompt id: kill -9 self, stop stepping, ERROR, escape a step
 
 
@@ -55,6 +56,7 @@ class MockOptions:
     model_dir: Path = Path("/nonexistent")
     decoder_start_token_id: int | None = None
     script: tuple[int, ...] = ()  # ids every request is answered with, cyclically, instead of `next_id`'s
+    hold: Path | None = None  # while this file exists, a request gets its first token and no more
 
 
 @dataclass
@@ -115,10 +117,13 @@ class MockEngine:
                 self._ended.append(Event(request_id, finish=FinishReason.CANCELLED))
 
     def step(self) -> StepResult | None:
+        held = self.options.hold is not None and self.options.hold.exists()
         with self._lock:
-            rows = list(self._live.values())[: self.options.max_batch_size]
+            rows = [row for row in self._live.values() if not (held and row.generated)][: self.options.max_batch_size]
             events, self._ended = self._ended, []
         if not rows and not events:
+            if held:
+                time.sleep(HOLD_SECONDS)
             return None
         self._steps += 1
         prefill = sum(len(row.request.prompt) for row in rows if not row.generated)
@@ -268,6 +273,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--model-dir", type=Path, default=MockOptions.model_dir)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     parser.add_argument("--script", type=int, nargs="*", default=[], help="ids every request is answered with")
+    parser.add_argument("--hold", type=Path, help="while this file exists, loading waits, and requests after a token")
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
@@ -288,12 +294,15 @@ def main(argv: list[str]) -> int:
             raise process.StartupError("told to fail", arguments.fail_with)
         progress("compiling 1/1")
         time.sleep(arguments.load_seconds / 2)
+        while arguments.hold is not None and arguments.hold.exists():
+            time.sleep(HOLD_SECONDS)
         options = MockOptions(
             step_seconds=arguments.step_seconds,
             max_total_tokens=arguments.max_total_tokens,
             max_batch_size=arguments.max_batch_size,
             model_dir=arguments.model_dir,
             script=tuple(arguments.script),
+            hold=arguments.hold,
         )
         return process.Loaded(MockEngine(options), arguments.model_dir)
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 
 ROOT = Path(__file__).parent.parent
+PATIENCE = 80.0  # seconds for what takes one on an idle machine: only a failure waits so long
 
 
 def ask(prompt: list[int], new_tokens: int, **fields: Any) -> pb.Generate:
@@ -78,7 +80,7 @@ async def connected(engine: Engine, **options: Any) -> AsyncIterator[EngineClien
         await asyncio.wait((running,))
 
 
-async def until(condition: Any, seconds: float = 10.0) -> float:
+async def until(condition: Any, seconds: float = PATIENCE) -> float:
     """Wait for `condition()`; how long it took. Fails after `seconds`."""
     began = time.monotonic()
     while not condition():
@@ -94,9 +96,9 @@ class Launcher:
     log: Path
 
     def engine_pid(self) -> int:
-        """The engine's process id, the launcher's only child. Fails if there is none for 5 s."""
+        """The engine's process id, the launcher's only child. Fails if there is none for `PATIENCE`."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while not (text := children.read_text()):
             assert time.monotonic() < deadline, "the launcher has no engine"
             time.sleep(0.01)
@@ -105,11 +107,11 @@ class Launcher:
     def status(self, path: str = "/health") -> int:
         """Of a GET; 0 if nobody listens."""
         try:
-            return httpx.get(self.url + path, timeout=5).status_code
+            return httpx.get(self.url + path, timeout=PATIENCE).status_code
         except httpx.TransportError:
             return 0
 
-    def wait_for(self, status: int, path: str = "/health", seconds: float = 15.0) -> float:
+    def wait_for(self, status: int, path: str = "/health", seconds: float = PATIENCE) -> float:
         began = time.monotonic()
         while self.status(path) != status:
             assert time.monotonic() - began < seconds, f"{path} never answered {status}: {self.log.read_text()}"
@@ -117,28 +119,42 @@ class Launcher:
         return time.monotonic() - began
 
 
+@dataclass
+class MockLauncher(Launcher):
+    """While the file `hold` exists, the engine's loading waits, and a request gets its first token and no more."""
+
+    hold: Path
+
+
 @contextmanager
-def running_launcher(directory: Path, *options: str, mock: tuple[str, ...] = ()) -> Iterator[Launcher]:
-    """The launcher on a free port with the mock engine; `directory` holds a model's text files and its log."""
-    port = free_port()
-    log = directory / "launcher.log"
-    arguments = (f"--port={port}", "--hostname=127.0.0.1", f"--shard-uds-path={directory}/s", *options)
+def running_launcher(
+    directory: Path, *options: str, mock: tuple[str, ...] = (), held: bool = False
+) -> Iterator[MockLauncher]:
+    """The launcher on a port of its choice with the mock engine; `directory` holds a model's text files and its log."""
+    log, hold = directory / "launcher.log", directory / "hold"
+    if held:
+        hold.touch()
+    ours = ("--port=0", "--hostname=127.0.0.1", f"--shard-uds-path={directory}/s", *options)
+    its = (f"--model-dir={directory}", f"--hold={hold}", *mock)
     with log.open("w") as stderr:
-        process = start("tests.mock_launcher", *arguments, "--", f"--model-dir={directory}", *mock, stderr=stderr)
+        process = start("tests.mock_launcher", *ours, "--", *its, stderr=stderr)
     try:
-        yield Launcher(process, f"http://127.0.0.1:{port}", log)
+        yield MockLauncher(process, address(process, log), log, hold)
     finally:
         process.kill()
         process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def address(process: "subprocess.Popen[str]", log: Path) -> str:
+    """The URL that a launcher says it listens on; empty if it ends without."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := re.search(r"listening on (http[^\s\"]+)", log.read_text())) and process.poll() is None:
+        assert time.monotonic() < deadline, f"it does not listen: {log.read_text()}"
+        time.sleep(0.01)
+    return found[1] if found else ""
 
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
+def gone(pid: int, seconds: float = PATIENCE) -> bool:
     """Whether the process has ended within `seconds`, zombies counting as ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -152,7 +168,7 @@ def gone(pid: int, seconds: float = 5.0) -> bool:
     return False
 
 
-def closed(port: int, seconds: float = 5.0) -> bool:
+def closed(port: int, seconds: float = PATIENCE) -> bool:
     """Whether nobody listens on the port of 127.0.0.1 any more within `seconds`.
 
     Not the same moment as `gone`: the other threads of a killed process hold its sockets a little longer.

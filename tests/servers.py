@@ -10,10 +10,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.processes import Launcher, free_port, gone, start
+from tests.processes import PATIENCE, Launcher, address, gone, start
 
 READY_SECONDS = 240.0  # the first start of all fetches and converts the default model and compiles
-STOP_SECONDS = 30.0
 
 
 @dataclass
@@ -23,8 +22,8 @@ class Server(Launcher):
     uds_prefix: str = ""
 
     def engine_pid(self) -> int:
-        """The engine's process id. Fails if there is none for 30 s: a restart waits for its backoff."""
-        deadline = time.monotonic() + 30
+        """The engine's process id. A restart waits for its backoff; fails after `PATIENCE`."""
+        deadline = time.monotonic() + PATIENCE
         while not (found := [pid for pid in children(self.process.pid) if "serve" in arguments(pid)]):
             assert time.monotonic() < deadline, "the launcher has no engine"
             time.sleep(0.01)
@@ -41,14 +40,14 @@ class Server(Launcher):
 
     def gauges(self) -> dict[str, float]:
         """Every sample of /metrics by its name and labels, as written there."""
-        lines = httpx.get(self.url + "/metrics", timeout=5).text.splitlines()
+        lines = httpx.get(self.url + "/metrics", timeout=PATIENCE).text.splitlines()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def stop(self) -> None:
         """SIGTERM. Fails unless everything ends well, and nothing of it is left."""
         family = [self.process.pid, *descendants(self.process.pid)]
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(STOP_SECONDS)
+        code = self.process.wait(PATIENCE)
         assert code == 0, f"exit code {code}: {self.log.read_text()}"
         self.assert_gone(family)
 
@@ -60,15 +59,13 @@ class Server(Launcher):
 
 @contextmanager
 def serving(directory: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """The launcher on a free loopback port, its log in `directory`. Ended, and checked to be gone, at the end."""
-    port, prefix = free_port(), f"{directory}/uds"
-    log = directory / f"server-{port}.log"
-    flags = (f"--port={port}", "--hostname=127.0.0.1", f"--shard-uds-path={prefix}", *options)
+    """The launcher on a loopback port of its choice, its log in `directory`. At the end it is checked to be gone."""
+    prefix, log = f"{directory}/uds", directory / "server.log"
+    flags = ("--port=0", "--hostname=127.0.0.1", f"--shard-uds-path={prefix}", *options)
     with log.open("w") as stderr:
         process = start("gateway.launcher", *flags, env=env, stdout=stderr, stderr=stderr)
-    server = Server(process, f"http://127.0.0.1:{port}", log, prefix)
     try:
-        yield server
+        yield (server := Server(process, address(process, log), log, prefix))
         if process.poll() is None:
             server.stop()
     finally:

@@ -10,7 +10,7 @@ import pytest
 from gateway.command_line import parse
 from gateway.option import UsageError
 from gateway.options import MISSING, Options
-from tests.processes import ROOT
+from tests.processes import PATIENCE, ROOT
 
 ROWS = {row.name: row for row in dataclasses.fields(Options)}
 # A valid value other than the default, for each option.
@@ -172,7 +172,7 @@ def test_origins_may_be_repeated_and_are_a_comma_list_in_the_environment() -> No
 
 def test_a_usage_error_is_one_line_and_exit_code_2() -> None:
     command = [sys.executable, "-m", "gateway.launcher", "--port=nine"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stderr == "error: --port 'nine' must be a whole number\n"
 
@@ -181,7 +181,7 @@ def test_the_gateway_starts_without_what_only_the_engine_needs() -> None:
     """Listening within a second and a half depends on it."""
     heavy = "{'jax', 'jaxlib', 'flax', 'transformers', 'torch', 'convert', 'jaxengine.params'}"
     code = f"import sys, gateway.launcher, gateway.server; print(sorted({heavy} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from gateway import engine_process
 from gateway.options import Options
 from gateway.supervisor import BACKOFF_SECONDS, TRANSITIONS, RestartBudget, Signal, State, Supervisor
 from jaxengine.rpc import transport
-from tests.processes import gone, until
+from tests.processes import PATIENCE, gone, until
 
 
 @pytest.mark.parametrize("state", State)
@@ -64,7 +63,7 @@ def script(code: str) -> list[str]:
 async def test_a_start_that_a_restart_cannot_mend_is_not_repeated(code: int) -> None:
     states: list[State] = []
     supervisor = Supervisor(script(f"raise SystemExit({code})"), os.environ, on_state=states.append)
-    assert await asyncio.wait_for(supervisor.run(), 10) == code
+    assert await asyncio.wait_for(supervisor.run(), PATIENCE) == code
     assert states == [State.STARTING, State.DEAD, State.FAILED]
 
 
@@ -72,20 +71,27 @@ async def test_a_crash_loop_ends_with_70_after_five_restarts(monkeypatch: pytest
     monkeypatch.setattr("gateway.supervisor.BACKOFF_SECONDS", (0.01,))
     causes: list[str] = []
     supervisor = Supervisor(script("raise SystemExit(1)"), os.environ, on_restart=causes.append)
-    assert await asyncio.wait_for(supervisor.run(), 20) == 70
+    assert await asyncio.wait_for(supervisor.run(), PATIENCE) == 70
     assert causes == ["died"] * 5
     assert supervisor.state is State.FAILED
 
 
-async def test_a_final_code_after_having_been_ready_is_an_ordinary_death(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_final_code_after_having_been_ready_is_an_ordinary_death(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("gateway.supervisor.BACKOFF_SECONDS", (0.01,))
     causes: list[str] = []
-    supervisor = Supervisor(
-        script("import time; time.sleep(0.2); raise SystemExit(74)"), os.environ, on_restart=causes.append
-    )
+    end = tmp_path / "end"
+    code = f"""import os, time
+while not os.path.exists({str(end)!r}):
+    time.sleep(0.01)
+os.unlink({str(end)!r})  # the next life waits again
+raise SystemExit(74)"""
+    supervisor = Supervisor(script(code), os.environ, on_restart=causes.append)
     running = asyncio.create_task(supervisor.run())
     await until(lambda: supervisor.pid is not None)
     supervisor.ready()
+    end.touch()
     await until(lambda: causes == ["died"])
     await supervisor.stop(1)
     assert await running == 0
@@ -103,28 +109,28 @@ async def test_an_engine_that_never_becomes_ready_is_killed_and_counts_as_hung(m
     assert await running == 0
 
 
-async def test_stopping_kills_an_engine_that_ignores_sigterm() -> None:
+async def test_stopping_kills_an_engine_that_ignores_sigterm(tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
     stubborn = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+        "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(deaf)!r}).touch(); time.sleep(600)"
     )
     supervisor = Supervisor(script(stubborn), os.environ)
     running = asyncio.create_task(supervisor.run())
-    await until(lambda: supervisor.pid is not None)
+    await until(deaf.exists)
     pid = supervisor.pid
     assert pid is not None
-    await asyncio.sleep(0.3)
-    began = time.monotonic()
-    await supervisor.stop(0.3)
-    assert time.monotonic() - began < 2
-    assert gone(pid, 1) and await running == 0 and supervisor.state is State.STOPPED
+    await asyncio.wait_for(supervisor.stop(0.3), PATIENCE)
+    assert gone(pid) and await running == 0 and supervisor.state is State.STOPPED
 
 
-async def test_stopping_during_the_backoff_ends_at_once() -> None:
+async def test_stopping_during_the_backoff_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.supervisor.BACKOFF_SECONDS", (600.0,))
     supervisor = Supervisor(script("raise SystemExit(1)"), os.environ)
     running = asyncio.create_task(supervisor.run())
     await until(lambda: supervisor.state is State.DEAD)
     await supervisor.stop(1)
-    assert await asyncio.wait_for(running, 0.4) == 0
+    assert await asyncio.wait_for(running, PATIENCE) == 0
     assert supervisor.state is State.STOPPED
 
 

@@ -10,6 +10,7 @@ import pytest
 from gateway import sse
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import Served, serve
+from tests.processes import PATIENCE
 
 BODIES: dict[str, dict[str, Any]] = {
     "/generate": {"inputs": "lo"},
@@ -75,7 +76,7 @@ class Paced:
 
 
 async def soon(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -98,7 +99,7 @@ async def test_a_client_that_leaves_cancels_its_work(path: str, after: int) -> N
         copies = served.gateway.admission.active
         assert copies == (2 if path == "/v1/completions" else 1)
         connection.leave()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, PATIENCE)
         assert served.engine.open == 0
         assert len(served.engine.cancelled) == copies
         assert served.gateway.admission.active == 0
@@ -111,7 +112,7 @@ async def test_a_quiet_stream_is_kept_alive_by_comments(monkeypatch: pytest.Monk
 
         async def pace(count: int) -> None:
             if count == 1:
-                await asyncio.sleep(0.2)
+                await soon(lambda: connection.text.count("\n:\n") >= 3)
 
         Paced(served, pace)
         connection = Connection(served, "/generate_stream", BODIES["/generate_stream"])
@@ -145,7 +146,7 @@ async def test_a_stream_waits_with_its_headers_for_the_first_event() -> None:
         await soon(lambda: served.engine.open == 1)
         assert connection.messages == []
         release.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, PATIENCE)
         assert connection.messages[0]["status"] == 200
         assert connection.messages[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 

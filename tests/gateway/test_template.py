@@ -1,7 +1,6 @@
 """Chat templates: transformers' rendering as the reference, and templates that try to do harm."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from gateway.errors import Kind, RequestError
 from gateway.renderer import Renderer
 from gateway.template import ChatTemplate, TemplateError, find_template, special_tokens
 from tests.gateway.toys import TEMPLATE, byte_level
+from tests.processes import PATIENCE
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -123,11 +123,10 @@ async def test_a_bomb_costs_its_own_request_only(name: str, renderers: list[Rend
     template = "{% if messages[0].content == 'bomb' %}" + BOMBS[name] + "{% else %}fine{% endif %}"
     renderer = Renderer(template, {}, 10_000)
     renderers.append(renderer)
-    began = time.monotonic()
     with pytest.raises(RequestError) as refusal:
-        await renderer.render(messages=[{"role": "user", "content": "bomb"}], add_generation_prompt=True)
+        bomb = [{"role": "user", "content": "bomb"}]
+        await asyncio.wait_for(renderer.render(messages=bomb, add_generation_prompt=True), PATIENCE)
     assert refusal.value.kind is Kind.TEMPLATE
-    assert time.monotonic() - began < 10
     text = await renderer.render(messages=[{"role": "user", "content": "hi"}], add_generation_prompt=True)
     assert text == "fine"
 

@@ -14,7 +14,7 @@ import trustme
 from tests.engine_mock import continuation
 from tests.gateway.test_launcher import prompt_ids, stream
 from tests.gateway.toys import write_model
-from tests.processes import ROOT, Launcher, running_launcher
+from tests.processes import PATIENCE, ROOT, Launcher, running_launcher
 
 HOST = "127.0.0.1"
 BODY = {"inputs": "hello", "parameters": {"max_new_tokens": 4}}
@@ -46,14 +46,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def answers(server: Server) -> bool:
     try:
-        return httpx.get(server.url + "/health", verify=server.trusting, timeout=10).status_code == 200
+        return httpx.get(server.url + "/health", verify=server.trusting, timeout=PATIENCE).status_code == 200
     except httpx.TransportError:
         return False
 
 
 def test_a_client_that_trusts_the_authority_is_served_by_every_process(server: Server) -> None:
     for _ in range(8):
-        answer = httpx.post(server.url + "/generate", json=BODY, verify=server.trusting, timeout=10)
+        answer = httpx.post(server.url + "/generate", json=BODY, verify=server.trusting, timeout=PATIENCE)
         assert answer.status_code == 200
 
 
@@ -66,12 +66,12 @@ async def test_a_stream_over_tls_is_the_stream(server: Server) -> None:
 
 def test_a_client_that_does_not_trust_it_ends_the_handshake(server: Server) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(server.url + "/health")
+        httpx.get(server.url + "/health", timeout=PATIENCE)
 
 
 def test_plain_http_is_not_answered(server: Server) -> None:
     with pytest.raises(httpx.TransportError):
-        httpx.get(server.url.replace("https", "http") + "/health", timeout=10)
+        httpx.get(server.url.replace("https", "http") + "/health", timeout=PATIENCE)
 
 
 def test_nothing_older_than_tls_1_2_is_spoken(server: Server) -> None:
@@ -87,7 +87,7 @@ def handshake(port: int, context: ssl.SSLContext) -> str | None:
     """The version that was agreed on; None if the server ended it."""
     try:
         with (
-            socket.create_connection((HOST, port), 10) as connection,
+            socket.create_connection((HOST, port), PATIENCE) as connection,
             context.wrap_socket(connection, server_hostname=HOST) as tls,
         ):
             return tls.version()
@@ -101,7 +101,7 @@ def test_a_key_of_another_certificate_is_one_line_and_exit_code_2(tmp_path: Path
     authority.issue_cert(HOST).private_key_pem.write_to_path(tmp_path / "key.pem")
     flags = [f"--ssl-certfile={tmp_path}/chain.pem", f"--ssl-keyfile={tmp_path}/key.pem", "--port=0"]
     command = [sys.executable, "-m", "gateway.launcher", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --ssl-certfile and --ssl-keyfile cannot be used: ")
     assert done.stderr.count("\n") == 1

@@ -16,7 +16,7 @@ from jaxengine.rpc.logs import JsonFormatter
 from jaxengine.rpc.tracing import Tracing, valid_traceparent
 from tests.gateway.fixtures import serve
 from tests.gateway.toys import write_model
-from tests.processes import running_launcher
+from tests.processes import PATIENCE, running_launcher
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
@@ -69,9 +69,11 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
     with running_launcher(write_model(tmp_path), f"--otlp-endpoint={endpoint}", mock=mock) as server:
         server.wait_for(200)
         body = {"inputs": "lo", "parameters": {"max_new_tokens": 5}}
-        assert httpx.post(server.url + "/generate", json=body, headers={"traceparent": TRACEPARENT}).status_code == 200
+        headers = {"traceparent": TRACEPARENT}
+        answer = httpx.post(server.url + "/generate", json=body, headers=headers, timeout=PATIENCE)
+        assert answer.status_code == 200
         server.process.terminate()
-        assert server.process.wait(10) == 0
+        assert server.process.wait(PATIENCE) == 0
     found = [(resource, span) for each in kept.received for resource in each.resource_spans
              for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
     names = {span.span_id: span.name for _, span in found}

@@ -1,8 +1,8 @@
 """The engine's gRPC service over the mock engine, in this process: sessions, ids, heartbeats, draining."""
 
 import asyncio
-import itertools
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
 from jaxengine.service import Peer, Service
+from jaxengine.step_loop import HEARTBEAT_SECONDS
 from tests.engine_mock import RAISE, MockEngine, MockOptions, continuation
-from tests.processes import ask, until
+from tests.processes import PATIENCE, ask, until
 
 
 class World:
@@ -55,7 +56,7 @@ async def read_until_finished(call: Any, *numbers: int) -> dict[int, tuple[list[
     ids: dict[int, list[int]] = {number: [] for number in numbers}
     last: dict[int, pb.RequestEvent] = {}
     while len(last) < len(numbers):
-        message = await asyncio.wait_for(call.read(), 10)
+        message = await asyncio.wait_for(call.read(), PATIENCE)
         for event in message.events:
             assert event.id not in last, "an event after the last one"
             ids[event.id] += [token.id for token in event.tokens]
@@ -109,7 +110,7 @@ async def test_an_id_that_is_running_already_breaks_the_protocol(world: World) -
     await call.write(generate(1, [10], 1000))
     with pytest.raises(grpc.aio.AioRpcError) as broken:
         while True:
-            await asyncio.wait_for(call.read(), 10)
+            await asyncio.wait_for(call.read(), PATIENCE)
     assert broken.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "request id 1 is already running" in broken.value.details()
 
@@ -170,21 +171,19 @@ async def test_everything_of_a_session_that_ends_is_cancelled(world: World, endi
         call.cancel()
     else:
         await call.done_writing()
-    await until(lambda: world.engine.idle, 2)
+    await until(lambda: world.engine.idle)
     assert not world.service._owners
 
 
 async def test_an_idle_engine_sends_heartbeats_with_its_state(world: World) -> None:
+    began = time.monotonic()
     world.service.serve(world.engine)
     call = world.session()
     await call.read()  # the greeting
-    loop = asyncio.get_running_loop()
-    times = []
-    for _ in range(3):
-        message = await asyncio.wait_for(call.read(), 2)
+    for _ in range(4):
+        message = await asyncio.wait_for(call.read(), PATIENCE)
         assert message.stats.pages_total > 0 and not message.events and not message.stats.step_seconds
-        times.append(loop.time())
-    assert all(0.3 < after - before < 0.8 for before, after in itertools.pairwise(times))
+    assert time.monotonic() - began >= 3 * HEARTBEAT_SECONDS
 
 
 async def test_a_step_is_reported_once(world: World) -> None:
@@ -194,7 +193,7 @@ async def test_a_step_is_reported_once(world: World) -> None:
     await call.write(generate(1, [10], 3))
     await read_until_finished(call, 1)
     await call.write(generate(2, [], 3))
-    message = await asyncio.wait_for(call.read(), 2)
+    message = await asyncio.wait_for(call.read(), PATIENCE)
     assert message.events[0].finish == pb.INVALID
     assert not message.HasField("stats")
 
@@ -202,13 +201,13 @@ async def test_a_step_is_reported_once(world: World) -> None:
 async def test_draining_lets_running_requests_finish_and_takes_no_more(world: World) -> None:
     world.service.serve(world.engine)
     call = world.session()
-    await call.write(generate(1, [10], 100))
+    await call.write(generate(1, [10], 1000))  # two seconds: it must still run when it is seen
     await until(lambda: world.engine.stats().running == 1)
-    draining = asyncio.create_task(world.service.drain(10))
+    draining = asyncio.create_task(world.service.drain(PATIENCE))
     await asyncio.sleep(0)
     await call.write(generate(2, [10], 5))
     answers = await read_until_finished(call, 1, 2)
-    assert answers[1][0] == continuation([10], 100)
+    assert answers[1][0] == continuation([10], 1000)
     assert (answers[2][1].finish, answers[2][1].error) == (pb.ERROR, "the engine is shutting down")
     assert await draining
 
@@ -226,7 +225,7 @@ async def test_what_escapes_a_step_is_told_and_ends_the_loop(world: World) -> No
     call = world.session()
     await call.write(generate(1, [RAISE], 5))
     with pytest.raises(RuntimeError, match="beyond repair"):
-        await asyncio.wait_for(world.crashed, 5)
+        await asyncio.wait_for(world.crashed, PATIENCE)
 
 
 async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_output() -> None:

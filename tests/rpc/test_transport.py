@@ -12,7 +12,7 @@ import pytest
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub
-from tests.processes import ROOT, Engine, running_engine
+from tests.processes import PATIENCE, ROOT, Engine, running_engine
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> "AsyncIterator[Engine]":
 
 async def describe(path: Path, metadata: tuple[tuple[str, str], ...]) -> pb.Description:
     async with grpc.aio.insecure_channel(transport.address(path)) as channel:
-        call = EngineStub(channel).Describe(pb.DescribeRequest(), metadata=metadata, wait_for_ready=True, timeout=10)
+        call = EngineStub(channel).Describe(
+            pb.DescribeRequest(), metadata=metadata, wait_for_ready=True, timeout=PATIENCE
+        )
         return await call
 
 
@@ -55,7 +57,7 @@ async def test_any_other_metadata_is_turned_away(engine: Engine, metadata: tuple
 
 async def test_a_session_without_the_token_is_refused_before_it_sends_anything(engine: Engine) -> None:
     async with grpc.aio.insecure_channel(transport.address(engine.path)) as channel:
-        call = EngineStub(channel).Session(metadata=((transport.TOKEN_METADATA, "wrong"),), timeout=5)
+        call = EngineStub(channel).Session(metadata=((transport.TOKEN_METADATA, "wrong"),), timeout=PATIENCE)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call.read()
     assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
@@ -69,7 +71,7 @@ def test_the_token_is_in_no_argument_and_the_socket_is_ours_alone(engine: Engine
 
 def test_an_engine_with_an_empty_token_does_not_start(tmp_path: Path) -> None:
     with running_engine(tmp_path, token="") as engine:
-        _, stderr = engine.process.communicate(timeout=20)
+        _, stderr = engine.process.communicate(timeout=PATIENCE)
     assert engine.process.returncode == 2
     assert stderr.count("\n") == 1 and transport.TOKEN_VARIABLE in stderr
 

@@ -1,5 +1,6 @@
 """What a client sees of one stream: its token ids, and how it ended. A stream that just stops is a failure."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,23 @@ class Outcome:
     error: dict[str, Any] | None
 
 
-async def stream(url: str, inputs: str, new_tokens: int, **parameters: Any) -> Outcome:
-    """A greedy `/generate_stream`. Fails on anything but a complete stream, one error event at its end, or a 503."""
+async def stream(
+    url: str, inputs: str, new_tokens: int, begun: asyncio.Event | None = None, **parameters: Any
+) -> Outcome:
+    """A greedy `/generate_stream`. Fails on anything but a complete stream, one error event at its end, or a 503.
+
+    `begun` is set by the first event.
+    """
     body = {"inputs": inputs, "parameters": {"max_new_tokens": new_tokens, **parameters}}
     http = httpx.AsyncClient(timeout=TIMEOUT)
     async with http, http.stream("POST", url + "/generate_stream", json=body) as answer:
         if answer.status_code == 200:
-            return outcome([line async for line in answer.aiter_lines() if line])
+            lines = []
+            async for line in answer.aiter_lines():
+                lines += [line] if line else []
+                if begun is not None:
+                    begun.set()
+            return outcome(lines)
         assert answer.status_code == 503, answer.status_code
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         return Outcome((), json.loads(await answer.aread()))

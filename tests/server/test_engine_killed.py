@@ -7,7 +7,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.processes import gone
+from tests.processes import PATIENCE, gone
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import Outcome, stream
 from tests.servers import Server, serving
@@ -44,9 +44,9 @@ async def kill_again_and_again(seed: int, server: Server, model: Path) -> int:
         await asyncio.sleep(draw.uniform(*KILL_AFTER))
         engine = server.engine_pid()
         os.kill(engine, signal.SIGKILL)
-        cut += exact_or_cut(await asyncio.wait_for(running, 20), whole)
+        cut += exact_or_cut(await asyncio.wait_for(running, PATIENCE), whole)
         assert gone(engine) and server.status("/health/live") == 200
-        await asyncio.to_thread(server.wait_ready, 60)
+        await asyncio.to_thread(server.wait_ready)
         assert await stream(server.url, PROMPTS[0], LENGTHS[0]) == whole[0]
     assert server.gauges()['textgen_engine_restarts_total{cause="died"}'] == KILLS
     return cut

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 
 from tests.gateway.test_fuzz import ROUTES, SAME_BODY, body_of, check, mutated
+from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import stream
 from tests.servers import serving
@@ -23,7 +24,7 @@ async def test_no_body_breaks_the_real_server(tiny_model: Path, tmp_path: Path) 
     # Short, because a mutant that asks for no limit runs up to it.
     with serving(tmp_path, f"--model-id={tiny_model}", "--max-total-tokens=64", *TINY_OPTIONS) as server:
         server.wait_ready()
-        with httpx.Client(base_url=server.url, timeout=30) as http:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
             for number in range(BODIES):
                 path = PATHS[number % len(PATHS)]
                 raw = mutated(body_of(path), draw)

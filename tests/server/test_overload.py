@@ -1,6 +1,7 @@
 """A full server says so at once, and when to come back."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.servers import serving
 
@@ -26,7 +28,7 @@ async def test_beyond_the_concurrency_limit_every_route_answers_429_with_retry_a
 ) -> None:
     with serving(tmp_path, f"--model-id={tiny_model}", "--max-concurrent-requests=2", *TINY_OPTIONS) as server:
         await asyncio.to_thread(server.wait_ready)
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as http:
             async with streaming(http), streaming(http):
                 for path, body in OTHERS:
                     refusal = await http.post(path, json=body)
@@ -54,8 +56,9 @@ def assert_worded(path: str, error: Any) -> None:
 
 
 async def accepted(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> httpx.Response:
-    """The answer once the clients that left have been noticed. Fails after 5 s."""
-    for _ in range(100):
+    """The answer once the clients that left have been noticed. Fails after `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         answer = await http.post(path, json=body)
         if answer.status_code != 429:
             return answer

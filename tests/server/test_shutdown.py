@@ -1,13 +1,15 @@
 """SIGTERM with a real engine: what was accepted is finished, what comes too late is told when to return."""
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
 import httpx
 
+from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
-from tests.server.streams import stream
+from tests.server.streams import Outcome, stream
 from tests.servers import descendants, serving
 
 PROMPTS = ["The river", "quick brown", "user: where", "assistant:"]
@@ -17,17 +19,25 @@ NEW_TOKENS = 300
 async def test_sigterm_lets_accepted_streams_finish_exactly_and_turns_new_ones_away(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, f"--model-id={tiny_model}", *TINY_OPTIONS) as server:
+    with serving(tmp_path, f"--model-id={tiny_model}", "--engine-hang-timeout=600", *TINY_OPTIONS) as server:
         await asyncio.to_thread(server.wait_ready)
         expected = [await stream(server.url, prompt, NEW_TOKENS) for prompt in PROMPTS]
         family = [server.process.pid, *descendants(server.process.pid)]
-        running = [asyncio.create_task(stream(server.url, prompt, NEW_TOKENS)) for prompt in [*PROMPTS, *PROMPTS]]
-        while server.gauges()["tgi_batch_current_size"] < len(running):
-            await asyncio.sleep(0.005)
+        running = await asyncio.gather(*(begin(server.url, prompt) for prompt in [*PROMPTS, *PROMPTS]))
+        os.kill(server.engine_pid(), signal.SIGSTOP)  # so that all still run when the end is seen
         server.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(server.wait_for, 503)
-        late = httpx.post(server.url + "/v1/completions", json={"prompt": "late"})
+        late = httpx.post(server.url + "/v1/completions", json={"prompt": "late"}, timeout=PATIENCE)
         assert late.status_code == 503 and 1 <= int(late.headers["retry-after"]) <= 60
-        assert await asyncio.wait_for(asyncio.gather(*running), 30) == [*expected, *expected]
-        assert await asyncio.to_thread(server.process.wait, 20) == 0
+        os.kill(server.engine_pid(), signal.SIGCONT)
+        assert await asyncio.wait_for(asyncio.gather(*running), PATIENCE) == [*expected, *expected]
+        assert await asyncio.to_thread(server.process.wait, PATIENCE) == 0
         server.assert_gone(family)
+
+
+async def begin(url: str, prompt: str) -> "asyncio.Task[Outcome]":
+    """A stream that has its first token."""
+    begun = asyncio.Event()
+    task = asyncio.create_task(stream(url, prompt, NEW_TOKENS, begun))
+    await asyncio.wait_for(begun.wait(), PATIENCE)
+    return task

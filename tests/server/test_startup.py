@@ -4,19 +4,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.processes import ROOT, free_port
+from tests.processes import PATIENCE, ROOT
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.test_default_model import GOLDENS
 from tests.servers import Server, serving
 
 LATER_START_SECONDS = 40.0
-WRONG_MODEL_SECONDS = 15.0  # 2 s on an idle machine
 NOBODY = "http://127.0.0.1:9"  # the discard port, on which nothing listens here
 UNPLUGGED = {
     "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": NOBODY, "PIP_INDEX_URL": NOBODY, "PIP_EXTRA_INDEX_URL": "",
@@ -47,12 +45,10 @@ def test_a_later_start_needs_no_network_and_is_ready_within_forty_seconds(smollm
     ids=["no-such-path", "not-an-id", "hub-unreachable", "no-model-inside", "not-a-model-file"],
 )  # fmt: skip
 def test_a_wrong_model_is_one_line_and_its_own_exit_code(tmp_path: Path, model: str, code: int, reason: str) -> None:
-    command = [sys.executable, "-m", "gateway.launcher", f"--port={free_port()}", "--hostname=127.0.0.1"]
+    command = [sys.executable, "-m", "gateway.launcher", "--port=0", "--hostname=127.0.0.1"]
     env = {**os.environ, "HF_ENDPOINT": NOBODY, "HF_HUB_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
     flags = [f"--model-id={model}", f"--shard-uds-path={tmp_path}/uds"]
-    began = time.monotonic()
-    done = subprocess.run([*command, *flags], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
-    assert time.monotonic() - began < WRONG_MODEL_SECONDS
+    done = subprocess.run([*command, *flags], cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == code
     complaints = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert len(complaints) == 1 and complaints[0].startswith("error: ") and reason in complaints[0], done.stderr
