@@ -34,8 +34,7 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     Raises:
         RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not this model).
     """
-    _check_media_type(request)
-    raw = await request.body()
+    raw = await _raw(request)
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:
@@ -50,11 +49,18 @@ async def names_in(request: Request) -> frozenset[str]:
     Raises:
         RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not an object).
     """
-    _check_media_type(request)
-    value = _checked(await request.body())
+    value = _checked(await _raw(request))
     if not isinstance(value, dict):
         raise RequestError(Kind.SHAPE, "the body must be a JSON object")
     return frozenset(value)
+
+
+async def _raw(request: Request) -> bytes:
+    _check_media_type(request)
+    raw = await request.body()
+    if not raw.strip():
+        raise RequestError(Kind.MALFORMED, "the body is empty, it must be a JSON object")
+    return raw
 
 
 def _check_media_type(request: Request) -> None:

@@ -6,9 +6,10 @@ a dialect.
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
 from types import TracebackType
 
 from gateway.admission import Overloaded, Ticket
@@ -25,6 +26,7 @@ from jaxengine.rpc.tracing import Span
 logger = logging.getLogger(__name__)
 
 MIN_TIMEOUT = 1e-3  # 0 would mean none
+COUNTED = re.compile(r"[a-z]+ \d+/\d+")
 
 CAUSES: dict[Kind, Failure] = {
     Kind.TEMPLATE: "template",
@@ -64,8 +66,14 @@ def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
     if gateway.draining:
         raise EngineUnavailable("the server is shutting down", gateway.engine.retry_after)
     if not gateway.ready or description is None or model is None:
-        raise EngineUnavailable("the model is not ready", gateway.engine.retry_after)
+        raise EngineUnavailable(f"the model is not ready{_progress(description)}", gateway.engine.retry_after)
     return model, description
+
+
+def _progress(description: pb.Description | None) -> str:
+    """What the engine has counted of its start, "compiling 3/8"; its other lines may name paths."""
+    line = "" if description is None or description.state == pb.READY else description.progress
+    return f": {line}" if COUNTED.fullmatch(line) else ""
 
 
 class Exchange:
@@ -106,6 +114,15 @@ class Exchange:
         if copies > limit:
             raise RequestError.invalid(f"the request asks for {copies} sequences, the server runs at most {limit}")
         self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._visit.caller.number))
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A span of its own around a part of the work."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._gateway.tracing.past(name, self._span.traceparent, began, time.perf_counter())
 
     async def run(self, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
         """Steps of all sequences as they come. `admit` must have been called."""

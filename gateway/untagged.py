@@ -26,7 +26,7 @@ from gateway.tgi.documents import Generation, Span, TemplatedChat
 from gateway.tgi.errors import RESPONSES as TGI_ERRORS
 from gateway.tgi.errors import SCHEMA as TGI_SCHEMA
 from gateway.tgi.errors import TgiRoute
-from gateway.tgi.schemas import GenerateRequest
+from gateway.tgi.schemas import GenerateRequest, TokenizeInputs
 from gateway.tokenizer import TokenSpan
 from gateway.wire import json_bytes
 
@@ -53,7 +53,7 @@ async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) 
 
 @router.post(
     "/tokenize",
-    openapi_extra=takes(GenerateRequest, tokens.TokenizeChat, tokens.TokenizeText) | answers(list[Span], Tokens),
+    openapi_extra=takes(TokenizeInputs, tokens.TokenizeChat, tokens.TokenizeText) | answers(list[Span], Tokens),
     responses=EITHER,
 )
 async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
@@ -75,7 +75,7 @@ async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)
 
 
 async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
-    body = await read_body(request, GenerateRequest)
+    body = await read_body(request, TokenizeInputs)
     model, _ = serving(gateway)
     spans = await model.spans(body.inputs, field="inputs", add_special_tokens=True)
     return Response(json_bytes(_listed(spans)), media_type="application/json")

@@ -125,6 +125,13 @@ class MockLauncher(Launcher):
 
     hold: Path
 
+    def wait_for_line(self, text: str) -> None:
+        """Until the log has it. Fails after `PATIENCE`."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, f"{text!r} is not in {self.log.read_text()}"
+            time.sleep(0.02)
+
 
 @contextmanager
 def running_launcher(
@@ -152,6 +159,11 @@ def address(process: "subprocess.Popen[str]", log: Path) -> str:
         assert time.monotonic() < deadline, f"it does not listen: {log.read_text()}"
         time.sleep(0.01)
     return found[1] if found else ""
+
+
+def is_busy() -> bool:
+    """Whether more programs want to run than there are cores: then no time that was measured says anything."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1) + 1
 
 
 def gone(pid: int, seconds: float = PATIENCE) -> bool:

@@ -117,7 +117,8 @@ async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tupl
     sampling.check_limits(body, gateway.options, description)
     top = sampling.top_logprobs(body.top_logprobs, "top_logprobs", description)
     exchange.admit(body.choices)
-    prompt = sampling.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
+    with exchange.part("tokenize"):
+        prompt = sampling.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
     limit = sampling.new_tokens(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages"
     )

@@ -157,7 +157,8 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
     )
     choices: list[_Choice] = []
     for prompt in body.prompts:
-        ids = await _ids(model, body, prompt, description.vocab_size)
+        with exchange.part("tokenize"):
+            ids = await _ids(model, body, prompt, description.vocab_size)
         ids = sampling.truncated(ids, body, gateway.max_input_tokens)
         limit = sampling.new_tokens(
             ids,

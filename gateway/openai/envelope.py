@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.generation import Finish, Transcript
+from gateway.openai.common import Common
 from gateway.openai.identity import fingerprint, request_id
-from gateway.openai.schemas import Common
 from gateway.state import gateway_of
 from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb

@@ -8,7 +8,7 @@ import re
 import secrets
 
 from gateway.errors import Kind, RequestError
-from gateway.openai.schemas import Common
+from gateway.openai.common import Common
 from gateway.options import Options
 from gateway.text import TextModel
 from gateway.tokenizer import refuse_unknown_ids

@@ -95,7 +95,8 @@ async def _begin(
     settings = body.settings
     copies = max(1, settings.best_of or 1)
     exchange.admit(copies)
-    prompt, new_tokens = await tokenize(body, model, limits)
+    with exchange.part("tokenize"):
+        prompt, new_tokens = await tokenize(body, model, limits)
     prefill = settings.decoder_input_details and gateway.options.enable_prefill_logprobs
     requests = [
         pb.Generate(

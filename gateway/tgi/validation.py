@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from gateway.errors import RequestError
 from gateway.options import Options
 from gateway.text import TextModel
-from gateway.tgi.schemas import GenerateRequest, Parameters
+from gateway.tgi.schemas import MAX_SCALE, MAX_STOP_CHARACTERS, MIN_SCALE, GenerateRequest, Parameters
 from jaxengine.rpc import engine_pb2 as pb
 
 RESERVED_NEW_TOKENS = 1024  # TGI checks no more new tokens than this against the context, and ends at its limit
-MAX_SCALE = 100.0  # temperature and repetition penalty: float32 logits stay finite
-MIN_SCALE = 1e-3
 GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
-MAX_STOP_CHARACTERS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,10 @@ def model(tmp_path: Path) -> Path:
 def test_it_listens_while_the_engine_loads_and_says_when_it_is_ready(model: Path) -> None:
     with running_launcher(model, held=True) as server:
         server.wait_for(200, "/health/live")
+        server.wait_for_line("engine: compiling 1/1")
         answer = httpx.post(server.url + "/generate", json={"inputs": "hello"}, timeout=PATIENCE)
         assert answer.status_code == 503 and 1 <= int(answer.headers["retry-after"]) <= 60
+        assert answer.json() == {"error": "the model is not ready: compiling 1/1", "error_type": "unavailable"}
         assert server.status() == server.status("/ping") == server.status("/health/ready") == 503
         server.hold.unlink()
         server.wait_for(200)

@@ -59,3 +59,23 @@ async def test_every_route_says_what_it_does() -> None:
 async def test_info_has_the_fields_that_are_documented() -> None:
     async with serve() as served:
         Info.model_validate((await served.http.get("/info")).json(), strict=True)
+
+
+async def test_tgis_ranges_are_told_as_far_as_they_are_the_same_on_every_server() -> None:
+    body = (await document())["paths"]["/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    parameters = next(each for each in body["properties"]["parameters"]["anyOf"] if "properties" in each)["properties"]
+    told = {name: next(iter(schema.get("anyOf", [schema.get("items", {})]))) for name, schema in parameters.items()}
+    assert {name: {key: value for key, value in told[name].items() if key != "type"} for name in RANGES} == RANGES
+
+
+RANGES = {
+    "temperature": {"exclusiveMinimum": 0, "maximum": 100},
+    "repetition_penalty": {"minimum": 0.001, "maximum": 100},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "top_p": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "typical_p": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "top_k": {"minimum": 1, "maximum": 2**31 - 1},
+    "max_new_tokens": {"minimum": 1, "maximum": 2**32 - 1},
+    "truncate": {"minimum": 1},
+    "stop": {"minLength": 1, "maxLength": 256},
+}

@@ -6,7 +6,6 @@ server can do. `python -m tests.gateway.test_overload 30` runs it for 30 s each,
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from statistics import quantiles
 import pytest
 
 from tests.gateway.toys import write_model
-from tests.processes import Launcher, running_launcher
+from tests.processes import Launcher, is_busy, running_launcher
 from tests.raw_http import Answer, ask
 
 ROWS, STEP_SECONDS, TOKENS, PERMITS = 4, 0.025, 10, 12
@@ -130,11 +129,6 @@ def test_an_overloaded_server_carries_what_a_busy_one_does(loads: list[tuple[flo
 
 def test_the_live_probe_answers_at_once_under_overload(loads: list[tuple[float, Load]]) -> None:
     assert min(each.probe for _, each in loads) < PROBE_SECONDS or is_busy(), loads
-
-
-def is_busy() -> bool:
-    """Whether more programs want to run than there are cores: nobody's answer comes at once then."""
-    return os.getloadavg()[0] > (os.cpu_count() or 1) + 1
 
 
 async def measure(directory: Path, seconds: float) -> tuple[float, list[Load]]:

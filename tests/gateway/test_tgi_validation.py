@@ -181,3 +181,11 @@ async def test_bodies_that_are_not_strict_json(content: bytes, content_type: str
         assert response.status_code == status
         if status != 200:
             assert set(response.json()) == {"error", "error_type"}
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations"])
+async def test_an_empty_body_is_told_to_be_empty(path: str) -> None:
+    async with serve() as served:
+        for content in (b"", b" \n"):
+            answer = await served.raw(path, content)
+            assert answer.status_code == 400 and "the body is empty" in answer.text

@@ -80,6 +80,7 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
     assert {span.trace_id.hex() for _, span in found} == {TRACE}
     assert sorted((names.get(span.parent_span_id, "client"), span.name) for _, span in found) == [
         ("POST /generate", "infer"),
+        ("POST /generate", "tokenize"),
         ("POST /generate", "validate"),
         ("client", "POST /generate"),
         ("infer", "decode"),
@@ -90,6 +91,7 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
     assert spans["queued"].end_time_unix_nano <= spans["prefill"].end_time_unix_nano
     assert spans["decode"].end_time_unix_nano - spans["decode"].start_time_unix_nano >= 30_000_000  # 4 steps of 10 ms
     assert spans["validate"].end_time_unix_nano <= spans["infer"].end_time_unix_nano
+    assert spans["validate"].start_time_unix_nano <= spans["tokenize"].start_time_unix_nano
     attributes = {each.key: each.value for each in spans["infer"].attributes}
     assert attributes["finish"].string_value == "LENGTH" and "queue_time" in attributes
 

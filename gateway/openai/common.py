@@ -1,0 +1,129 @@
+"""What both generating routes of `/v1` accept, field by field. `null` means absent everywhere.
+
+Ranges that need no tokens are checked here, so that every refusal names its field. Fields we know but do not serve
+are in `unsupported.py`; fields we do not know are ignored, as OpenAI's clients grow faster than servers.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from gateway.body import StrictModel
+from gateway.errors import RequestError
+from gateway.openai.identity import SAFE_ID
+from gateway.openai.unsupported import refuse_unsupported
+
+MAX_CHOICES = 8
+MAX_STOP_CHARACTERS = 256
+MAX_STOP_IDS = 64
+MAX_BIASES = 300
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARACTERS = 64
+MAX_ALLOWED_IDS = 300
+MAX_BIAS = 100
+MAX_LOGPROBS = 20
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
+class StreamOptions(StrictModel):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Common(StrictModel):
+    """Fields of both generating routes."""
+
+    model_config = ConfigDict(extra="allow")  # so that unsupported fields can be told from absent ones
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Probability | None = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = None
+    logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_BIASES)
+    allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_ALLOWED_IDS)
+    bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopText | list[StopText] | None = None
+    stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_IDS)
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Count | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: str | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    priority: Int32 | None = None
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def sequences(self) -> int:
+        """How many are generated; a completion may choose the best of more than it answers."""
+        return self.choices
+
+    @property
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _biases_tokens(cls, biases: dict[str, Any] | None) -> dict[str, float] | None:
+        for key, bias in (biases or {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) <= 10):
+                raise ValueError("every key must be a token id in digits")
+            if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
+                raise ValueError(f"the bias of token {key} must be a number in {-MAX_BIAS}..{MAX_BIAS}")
+        return biases
+
+    @field_validator("request_id")
+    @classmethod
+    def _is_safe_to_repeat(cls, value: str | None) -> str | None:
+        if value is not None and not SAFE_ID.fullmatch(value):
+            raise ValueError("must be 1 to 64 letters, digits, dots, underscores or hyphens")
+        return value
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _keeps_something(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("must be at least 1, or -1 for as many as fit")
+        return value
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Common":
+        if self.stream_options is not None and not self.stream:
+            raise RequestError.invalid("stream_options is only allowed when stream is true", "stream_options")
+        if self.prompt_logprobs and self.stream:
+            raise RequestError.invalid("prompt_logprobs is not supported when streaming", "prompt_logprobs")
+        if self.bad_words and self.allowed_token_ids is not None:
+            raise RequestError.invalid("bad_words and allowed_token_ids exclude each other", "bad_words")
+        refuse_unsupported(self.model_extra or {})
+        return self

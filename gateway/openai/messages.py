@@ -1,0 +1,54 @@
+"""The messages of a chat: text only, for now."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from gateway.body import StrictModel
+
+MAX_PARTS = 64
+
+
+class ContentPart(StrictModel):
+    type: Annotated[str, Field(max_length=64)]
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _is_text(self) -> "ContentPart":
+        if self.type != "text" or self.text is None:
+            raise ValueError("only parts of type text are supported, with a text")
+        return self
+
+
+class Message(StrictModel):
+    """One message of a chat. `tool_calls` in it are refused rather than dropped from the prompt."""
+
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: str | Annotated[list[ContentPart], Field(max_length=MAX_PARTS)] | None = None
+    name: Annotated[str, Field(max_length=256)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # its newer name in vLLM
+    tool_calls: Any = None
+    function_call: Any = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "\n".join(part.text or "" for part in self.content)
+        return self.content or ""
+
+    @model_validator(mode="after")
+    def _has_text_only(self) -> "Message":
+        if self.tool_calls or self.function_call:
+            raise ValueError("tool_calls in messages are not supported")
+        if self.content is None and self.role != "assistant":
+            raise ValueError("content is required in every message but the assistant's")
+        return self
+
+    def fields(self, role: str) -> dict[str, str]:
+        """As the template sees it."""
+        reasoning = self.reasoning_content or self.reasoning
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
+        optional |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates know the one or the other
+        return {"role": role, "content": self.text, **{key: value for key, value in optional.items() if value}}
