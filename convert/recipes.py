@@ -32,6 +32,7 @@ class Layout:
     first_position: rows of the position table that are never used.
     unit_head: rows of the head are divided by their length.
     stacked_experts: experts lie in one tensor [expert, out, in] per projection.
+    bias_as_row: the head's bias is a matrix of one row.
     """
 
     qkv: QKV = "concat"
@@ -41,6 +42,7 @@ class Layout:
     first_position: int = 0
     unit_head: bool = False
     stacked_experts: bool = False
+    bias_as_row: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +110,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if name.endswith(".conv"):  # stored with an axis of one input channel
         (channels, taps) = parameter.shape
         return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
+    if name == "head_bias" and layout.bias_as_row:
+        return [Part(named[0], (1, *parameter.shape), (0,), parameter.shape)]
     inputs = 0 if len(parameter.shape) == 1 or name.endswith("_bias") else parameter.inputs or 1
     if kind == "relative":  # a row per bucket, of all heads
         inputs = len(parameter.shape) - 1

@@ -137,10 +137,10 @@ def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, plat
     but bf16 for f32, which is how conversions from GGUF are kept, and for what f16 cannot hold.
 
     Raises:
-        ValueError: f16 is asked for and the model has an encoder. All such are T5's kin, whose MLPs overflow it:
+        ValueError: f16 is asked for and the model is of T5's kin, known by relative positions, whose MLPs overflow it:
             transformers' `T5PreTrainedModel` keeps their last product in f32.
     """
-    if options.dtype == "float16" and spec.encoder:
+    if options.dtype == "float16" and spec.attention.relative:
         raise ValueError("dtype 'float16' cannot hold what T5's MLPs compute: use 'bfloat16' or 'float32'")
     if options.dtype != "auto":
         return options.dtype

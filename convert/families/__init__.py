@@ -11,6 +11,7 @@ from convert.composition import ComposedSource
 from convert.config import Config
 from convert.errors import CheckpointError
 from convert.families.baichuan import baichuan
+from convert.families.bart import BART
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
@@ -42,6 +43,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWeb": FALCON,
     "RefinedWebModel": FALCON,
     "baichuan": baichuan,
+    "bart": BART,
     "bloom": BLOOM,
     "codegen": CODEGEN,
     "cohere": COHERE,
@@ -60,6 +62,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "granite": GRANITE,
     "llama": LLAMA,
     "mamba": MAMBA,
+    "mbart": BART,
     "mistral": MISTRAL,
     "mixtral": MIXTRAL,
     "mpt": MPT,
@@ -76,6 +79,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "stablelm": STABLELM,
     "starcoder2": STARCODER2,
     "t5": t5,
+    "umt5": t5,
 }
 
 

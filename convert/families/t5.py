@@ -1,7 +1,8 @@
-"""T5, T5 1.1, FLAN-T5 and mT5: an encoder and a decoder, positions only as buckets of distances.
+"""T5, T5 1.1, FLAN-T5, mT5 and umT5: an encoder and a decoder, positions only as buckets of distances.
 
 Scores are not scaled. 1.1 and what came after have a gate in the MLP and a head of their own. Where T5's configuration
 ties the head, hidden states are divided by the square root of their width, even if the checkpoint has a head after all.
+umT5's layers have buckets of their own each.
 """
 
 from convert.config import Config
@@ -13,7 +14,9 @@ ENCODER, DECODER = "encoder.block.{i}.layer.", "decoder.block.{i}.layer."
 TENSORS = {
     "embedding": ("shared.weight",),
     "relative": ("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
+    "layers.{i}.relative": (DECODER + "0.SelfAttention.relative_attention_bias.weight",),
     "encoder.relative": ("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
+    "encoder.layers.{i}.relative": (ENCODER + "0.SelfAttention.relative_attention_bias.weight",),
     "encoder.layers.{i}.attention_norm": (ENCODER + "0.layer_norm.weight",),
     "encoder.layers.{i}.qkv": tuple(f"{ENCODER}0.SelfAttention.{x}.weight" for x in "qkv"),
     "encoder.layers.{i}.out": (ENCODER + "0.SelfAttention.o.weight",),
@@ -49,8 +52,8 @@ def t5(config: Config) -> Family:
 def _spec(config: Config) -> ModelSpec:
     heads, layers = config.integer("num_heads"), config.integer("num_layers")
     fields = sizes(config, head_dim=config.integer("d_kv"), positions=POSITIONS)
-    tied = config.flag("tie_word_embeddings", True)
-    divided = tied and not _multilingual(config)
+    tied = config.flag("tie_word_embeddings", config.text("model_type") != "umt5")
+    divided = tied and config.text("model_type") != "mt5"
     activation, gated = _feed_forward(config)
     start = config.integer("decoder_start_token_id", config.integer("pad_token_id", 0, least=0), least=0)
     own = {
@@ -70,18 +73,15 @@ def _spec(config: Config) -> ModelSpec:
 
 def _relative(config: Config) -> RelativePositions:
     buckets = config.integer("relative_attention_num_buckets", 32)
-    return RelativePositions(buckets, config.integer("relative_attention_max_distance", 128))
+    by_layer = config.text("model_type") == "umt5"
+    return RelativePositions(buckets, config.integer("relative_attention_max_distance", 128), by_layer=by_layer)
 
 
 def _feed_forward(config: Config) -> tuple[Activation, bool]:
     """The activation, and whether there is a gate: "relu", "gated-gelu", …; T5's gate is the tanh form of gelu."""
-    name = config.text("feed_forward_proj", "gated-gelu" if _multilingual(config) else "relu")
+    name = config.text("feed_forward_proj", "relu" if config.text("model_type") == "t5" else "gated-gelu")
     gated = name.startswith("gated-")
     act = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
     if act not in ACTIVATIONS:
         raise config.error("feed_forward_proj", f"must be one of {', '.join(ACTIVATIONS)}, perhaps after gated-")
     return ACTIVATIONS[act], gated
-
-
-def _multilingual(config: Config) -> bool:
-    return config.text("model_type") == "mt5"

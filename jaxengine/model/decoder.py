@@ -65,7 +65,7 @@ class Decoder(nnx.Module):
         self.spec = spec
         self.ops = ops
         self.embedding = Embedding(spec, parameters.get, platform)
-        self.relative = nnx.Param(parameters["relative"]) if spec.attention.relative else None
+        self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
@@ -81,7 +81,8 @@ class Decoder(nnx.Module):
         for i, layer in enumerate(self.layers):
             place = i % len(caches)
             turn = turns[self.spec.kind(i).rope]
-            stream, keys, values = run_layer(layer, stream, *caches[place], turn, terms, batch)
+            own = terms[i % len(terms)]
+            stream, keys, values = run_layer(layer, stream, *caches[place], turn, own, batch)
             caches[place] = (keys, values)
         x, branch = stream.x.astype(dtype), stream.branch  # a residual stream may be wider than the weights
         if self.final_norm is None:
@@ -91,10 +92,18 @@ class Decoder(nnx.Module):
     def _angles(self, rope: Rope | None, batch: AttentionBatch) -> Angles | None:
         return None if rope is None else angles(rope, self.spec.head_dim, batch.position, batch.prompt_length)
 
-    def _terms(self) -> HeadTerms:
-        """What every layer adds to its scores."""
+    def _terms(self) -> list[HeadTerms]:
+        """What the layers add to their scores, in turn."""
         attention, heads = self.spec.attention, (self.spec.num_kv_heads, self.spec.group)
         slopes = jnp.asarray(np.asarray(attention.alibi, np.float32).reshape(heads)) if attention.alibi else None
-        if self.relative is None or attention.relative is None:
-            return HeadTerms(slopes)
-        return HeadTerms(slopes, relative=by_distance(attention.relative, self.relative[...]))
+        if attention.relative is None:
+            return [HeadTerms(slopes)]
+        return [HeadTerms(slopes, relative=by_distance(attention.relative, rows[...])) for rows in self.relative]
+
+
+def _relative(spec: ModelSpec) -> list[str]:
+    """The parameters that hold relative positions: one for all layers, or one for each."""
+    if spec.attention.relative is None:
+        return []
+    by_layer = spec.attention.relative.by_layer
+    return [f"layers.{i}.relative" for i in range(spec.num_layers)] if by_layer else ["relative"]

@@ -67,7 +67,7 @@ class Layer(nnx.Module):
         stream = self._behind(x, attended, self.attention_norm, self.attention_post_norm)
         if self.cross is not None and batch.source is not None:
             x, seen = self._before(stream, self.cross_norm)
-            stream = Stream(x, self.cross(seen, keys, values, batch.source))
+            stream = self._behind(x, self.cross(seen, keys, values, batch.source), self.cross_norm, None)
         x, seen = self._before(stream, self.mlp_norm)
         return self._behind(x, self._mlp(seen, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxengine.model.spec import Experts, LayerKind, ModelSpec, StateSpace, Traced
+from jaxengine.model.spec import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace, Traced
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     if spec.encoder:
         encoder = parameter_table(spec.encoder_spec)
         table |= {f"encoder.{name}": parameter for name, parameter in encoder.items() if name != "embedding"}
-    if relative := spec.attention.relative:
-        rows = (relative.buckets, spec.num_kv_heads, spec.group)
-        table["relative"] = Parameter(rows, (None, "kv_heads", None))
+    if spec.attention.relative and not spec.attention.relative.by_layer:
+        table["relative"] = _relative(spec, spec.attention.relative)
     if spec.traced:
         return table | _traced(spec.traced) | _head(spec)
     for i in range(spec.num_layers):
@@ -78,6 +77,10 @@ def _norm(name: str, spec: ModelSpec) -> dict[str, Parameter]:
     return {key: vector for key, wanted in present.items() if wanted}
 
 
+def _relative(spec: ModelSpec, relative: RelativePositions) -> Parameter:
+    return Parameter((relative.buckets, spec.num_kv_heads, spec.group), (None, "kv_heads", None))
+
+
 def _layer(spec: ModelSpec, kind: LayerKind) -> dict[str, Parameter]:
     if spec.state_space:
         return _norm("mixer_norm", spec) | _state_space(spec.hidden_size, spec.state_space)
@@ -98,11 +101,13 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
     hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
     heads = ("kv_heads", None, None)
     norm, qk_norm = spec.attention.qk_norm, Parameter((kv, group + 1, dim), heads)
+    relative = spec.attention.relative
     table = {
         "qkv": Parameter((kv, group + 2, dim, hidden), (*heads, "embed"), 1),
         "qkv_bias": Parameter((kv, group + 2, dim), heads) if spec.qkv_bias else None,
         "qk_norm": qk_norm if norm else None,
         "qk_norm_bias": qk_norm if norm and norm.bias else None,
+        "relative": _relative(spec, relative) if relative and relative.by_layer else None,
         "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
         "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
@@ -132,11 +137,15 @@ def _state_space(hidden: int, space: StateSpace) -> dict[str, Parameter]:
 def _cross_attention(spec: ModelSpec) -> dict[str, Parameter]:
     hidden, kv, group, dim = spec.hidden_size, spec.num_kv_heads, spec.group, spec.head_dim
     heads = ("kv_heads", None, None)
-    return {
+    table = {
         "cross_q": Parameter((kv, group, dim, hidden), (*heads, "embed"), 1),
+        "cross_q_bias": Parameter((kv, group, dim), heads) if spec.qkv_bias else None,
         "cross_kv": Parameter((2, kv, dim, hidden), (None, "kv_heads", None, "embed"), 1),
+        "cross_kv_bias": Parameter((2, kv, dim), (None, "kv_heads", None)) if spec.qkv_bias else None,
         "cross_out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
+        "cross_out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
+    return {name: parameter for name, parameter in table.items() if parameter}
 
 
 def _mlp(spec: ModelSpec) -> dict[str, Parameter]:

@@ -122,8 +122,8 @@ class ModelSpec:
             raise ValueError(f"encoder num_layers must be at least 1, got {encoder.num_layers}")
         if not 0 <= encoder.start_token < self.vocab_size:
             raise ValueError(f"start_token {encoder.start_token} is outside the vocabulary of {self.vocab_size}")
-        if self.block != "sequential" or len(self.kinds) > 1:
-            raise ValueError("behind an encoder, layers are sequential and of one kind")
+        if self.block not in ("sequential", "post_norm") or len(self.kinds) > 1:
+            raise ValueError("behind an encoder, layers are sequential or post_norm, and of one kind")
 
     def _check_rope(self, kind: LayerKind) -> None:
         if kind.rope is None:

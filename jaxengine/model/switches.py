@@ -100,11 +100,13 @@ class RelativePositions:
 
     Half of the buckets are one distance each, the others grow to `max_distance`, beyond which all is the last bucket.
     both_ways: keys may lie behind the query too, and have buckets of their own, half of them.
+    by_layer: each layer has numbers of its own.
     """
 
     buckets: int
     max_distance: int
     both_ways: bool = False
+    by_layer: bool = False
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
@@ -120,7 +122,7 @@ class Attention:
     alibi: one slope per query head; score(i, j) gets slope x j, after scaling. Empty = none.
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
     clip: queries, keys and values are clamped to [-clip, clip] as they are projected; 0 = none.
-    relative: what is added to scores by distance, the same in all layers.
+    relative: what is added to scores by distance.
     """
 
     qk_norm: QKNorm | None = None

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.tiny import EOS, PAD, VOCAB, redraw, tokenizer
+from tests.tiny import BOS, EOS, PAD, VOCAB, redraw, tokenizer
 
 T5: dict[str, Any] = {
     "model_type": "t5",
@@ -29,6 +29,18 @@ T5: dict[str, Any] = {
     "relative_attention_max_distance": 20,
 }
 GATED = {"feed_forward_proj": "gated-gelu"}
+BART: dict[str, Any] = {
+    "model_type": "bart",
+    "vocab_size": VOCAB,
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": EOS,
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "max_position_embeddings": 96,
+} | {f"{stack}_{size}": n for stack in ("encoder", "decoder") for size, n in (("attention_heads", 4), ("ffn_dim", 64))}
 SEQ2SEQ: dict[str, dict[str, Any]] = {
     "t5": T5,
     "t5_deep_decoder": {**T5, "num_decoder_layers": 3},
@@ -38,8 +50,14 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "flan_t5": {**T5, **GATED, "tie_word_embeddings": False},
     "t5_own_head": {**T5, "feed_forward_proj": "gated-silu"},
     "mt5": {**T5, **GATED, "model_type": "mt5"},
+    "umt5": {**T5, **GATED, "model_type": "umt5", "num_layers": 3, "num_decoder_layers": 2}
+    | {"tie_word_embeddings": False},
+    "umt5_tied": {**T5, **GATED, "model_type": "umt5"},
+    "bart": BART,
+    "bart_distilled": {**BART, "encoder_layers": 4, "decoder_layers": 1, "scale_embedding": True},
+    "mbart": {**BART, "model_type": "mbart", "decoder_layers": 3, "scale_embedding": True, "decoder_start_token_id": 7},
 }
-OWN_HEAD = ("flan_t5", "t5_own_head")  # in the checkpoint; transformers writes none, but reads one
+OWN_HEAD = ("flan_t5", "t5_own_head", "umt5")  # in the checkpoint; transformers writes none, but reads one
 
 
 def start_of(name: str) -> int:
@@ -52,7 +70,10 @@ def write_seq2seq(directory: Path, name: str, seed: int = 0) -> Path:
     target, fields = directory / name, SEQ2SEQ[name]
     config = transformers.AutoConfig.for_model(**fields)
     model = redraw(transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval(), seed)
-    _temper(model, divided=fields.get("tie_word_embeddings", True) and fields["model_type"] == "t5")
+    if "d_kv" in fields:
+        _temper(model, divided=fields.get("tie_word_embeddings", True) and fields["model_type"] != "mt5")
+    else:
+        _temper_bart(model, seed)
     model.save_pretrained(target)
     if name in OWN_HEAD:
         _add_head(target, fields, seed)
@@ -69,6 +90,16 @@ def _temper(model: Any, *, divided: bool) -> None:
     model.get_decoder().final_layer_norm.weight.mul_(8 if divided else 1)
 
 
+@torch.no_grad()
+def _temper_bart(model: Any, seed: int) -> None:
+    """Tokens must count beside positions, and queries beside what all keys share. The head's bias is no parameter."""
+    for name, parameter in model.named_parameters():
+        for part, factor in (("embed_positions", 0.3), ("out_proj.weight", 0.2), ("q_proj.weight", 3.0)):
+            parameter.mul_(factor if part in name else 1.0)
+    generator = torch.Generator().manual_seed(seed + 1)
+    model.final_logits_bias.copy_(0.2 * torch.randn(model.final_logits_bias.shape, generator=generator))
+
+
 def _add_head(target: Path, fields: dict[str, Any], seed: int) -> None:
     tensors = load_file(target / "model.safetensors")
     noise = torch.randn(VOCAB, fields["d_model"], generator=torch.Generator().manual_seed(seed + 1))
@@ -83,7 +114,9 @@ def seq2seq_logits(directory: Path, source: list[int], ids: list[int]) -> np.nda
     """Logits after every prefix of the decoder's `ids`, start token first: float32 [len(ids), vocab]."""
     decoder_ids = torch.tensor([ids])
     logits = _model(directory)(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
-    return logits[0].numpy()  # type: ignore[no-any-return]
+    # transformers 5 takes every umT5 for tied, and divides; 4 does so where the configuration says that it is.
+    factor = T5["d_model"] ** 0.5 if directory.name == "umt5" else 1.0
+    return factor * logits[0].numpy()  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(1)
