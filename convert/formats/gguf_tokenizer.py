@@ -1,8 +1,8 @@
 """The tokenizer in a GGUF file's metadata, written out as tokenizer.json and its companions.
 
-Two kinds exist: byte-level BPE ("gpt2"), whose way of splitting text into words is only
-named ("pre"), and sentencepiece BPE ("llama"), whose merges are only implied by scores. An unknown name is refused:
-a wrong split encodes most texts right and some wrong, which nobody would notice.
+Three kinds exist: byte-level BPE ("gpt2"), whose way of splitting text into words is only named ("pre"), sentencepiece
+BPE ("llama"), whose merges are only implied by scores, and sentencepiece unigram ("t5"). An unknown name is refused: a
+wrong split encodes most texts right and some wrong, which nobody would notice.
 """
 
 import json
@@ -15,7 +15,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from convert.errors import CheckpointError
 from convert.formats.gguf_splits import GPT2, SPLITS
 
-UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # token_type values
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # token_type values
+UNIGRAM_IDS = {"padding_token_id": 0, "eos_token_id": 1, "unknown_token_id": 2}  # where a file does not say
 SPACE = "\u2581"  # sentencepiece's visible space
 
 PADDING = re.compile(r"\[PAD\d+\]")  # what llama.cpp calls rows of the embedding that have no token
@@ -34,9 +35,10 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
         raise CheckpointError(f"{where}: tokenizer has {len(tokens)} tokens and {len(kinds)} token types")
     count = _without_padding(tokens, kinds)
     tokens, kinds = tokens[:count], kinds[:count]
-    build = {"gpt2": _byte_level, "llama": _sentencepiece}.get(fields.get("model", ""))
+    build = {"gpt2": _byte_level, "llama": _sentencepiece, "t5": _unigram}.get(fields.get("model", ""))
     if build is None:
-        raise CheckpointError(f"{where}: tokenizer.ggml.model must be gpt2 or llama, got {fields.get('model')!r}")
+        raise CheckpointError(f"{where}: tokenizer.ggml.model must be gpt2, llama or t5, got {fields.get('model')!r}")
+    fields = {**(UNIGRAM_IDS if fields["model"] == "t5" else {}), **fields}
     special = {name: _special(fields, name, tokens, where) for name in ("bos", "eos", "unknown", "padding")}
     marks = _marks(fields, special)
     try:
@@ -87,7 +89,7 @@ def _byte_level(fields: dict[str, Any], tokens: list[str], where: str) -> Tokeni
 def _sentencepiece(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
     vocabulary = {token: id for id, token in enumerate(tokens)}
     unknown = _special(fields, "unknown", tokens, where)
-    merges = _implied_merges(vocabulary, fields.get("scores"), where)
+    merges = _implied_merges(vocabulary, _scores(fields, len(vocabulary), where))
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(fields.get("add_space_prefix", True))
     scheme = "first" if prefix else "never"
@@ -99,13 +101,31 @@ def _sentencepiece(fields: dict[str, Any], tokens: list[str], where: str) -> Tok
     return tokenizer
 
 
-def _implied_merges(vocabulary: dict[str, int], scores: Any, where: str) -> list[tuple[str, str]]:
+def _unigram(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
+    """As sentencepiece has it for T5: one space in front, none behind, none twice."""
+    for key in ("add_space_prefix", "remove_extra_whitespaces"):
+        if fields.get(key) is not True:
+            raise CheckpointError(f"{where}: tokenizer.ggml.{key} must be true, got {fields.get(key)!r}")
+    scores = _scores(fields, len(tokens), where)
+    kinds = fields.get("token_type") or [NORMAL] * len(tokens)
+    ranked = [
+        (token, score if kind == NORMAL else 0.0) for token, score, kind in zip(tokens, scores, kinds, strict=False)
+    ]
+    tokenizer = Tokenizer(models.Unigram(ranked, unk_id=fields["unknown_token_id"], byte_fallback=False))
+    characters = fields.get("precompiled_charsmap")
+    if characters:
+        tokenizer.normalizer = normalizers.Precompiled(bytes(byte % 256 for byte in characters))
+    marked = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    return tokenizer
+
+
+def _implied_merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
     """sentencepiece merges whichever neighbours give the best-scored token; ranked merges say the same in advance.
 
     Equal scores are ordered as transformers does: the longer left part first, then the longer right part.
     """
-    if not isinstance(scores, list) or len(scores[: len(vocabulary)]) != len(vocabulary):
-        raise CheckpointError(f"{where}: a sentencepiece tokenizer needs one score for each of its distinct tokens")
     ranked = []
     for (token, _), score in zip(vocabulary.items(), scores, strict=False):
         pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
@@ -114,6 +134,13 @@ def _implied_merges(vocabulary: dict[str, int], scores: Any, where: str) -> list
         ranked += [(score, len(left), len(right), left, right) for left, right in known]
     ranked.sort(key=lambda merge: merge[:3], reverse=True)
     return [(left, right) for *_, left, right in ranked]
+
+
+def _scores(fields: dict[str, Any], count: int, where: str) -> list[float]:
+    scores = fields.get("scores")
+    if not isinstance(scores, list) or len(scores[:count]) != count:
+        raise CheckpointError(f"{where}: a sentencepiece tokenizer needs one score for each of its distinct tokens")
+    return scores
 
 
 def _strings(fields: dict[str, Any], key: str, where: str) -> list[str]:
@@ -141,9 +168,10 @@ def _special(fields: dict[str, Any], name: str, tokens: list[str], where: str) -
 
 def _marks(fields: dict[str, Any], special: dict[str, str | None]) -> dict[str, bool]:
     """Whether to put bos in front and eos behind. Files that do not say mean what llama.cpp does."""
-    bos_by_default = fields["model"] == "llama" or SPLITS.get(fields.get("pre", ""), GPT2).adds_bos
+    model = fields["model"]
+    bos_by_default = model == "llama" or (model == "gpt2" and SPLITS.get(fields.get("pre", ""), GPT2).adds_bos)
     bos = bool(fields.get("add_bos_token", bos_by_default)) and special["bos"] is not None
-    eos = bool(fields.get("add_eos_token", False)) and special["eos"] is not None
+    eos = bool(fields.get("add_eos_token", model == "t5")) and special["eos"] is not None
     return {"add_bos_token": bos, "add_eos_token": eos}
 
 

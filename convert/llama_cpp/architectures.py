@@ -15,6 +15,8 @@ ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
 BAICHUAN_13B = {"model_max_length": "context_length", "max_position_embeddings": ""}  # not to have that tells it
 QK_NORM = "blk.0.attn_q_norm.weight"
 FALCON_40B_NORM = "blk.0.attn_norm_2.weight"  # of attention, which elsewhere shares the MLP's
+T5_GATE = "enc.blk.0.ffn_gate.weight"
+T5_SECOND_BUCKETS = "enc.blk.1.attn_rel_b.weight"  # of umT5 alone
 OWN_ATTENTION_SCALE = {46: 144, 62: 168}  # query_pre_attn_scalar by layers: Gemma 2 and 3 of 27B; else the head's size
 
 
@@ -111,6 +113,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         interleaved=True,
     ),
     "llama": LLAMA,
+    "mamba": Architecture(
+        "mamba",
+        {
+            "state_size": "ssm.state_size",
+            "conv_kernel": "ssm.conv_kernel",
+            "time_step_rank": "ssm.time_step_rank",
+            "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        },
+        fixed={"expand": 2},
+    ),
     "mpt": Architecture(
         "mpt",
         {
@@ -129,6 +141,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "stablelm": Architecture("stablelm", present={"qk_layernorm": QK_NORM}),
     "starcoder": Architecture("gpt_bigcode"),
     "starcoder2": Architecture("starcoder2", fixed={"sliding_window": 4096}),
+    "t5": Architecture(
+        "t5",
+        {
+            "d_model": "embedding_length",
+            "d_kv": "attention.key_length",
+            "d_ff": "feed_forward_length",
+            "num_heads": "attention.head_count",
+            "num_layers": "block_count",
+            "num_decoder_layers": "decoder_block_count",
+            "relative_attention_num_buckets": "attention.relative_buckets_count",
+            "decoder_start_token_id": "decoder_start_token_id",
+        },
+    ),
 }
 
 
@@ -143,6 +168,10 @@ def architecture(name: str, file: GgufFile, metadata: Config) -> Architecture:
         return replace(known, keys=BAICHUAN_13B)
     if name == "falcon":
         return _falcon(known, file, metadata)
+    if name == "mamba" and metadata.get("ssm.dt_b_c_rms"):
+        return replace(known, model_type="falcon_mamba")
+    if name == "t5":
+        return _t5(known, file)
     if name in ("gemma2", "gemma3"):
         scalar = OWN_ATTENTION_SCALE.get(metadata.integer("block_count"), metadata.integer("attention.key_length"))
         return replace(known, fixed={"query_pre_attn_scalar": scalar})
@@ -155,3 +184,11 @@ def _falcon(known: Architecture, file: GgufFile, metadata: Config) -> Architectu
     new = two or metadata.integer("attention.head_count_kv", 1) > 1
     fixed = {"new_decoder_architecture": new, "num_ln_in_parallel_attn": 2 if two else 1, "multi_query": not new}
     return replace(known, fixed=fixed, tensors=FALCON_NORMS if two else {})
+
+
+def _t5(known: Architecture, file: GgufFile) -> Architecture:
+    """What has a gate has a head of its own. T5 1.0 has neither, though a file may hold a copy of the embedding."""
+    model_type = "umt5" if T5_SECOND_BUCKETS in file.tensors else "t5"
+    if T5_GATE in file.tensors:
+        return replace(known, model_type=model_type, fixed={"feed_forward_proj": "gated-gelu"})
+    return replace(known, model_type=model_type, fixed={"feed_forward_proj": "relu", "tie_word_embeddings": True})

@@ -30,9 +30,8 @@ def config_of(file: GgufFile) -> tuple[Config, Architecture]:
     own = {k.removeprefix(f"{name}."): v for k, v in file.metadata.items() if k.startswith(f"{name}.")}
     metadata = Config(own, f"{file.path.name}: {name}")
     found = architecture(name, file, metadata)
-    values = {**_sizes(file, metadata), **found.fixed, **_renamed(found, metadata)}
+    values = {**_sizes(file, metadata), **found.fixed, **_renamed(found, metadata), "model_type": found.model_type}
     values |= {key: tensor in file.tensors for key, tensor in found.present.items()}
-    values |= {"model_type": found.model_type, "tie_word_embeddings": "output.weight" not in file.tensors}
     values["rope_parameters"] = _ropes(name, file, metadata, values["head_dim"])
     return Config(values, str(file.path)), found
 
@@ -40,11 +39,12 @@ def config_of(file: GgufFile) -> tuple[Config, Architecture]:
 def _sizes(file: GgufFile, metadata: Config) -> dict[str, Any]:
     """What the family would otherwise find in config.json only, or read wrongly for want of a key."""
     embedding = file.tensors.get("token_embd.weight")
-    heads, hidden = metadata.integer("attention.head_count"), metadata.integer("embedding_length")
+    heads, hidden = metadata.integer("attention.head_count", least=0), metadata.integer("embedding_length")
     return {
         "vocab_size": embedding.shape[0] if embedding else metadata.integer("vocab_size"),
         "num_hidden_layers": metadata.integer("block_count"),
-        "head_dim": metadata.integer("attention.key_length", max(1, hidden // heads)),
+        "head_dim": metadata.integer("attention.key_length", max(1, hidden // max(1, heads))),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
     }
 
 

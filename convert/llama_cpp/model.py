@@ -2,7 +2,7 @@
 
 llama.cpp's converter renames the tensors and lays some of them out anew: fused projections become q ‖ k ‖ v, experts
 one tensor, matrices `[out, in]`; for some models the rows of q and k are put in rotary pairs, or 1 is added to norms.
-All of that is a `Layout` of the same family, so nothing here knows a model.
+All of that is a `Layout` of the same family, so nothing here knows a model, but for two arrays of a state space.
 """
 
 import math
@@ -20,7 +20,9 @@ from convert.formats.tensors import Index
 from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
 
+CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # T5's first code wrote and never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
+CONVOLUTION, STATE_MATRIX = ".ssm_conv1d.weight", ".ssm_a"
 
 
 def open_gguf(file: GgufFile) -> ComposedSource:
@@ -40,7 +42,7 @@ def _as_stored(family: Family, found: Architecture, name: str) -> Family:
     names = gguf.get_tensor_name_map(kind, 1)
     tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
     layout = replace(family.layout, qkv="concat", transposed=False, interleaved=found.interleaved, stacked_experts=True)
-    ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT))
+    ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
     return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=ignore)
 
 
@@ -48,11 +50,17 @@ def _named(names: gguf.TensorNameMap, theirs: str) -> str:
     """The name in a GGUF file of a tensor `theirs` of layer `{i}`; experts and heads are stacked there."""
     stem = theirs.replace("{i}", "0").replace(".{e}", "").replace(".norms.{h}", "").removesuffix(".weight")
     found = names.get_name(stem) or names.get_name(stem.removeprefix("transformer."))
-    return theirs if found is None else f"{found}.weight".replace("blk.0.", "blk.{i}.")
+    if found is None:
+        return theirs
+    found += ".weight" if theirs.endswith(".weight") else ""
+    return found.replace("blk.0.", "blk.{i}.") if "{i}" in theirs else found
 
 
 class GgufTensors:
-    """`Tensors` of a file under its own names, as f32. `plus_one`: norms are stored with 1 added."""
+    """`Tensors` of a file under its own names, as f32. `plus_one`: norms are stored with 1 added.
+
+    Of a state space it holds the matrix A and not -log A, and its convolution without the axis of one input channel.
+    """
 
     def __init__(self, file: GgufFile, plus_one: bool) -> None:
         self._file = file
@@ -66,6 +74,8 @@ class GgufTensors:
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self._file.tensors[name].shape
+        if name.endswith(CONVOLUTION):
+            return (shape[0], 1, *shape[1:])
         return (1, *shape) if len(shape) == 1 and name.endswith(ROW_VECTORS) else shape
 
     def dtype(self, name: str) -> str:
@@ -84,4 +94,6 @@ class GgufTensors:
         values = self._file.rows(name, rows.ravel())
         if self._plus_one and name.endswith("norm.weight"):
             values = values - 1
+        if name.endswith(STATE_MATRIX):
+            values = np.log(-values)
         return values.reshape(*rows.shape, *view[outer:])[(*(slice(None) for _ in rows.shape), *index[outer:])]

@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "cohere2": "cohere2",
     "dbrx": "dbrx",
     "falcon": "falcon",
+    "falcon_mamba": "mamba",
     "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
@@ -34,9 +35,11 @@ ARCHITECTURES = {
     "gpt_neox": "gptneox",
     "granite": "granite",
     "llama": "llama",
+    "mamba": "mamba",
     "mistral": "llama",
     "mixtral": "llama",
     "mpt": "mpt",
+    "mt5": "t5",
     "olmo2": "olmo2",
     "phi": "phi2",
     "phi3": "phi3",
@@ -47,6 +50,8 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
+    "t5": "t5",
+    "umt5": "t5",
 }
 PAIRED = ("llama", "mistral", "mixtral", "granite", "baichuan")  # whose rows of q and k are put in rotary pairs
 Named = Iterator[tuple[str, np.ndarray]]
@@ -72,7 +77,8 @@ def write_tiny_gguf(
         stem = re.sub(r"^transformer\.(?=h\.|word_|ln_f)", "", stem) if architecture == "bloom" else stem
         known = names.get_name(stem)
         assert known is not None, f"{architecture} has no name for {name}"
-        _add(writer, known + (suffix or ".weight"), values, kind if values.ndim > 1 and "norm" not in stem else F32)
+        exact = values.ndim == 1 or "norm" in stem or name.endswith(("conv1d.weight", ".A_log"))
+        _add(writer, known + suffix, values, F32 if exact else kind)
     for name, values in (extra or {}).items():
         _add(writer, name, values, F32)
     writer.write_header_to_file()
@@ -96,6 +102,10 @@ def _names(architecture: str) -> gguf.TensorNameMap:
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, Any]:
+    if "d_kv" in config:
+        return _t5(config)
+    if "state_size" in config:
+        return _mamba(config)
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     attention, ffn = config.get("attn_config") or {}, config.get("ffn_config") or {}
     if config["model_type"] in ("mpt", "dbrx"):
@@ -131,6 +141,39 @@ def _metadata(config: dict[str, Any]) -> dict[str, Any]:
         "residual_scale": config.get("residual_multiplier"),
         "attention.scale": config.get("attention_multiplier"),
         **_rope(config, dim),
+    }
+
+
+def _t5(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "context_length": 512,
+        "embedding_length": config["d_model"],
+        "feed_forward_length": config["d_ff"],
+        "block_count": config["num_layers"],
+        "decoder_block_count": config["num_decoder_layers"],
+        "attention.head_count": config["num_heads"],
+        "attention.key_length": config["d_kv"],
+        "attention.value_length": config["d_kv"],
+        "attention.layer_norm_epsilon": config["layer_norm_epsilon"],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "attention.relative_buckets_count": config["relative_attention_num_buckets"],
+        "decoder_start_token_id": config["decoder_start_token_id"],
+    }
+
+
+def _mamba(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "context_length": 2**20,
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "block_count": config["num_hidden_layers"],
+        "ssm.conv_kernel": config["conv_kernel"],
+        "ssm.inner_size": 2 * config["hidden_size"],
+        "ssm.state_size": config["state_size"],
+        "ssm.time_step_rank": config["time_step_rank"],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "ssm.dt_b_c_rms": config["model_type"] == "falcon_mamba",
     }
 
 
@@ -173,7 +216,7 @@ def longrope_factors(checkpoint: Path) -> dict[str, np.ndarray]:
 
 def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
     """Names that the library knows, and what is stored under them."""
-    family, heads = config["model_type"], config["num_attention_heads"]
+    family, heads = config["model_type"], config.get("num_attention_heads", 0)
     groups: dict[str, list[np.ndarray]] = {}
     for name, values in sorted(tensors.items(), key=_number):
         if re.search(r"\.(experts|norms)\.\d+", name):
@@ -209,6 +252,10 @@ def _changed(family: str, name: str, values: np.ndarray, config: dict[str, Any],
         each = values.reshape(groups, heads // groups + 2, -1, *values.shape[1:])
         split = (each[:, :-2], each[:, -2], each[:, -1])
         return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in split])
+    if name.endswith(".A_log"):
+        return -np.exp(values)
+    if name.endswith(".conv1d.weight"):
+        return values.squeeze(1)
     if ".experts.mlp." in name:  # DBRX, whose way down is stored as the way up
         each = values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[1])
         return np.ascontiguousarray(each.swapaxes(1, 2)) if name.endswith("w2") else each

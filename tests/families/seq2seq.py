@@ -65,9 +65,9 @@ def start_of(name: str) -> int:
     return int(SEQ2SEQ[name]["decoder_start_token_id"])
 
 
-def write_seq2seq(directory: Path, name: str, seed: int = 0) -> Path:
-    """Write the checkpoint `name` of `SEQ2SEQ` to `directory/name`, tokenizer included."""
-    target, fields = directory / name, SEQ2SEQ[name]
+def write_seq2seq(directory: Path, name: str, seed: int = 0, **changed: Any) -> Path:
+    """Write the checkpoint `name` of `SEQ2SEQ`, configuration fields `changed`, to `directory/name`, with tokenizer."""
+    target, fields = directory / name, {**SEQ2SEQ[name], **changed}
     config = transformers.AutoConfig.for_model(**fields)
     model = redraw(transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval(), seed)
     if "d_kv" in fields:

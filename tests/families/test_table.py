@@ -14,7 +14,7 @@ from tests.tiny import TINY
 README = Path(__file__).parents[2] / "convert" / "README.md"
 ROW = re.compile(r"\| `([\w`, ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
 OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # for the same checkpoints
-OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama"}  # in whose files these two lie
+OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "mt5": "t5", "umt5": "t5"}
 
 
 def table() -> dict[str, tuple[str, str, str]]:

@@ -195,11 +195,36 @@ def test_sentencepiece_adds_no_space_when_told_so(tmp_path: Path) -> None:
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("th").tokens == ["<s>", "th"]
 
 
+def test_unigram_equals_transformers(tmp_path: Path) -> None:
+    """An added token, padding of the embedding, and scores by which the longest token does not always win."""
+    letters = [(letter, -6.0 - n) for n, letter in enumerate([SPACE, *"abcdefghijklmnopqrstuvwxyz"])]
+    words = [(SPACE + "the", -3.0), (SPACE + "th", -2.0), ("he", -2.5), ("then", -8.0), ("hen", -4.0), ("er", -2.2)]
+    vocabulary = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *words, *letters, ("<extra_id_0>", 0.0)]
+    reference = transformers.T5Tokenizer(vocab=vocabulary, extra_ids=1)
+    padding = [(f"[PAD{n}]", -10000.0) for n in range(len(vocabulary), 40)]
+    stored = [*vocabulary[:-1], ("<extra_id_0>", -1000.0), *padding]
+    metadata = {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": [token for token, _ in stored],
+        "tokenizer.ggml.scores": [score for _, score in stored],
+        "tokenizer.ggml.token_type": [3, 3, 2] + [1] * (len(vocabulary) - 4) + [4] + [5] * len(padding),
+        "tokenizer.ggml.add_space_prefix": True,
+        "tokenizer.ggml.remove_extra_whitespaces": True,
+    }
+    write_tokenizer(metadata, tmp_path, "x.gguf")
+    rebuilt = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert rebuilt.get_vocab_size() == len(vocabulary)
+    for text in ["the then", "  theher \n\n  ether ", "日本 the🙂", "x</s>the <extra_id_0>.", "", " "]:
+        ids = reference(text)["input_ids"]
+        assert rebuilt.encode(text).ids == ids, text
+        assert rebuilt.decode(ids, skip_special_tokens=False) == reference.decode(ids), text
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "t5"}, "model must be gpt2 or llama, got 't5'"),
-        ({"model": ...}, "model must be gpt2 or llama, got None"),
+        ({"model": "bert"}, "model must be gpt2, llama or t5, got 'bert'"),
+        ({"model": ...}, "model must be gpt2, llama or t5, got None"),
         ({"pre": "chatglm-bpe"}, "pre must be one of default, gpt-2, .*, got 'chatglm-bpe'"),
         ({"tokens": ...}, "tokens must be a list of strings"),
         ({"tokens": [1, 2]}, "tokens must be a list of strings"),
@@ -210,6 +235,7 @@ def test_sentencepiece_adds_no_space_when_told_so(tmp_path: Path) -> None:
         ({"token_type": [1]}, "320 tokens and 1 token types"),
         ({"eos_token_id": 320}, "eos_token_id must be below 320, got 320"),
         ({"model": "llama", "scores": [0.0]}, "one score for each"),
+        ({"model": "t5", "add_space_prefix": True}, "remove_extra_whitespaces must be true, got None"),
     ],
 )
 def test_metadata_that_cannot_be_rebuilt_exactly_is_refused(

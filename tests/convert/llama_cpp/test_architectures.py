@@ -22,25 +22,35 @@ from jaxengine.model.rope import attention_factor
 from jaxengine.model.spec import ModelSpec
 from tests.convert import tiny_gguf
 from tests.convert.tiny_gguf import longrope_factors, write_tiny_gguf
+from tests.families.seq2seq import SEQ2SEQ, write_seq2seq
 from tests.families.zoo import BAICHUAN, ZOO, write_zoo
 from tests.tiny import write_model
 
-# What a file cannot tell: Gemma's scale (only the models of 27B have their own), activations, layers without experts.
+# What a file cannot tell: Gemma's scale (only the models of 27B have their own), activations, layers without experts,
+# Falcon-Mamba's second epsilon, the distance of T5's last bucket.
 CHANGED: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 24},
     "gemma3_text": {"query_pre_attn_scalar": 24},
     "gpt_neox_sequential": {"hidden_act": "gelu"},
     "qwen3_moe": {"mlp_only_layers": []},
+    "falcon_mamba": {"mixer_rms_eps": 1e-6},
+    "flan_t5": {"relative_attention_max_distance": 128},
+    "umt5": {"relative_attention_max_distance": 128},
 }
 NOT_IN_GGUF = {"gpt_bigcode_mha", "falcon_rw", "qwen2_window", "phi_qk_norm", "gpt2_by_layer", "gpt2_unscaled"}
+NOT_IN_GGUF |= {"mamba_biased", "t5", "t5_deep_decoder", "t5_deep_encoder", "t5_own_head", "umt5_tied", "mt5"}
 NAMES = [
-    name for name, fields in ZOO.items() if fields["model_type"] in tiny_gguf.ARCHITECTURES and name not in NOT_IN_GGUF
+    name
+    for name, fields in (ZOO | SEQ2SEQ).items()
+    if fields["model_type"] in tiny_gguf.ARCHITECTURES and name not in NOT_IN_GGUF
 ]
 
 
 def pair(name: str, directory: Path, **options: Any) -> tuple[ComposedSource, ComposedSource]:
     """The GGUF's parameters and the original's."""
-    if name in CHANGED:
+    if name in SEQ2SEQ:
+        checkpoint = write_seq2seq(directory, name, **CHANGED.get(name, {}))
+    elif name in CHANGED:
         checkpoint = write_model(directory / name, ZOO[name] | CHANGED[name])
     else:
         checkpoint = write_zoo(directory, name)
