@@ -6,51 +6,53 @@ of is asked of the module itself, without weights; whether it can be traced, the
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from convert.adapted import Adapted
 from convert.composition import FLOATING
 from convert.config import Config
 from convert.errors import CheckpointError
-from convert.formats.tensors import Index, Tensors
+from convert.formats.tensors import Index, Tensors, same_storage
+from convert.trial import observe
 from jaxengine.model.parameters import parameter_table
-from jaxengine.model.spec import Head, LayerKind, ModelSpec, Traced, TracedArray
+from jaxengine.model.spec import LayerKind, ModelSpec, Traced, TracedArray
 
-BUFFERS = re.compile(r"(inv_freq|position_ids|attn\.bias|masked_bias)$")  # that older libraries saved along
+BUFFERS = r"(inv_freq|position_ids|attn\.bias|masked_bias)$"  # that older libraries saved along
 MAX_SAID = 300  # characters of somebody else's error
+
+Names = tuple[str, ...]
 
 
 class TracedSource:
-    """A `ParameterSource` whose parameters are the checkpoint's tensors."""
+    """A `ParameterSource` whose parameters are the checkpoint's tensors: `names[parameter]` are what one may be called.
 
-    def __init__(self, spec: ModelSpec, tensors: Tensors) -> None:
-        assert spec.traced is not None
+    Raises:
+        CheckpointError: a tensor is missing, misshapen or unexpected, or two that should be one are not.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, tensors: Tensors, names: Mapping[str, Names], ignored: Iterable[str] = ()
+    ) -> None:
         self.spec = spec
         self._tensors = tensors
-        self._names = {f"module.{array.name}": array.name for array in spec.traced.arrays}
-        self._names |= {"embedding": spec.traced.embedding, "head": spec.traced.head}
-        self._names["head_bias"] = spec.traced.head.removesuffix("weight") + "bias"
-        for name, parameter in parameter_table(spec).items():
-            _check(tensors, self._names[name], parameter.shape)
-        self._refuse_others()
-
-    def _refuse_others(self) -> None:
-        """A tensor without a place would be weights that are silently left out. A tied head may be stored twice."""
-        known, head = set(self._names.values()), self._tensors.shape(self._names["embedding"])
-        for name in self._tensors:
-            twice = self.spec.head.tied and self._tensors.shape(name) == head
-            if name not in known and not twice and not BUFFERS.search(name):
-                raise CheckpointError(f"{self._tensors.where(name)}: transformers has no place for tensor {name!r}")
+        table = parameter_table(spec)
+        self._stored = {name: _chosen(tensors, names[name], parameter.shape) for name, parameter in table.items()}
+        known, ignored = {name for each in names.values() for name in each}, (*ignored, BUFFERS)
+        for name in tensors:  # one without a place would be weights that are silently left out
+            if name not in known and not any(re.search(pattern, name) for pattern in ignored):
+                raise CheckpointError(f"{tensors.where(name)}: transformers has no place for tensor {name!r}")
 
     @property
     def dtype(self) -> str:
-        return self._tensors.dtype(self._names["embedding"])
+        return self._tensors.dtype(self._stored["embedding"])
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        stored = self._names[name]
+        stored = self._stored[name]
         return self._tensors.read(stored, self._tensors.shape(stored), index)
 
 
@@ -61,24 +63,65 @@ def traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSourc
         CheckpointError: transformers does not know it either, the extra is missing, or tensors do not fit.
     """
     module = _module(config, ours)
+    try:
+        adapted = Adapted(tensors, module)
+    except ImportError as error:
+        raise config.error("model_type", f"is not supported without a newer transformers ({error})") from error
+    shapes, aliases = _arrays(module)
+    names = _ends(config, module, adapted, aliases)
+    ends = {name for each in names.values() for name in each}
+    arrays = tuple(TracedArray(each[0], shapes[each[0]]) for each in aliases.values() if not ends & set(each))
+    try:
+        sizes, head = observe(module)
+        spec = ModelSpec(
+            **_sizes(module.config.get_text_config()),
+            **sizes,
+            kinds=(LayerKind(rope=None),),
+            head=replace(head, tied="head" not in names, bias="head_bias" in names),
+            traced=Traced(json.dumps(config.values), names["embedding"][0], arrays),
+        )
+    except Exception as error:  # whatever transformers does without weights
+        raise _cannot(config, f"transformers' {type(module).__name__} cannot be served", error) from error
+    names |= {f"module.{each[0]}": each for each in aliases.values()}
+    return TracedSource(spec, adapted, names, module._keys_to_ignore_on_load_unexpected or ())
+
+
+def _arrays(module: Any) -> tuple[dict[str, tuple[int, ...]], dict[int, Names]]:
+    """Shapes of the floating parameters and saved buffers, and the names of each, which may have several."""
+    arrays = {name: each for name, each in module.state_dict(keep_vars=True).items() if each.is_floating_point()}
+    aliases: dict[int, Names] = {}
+    for name, array in arrays.items():
+        aliases[id(array)] = (*aliases.get(id(array), ()), name)
+    return {name: tuple(array.shape) for name, array in arrays.items()}, aliases
+
+
+def _ends(config: Config, module: Any, tensors: Tensors, aliases: Mapping[int, Names]) -> dict[str, Names]:
+    """What the embedding, the head that is not tied to it, and the head's bias are called."""
     embedding, head = module.get_input_embeddings(), module.get_output_embeddings()
     if embedding is None or head is None:
         raise config.error("model_type", f"has no {'output ' if embedding else ''}embedding in transformers")
-    tied, bias = head.weight is embedding.weight, getattr(head, "bias", None)
-    name_of = {id(parameter): name for name, parameter in module.named_parameters()}
-    ends = [name_of[id(array)] for array in (embedding.weight, head.weight, bias) if array is not None]
-    arrays = tuple(TracedArray(name, shape) for name, shape in _saved(module).items() if name not in ends)
-    description = Traced(json.dumps(config.values), ends[0], ends[1], arrays)
-    try:
-        spec = ModelSpec(
-            **_sizes(module.config.get_text_config()),
-            kinds=(LayerKind(rope=None),),
-            head=Head(tied=tied, bias=bias is not None),
-            traced=description,
-        )
-    except (AttributeError, ValueError) as error:
-        raise CheckpointError(f"{config.where}: {error}") from error
-    return TracedSource(spec, tensors)
+    names = {"embedding": aliases[id(embedding.weight)]}
+    if head.weight is not embedding.weight:
+        names["head"] = aliases[id(head.weight)]
+    elif _differ(tensors, names["embedding"]):  # the configuration ties them, the checkpoint does not; it is right
+        own = next(f"{name}.weight" for name, each in module.named_modules() if each is embedding)
+        names = {"embedding": (own,), "head": tuple(name for name in names["embedding"] if name != own)}
+    bias = getattr(head, "bias", None)
+    return names if bias is None else names | {"head_bias": aliases[id(bias)]}
+
+
+def _differ(tensors: Tensors, names: Names) -> bool:
+    """Whether these tensors, as far as they are there, are not all the same."""
+    first, *others = [name for name in names if name in tensors] or [""]
+    shape = tensors.shape(first) if others else ()
+    if any(tensors.shape(name) != shape for name in others):
+        return True
+    whole = tuple(slice(None) for _ in shape)
+    return not all(
+        same_storage(tensors, first, name)
+        or np.array_equal(tensors.read(first, shape, whole), tensors.read(name, shape, whole))
+        for name in others
+    )
 
 
 def _module(config: Config, ours: Iterable[str]) -> Any:
@@ -95,44 +138,43 @@ def _module(config: Config, ours: Iterable[str]) -> Any:
         raise refused
     try:
         described = AutoConfig.for_model(**config.values)
+        described._experts_implementation = "batched_mm"  # the only one that does not look at what a router says
         encoder = getattr(described, "is_encoder_decoder", False)  # building its decoder alone changes that
         with torch.device("meta"):
             module = AutoModelForCausalLM.from_config(described)
     except Exception as error:  # whatever transformers makes of a configuration
-        said = (str(error).splitlines() or [type(error).__name__])[0][:MAX_SAID]
-        raise CheckpointError(f"{config.where}: transformers cannot build its model: {said}") from error
+        raise _cannot(config, "transformers cannot build its model", error) from error
     if encoder:
         raise refused
     return module
 
 
-def _saved(module: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters, each once, and of the floating buffers that are saved with them."""
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    buffers = {name: each for name, each in module.state_dict().items() if name not in parameters}
-    kept = {**dict(module.named_parameters()), **{n: each for n, each in buffers.items() if each.is_floating_point()}}
-    return {name: tuple(array.shape) for name, array in kept.items()}
-
-
 def _sizes(config: Any) -> dict[str, Any]:
-    heads = config.num_attention_heads
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "num_layers": config.num_hidden_layers,
-        "num_heads": heads,
-        "num_kv_heads": getattr(config, "num_key_value_heads", None) or heads,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
-        "ffn_size": getattr(config, "intermediate_size", None) or 1,
+        "ffn_size": 1,  # the module knows
         "max_positions": config.max_position_embeddings,
     }
 
 
-def _check(tensors: Tensors, name: str, shape: tuple[int, ...]) -> None:
-    if name not in tensors:
-        raise CheckpointError(f"{tensors.where(next(iter(tensors)))}: tensor {name!r} is missing")
+def _cannot(config: Config, what: str, error: Exception) -> CheckpointError:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return CheckpointError(f"{config.where}: {what}: {said[:MAX_SAID]}")
+
+
+def _chosen(tensors: Tensors, names: Names, shape: tuple[int, ...]) -> str:
+    """Which of `names` the checkpoint uses."""
+    found = [name for name in names if name in tensors]
+    if not found:
+        raise CheckpointError(f"{tensors.where(next(iter(tensors)))}: tensor {names[0]!r} is missing")
+    where, name = tensors.where(found[0]), found[0]
     if tensors.shape(name) != shape:
-        found, wanted = list(tensors.shape(name)), list(shape)
-        raise CheckpointError(f"{tensors.where(name)}: {name!r} has shape {found}, transformers expects {wanted}")
+        has, wanted = list(tensors.shape(name)), list(shape)
+        raise CheckpointError(f"{where}: {name!r} has shape {has}, transformers expects {wanted}")
     if tensors.dtype(name) not in FLOATING:
-        raise CheckpointError(f"{tensors.where(name)}: {name!r} has type {tensors.dtype(name)}, not a floating one")
+        raise CheckpointError(f"{where}: {name!r} has type {tensors.dtype(name)}, not a floating one")
+    if _differ(tensors, names):
+        raise CheckpointError(f"{where}: {' and '.join(map(repr, found))} are one in transformers, and differ")
+    return name

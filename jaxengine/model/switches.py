@@ -198,13 +198,12 @@ class Traced:
     """A model of transformers, as its own module computes it: `jaxengine/model/traced.py`.
 
     config: transformers' configuration, as JSON.
-    embedding, head: which of the module's parameters they are; the head's is "" where it is tied.
-    arrays: the module's others.
+    embedding: which of the module's parameters it is.
+    arrays: the module's others, but for those of its head.
     """
 
     config: str
     embedding: str
-    head: str
     arrays: tuple[TracedArray, ...]
 
 

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.spec import ModelSpec
-from jaxengine.ops import AttentionBatch, AttentionSpec, Ops
+from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, Ops
 
 NAME = "paged"  # of our attention, in transformers' interface
 TRIAL_TOKENS, TRIAL_PAGE = 4, 16
@@ -78,21 +78,41 @@ class Call:
     layers: Layers
     seen: set[int] = field(default_factory=set)
 
-    def __call__(self, layer: int, q: Array, k: Array, v: Array, kind: AttentionSpec) -> Array:
-        """q [1, K·G, T, D], k and v [1, K, T, D] of layer number `layer` → [1, T, K·G, D]."""
-        spec, tokens = self.spec, q.shape[2]
-        heads = (1, spec.num_kv_heads, tokens, spec.head_dim)
-        if (q.shape, k.shape, v.shape) != ((1, spec.num_heads, *heads[2:]), heads, heads):
-            raise ValueError(f"layer {layer} attends with {q.shape}, {k.shape}, {v.shape}, unlike its configuration")
-        if layer in self.seen:
-            raise ValueError(f"layer {layer} attends twice")
+    def __call__(self, layer: int, q: Array, k: Array, v: Array, kind: AttentionSpec, sinks: Array | None) -> Array:
+        """q [1, H, T, D], k [1, J, T, D] and v [1, J, T, E] of layer number `layer` → [1, T, H, E].
+
+        Pages have room for the most key/value heads and the widest: others are repeated, and filled up with zeros.
+        """
+        spec, tokens, width = self.spec, q.shape[2], v.shape[-1]
+        if q.shape[1] != spec.num_heads or spec.num_kv_heads % k.shape[1] or max(q.shape[-1], width) > spec.head_dim:
+            raise ValueError(f"layer {layer} attends with {q.shape}, {k.shape}, {v.shape}, unlike others")
+        if layer in self.seen or layer >= spec.num_layers:
+            raise ValueError(f"layer {layer} of {spec.num_layers} attends twice, or there is no such layer")
         self.seen.add(layer)
-        q, k, v = (array[0].swapaxes(0, 1) for array in (q, k, v))  # [T, heads, D]
+        kind = replace(kind, scale=kind.scale_for(q.shape[-1]))
+        q, k, v = (_filled(array[0].swapaxes(0, 1), spec.head_dim) for array in (q, k, v))  # [T, heads, D]
+        k, v = (jnp.repeat(array, spec.num_kv_heads // array.shape[1], axis=1) for array in (k, v))
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
-        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, spec=kind)
+        terms = HeadTerms(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
+        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, terms, kind)
         self.layers[layer] = keys, values
-        return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)
+        return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
+
+
+def _filled(array: Array, width: int) -> Array:
+    """With zeros, to `width` elements of the last axis."""
+    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])])
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What a module is given for a mask: nothing but the window that it has asked for, if any."""
+
+    window: int
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"its attention does more with a mask than hand it on: {name!r}")
 
 
 @dataclass
@@ -129,19 +149,17 @@ class Module:
             inputs = {"input_ids": ids[None], "position_ids": position[None]}
             given = {name: torch_view(array) for name, array in inputs.items()}
             try:
-                out = torch.func.functional_call(self.module, weights, (), {**given, "use_cache": False})
-                self._check(out, call)
+                torch.func.functional_call(self.module, weights, (), {**given, "use_cache": False})
+                self._check(call)
             except Exception as error:
                 name = type(self.module).__name__
                 raise ValueError(f"transformers' {name} cannot be traced: {_first_line(error)}") from error
-            return jax_view(out.logits)[0]  # type: ignore[no-any-return]
+            return jax_view(self.module.get_output_embeddings().seen)[0]  # type: ignore[no-any-return]
 
-    def _check(self, out: Any, call: Call) -> None:
+    def _check(self, call: Call) -> None:
         missed = set(range(self.spec.num_layers)) - call.seen
         if missed:
             raise ValueError(f"layers {sorted(missed)} of {self.spec.num_layers} do not attend through the interface")
-        if out.logits is not self.module.get_output_embeddings().seen:
-            raise ValueError("its logits are more than the product with its output embedding")
 
 
 def _build(values: dict[str, Any]) -> Any:
@@ -149,7 +167,7 @@ def _build(values: dict[str, Any]) -> Any:
     from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 
     AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)  # pages and positions say what a query sees
+    AttentionMaskInterface.register(NAME, _mask)
     config = AutoConfig.for_model(**values)
     config._experts_implementation = "batched_mm"  # its default has no lowering
     with _without_weights():
@@ -170,12 +188,22 @@ def _leave_out() -> Any:
         """Stands where the output embedding was; remembers what it was given."""
 
         seen: Any = None
+        weight = bias = None
 
         def forward(self, hidden: Any) -> Any:
             self.seen = hidden
             return hidden
 
     return LeftOut()
+
+
+def _mask(
+    *_: Any, use_vmap: bool = False, allow_is_bidirectional_skip: Any = None, local_size: int | None = None, **__: Any
+) -> Mask:
+    """What transformers calls in the place of its masks: pages and positions say what a query sees."""
+    if use_vmap or allow_is_bidirectional_skip is not None:
+        raise ValueError("its attention is not causal, or has a mask of its own")
+    return Mask(local_size or 0)
 
 
 def _attention(
@@ -187,19 +215,23 @@ def _attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Any = None,
     **others: Any,
 ) -> tuple[Any, None]:
     """What transformers calls in the place of attention, once a layer."""
     from torchax.interop import jax_view, torch_view
 
-    call = module.desk.call
-    if attention_mask is not None or others.get("position_bias") is not None or others.get("s_aux") is not None:
-        raise ValueError("its attention is more than causal: a mask, a bias or sinks of its own")
+    call, layer = module.desk.call, module.layer_idx
+    if not isinstance(attention_mask, Mask | None) or others.get("position_bias") is not None:
+        raise ValueError("its attention is more than causal: a mask or a bias of its own")
     if not getattr(module, "is_causal", True):
         raise ValueError("its attention is not causal")
-    kind = AttentionSpec(scaling, sliding_window or 0, softcap or 0.0)
-    q, k, v = (jax_view(array) for array in (query, key, value))
-    return torch_view(call(module.layer_idx, q, k, v, kind)), None
+    window = sliding_window or 0
+    if attention_mask is not None and attention_mask.window != window:
+        raise ValueError(f"layer {layer} has a mask of {attention_mask.window} positions, its attention says {window}")
+    kind = AttentionSpec(scaling, window, softcap or 0.0)
+    q, k, v, sinks = (None if array is None else jax_view(array) for array in (query, key, value, s_aux))
+    return torch_view(call(layer, q, k, v, kind, sinks)), None
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.model.parameters import ParameterSource
+from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import AttentionBatch, Ops
 from jaxengine.sharding import make_mesh
 
@@ -41,7 +42,7 @@ class Forward:
             self.source, mesh, "float32", "cpu", lambda *_: None, self.quantize
         )
         ops = Ops("reference", mesh)
-        decoder = Decoder(spec, parameters, "cpu", ops)
+        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, "cpu", ops)
         if spec.encoder:
             self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, "cpu", ops)))
         graph, state = nnx.split((decoder, Head(spec, parameters.get, "cpu")))

@@ -14,18 +14,38 @@ from convert.errors import CheckpointError
 from convert.families import FAMILIES
 from convert.formats.tensors import Tensors
 from convert.source import open_model
+from convert.trial import LOGITS, fitted
+from jaxengine.model.spec import Head
 from jaxengine.sharding import check_divisible
+from tests.families.forward import Forward
 from tests.jaxengine.engines import alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import BASE, VOCAB, reference_logits, write_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "smollm3": {"num_key_value_heads": 2, "num_hidden_layers": 2, "no_rope_layers": [1, 0]},
-    "nemotron": {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "olmo": {},
     "xglm": {"d_model": 64, "attention_heads": 4, "num_layers": 2, "ffn_dim": 96},
-    "granite": {"logits_scaling": 4.0},
-    "deepseek_v3": {"num_key_value_heads": 4},
-    "gpt_oss": {"num_key_value_heads": 2},
+    "granitemoe": {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"logits_scaling": 4.0, "tie_word_embeddings": True},
+    "vaultgemma": {"num_key_value_heads": 2, "head_dim": 24, "sliding_window": 7, "query_pre_attn_scalar": 20}
+    | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
+    "deepseek_v2": {"num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8}
+    | {"qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
+    | {"topk_group": 1, "topk_method": "greedy", "first_k_dense_replace": 1, "moe_intermediate_size": 32},
+    "gpt_oss": {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"sliding_window": 7},
+    "diffllama": {"num_key_value_heads": 2},
+    "doge": {"num_key_value_heads": 2},
+    "roberta": {"is_decoder": True},
+    "qwen3_next": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "linear_num_key_heads": 4}
+    | {"linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
 }
 
 
@@ -41,9 +61,23 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return write
 
 
-@pytest.mark.parametrize("name", ["smollm3", "nemotron"])
-def test_a_model_of_transformers_is_served_as_transformers_computes_it(name: str, written: Callable[..., Path]) -> None:
-    directory, ids = written(name), prompt(40)
+SERVED = ("deepseek_v2", "gpt_oss", "granitemoe", "vaultgemma")
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_model_of_transformers_computes_what_it_does_there(name: str, written: Callable[..., Path]) -> None:
+    """Values narrower than keys, sinks, windows, soft caps, a factor of logits, experts merged as they are read."""
+    directory, ids = written(name), prompt(24)
+    model = Forward(open_model(str(directory)).source)
+    rows = [*model.prefill(0, ids[:19], 0, 24), *model.prefill(0, ids[19:], 19, 24)]
+    for position in range(24, 28):
+        ids.append(int(rows[-1].argmax()))
+        rows.append(model.decode(0, ids[-1], position, 24))
+    np.testing.assert_allclose(np.stack(rows), reference_logits(directory, ids), atol=1e-3)
+
+
+def test_it_is_served_by_the_engine_as_any_other(written: Callable[..., Path]) -> None:
+    directory, ids = written("smollm3"), prompt(40)
     engine = load(directory, max_batch_size=2, max_batch_prefill_tokens=32, max_total_tokens=64)
     answer = alone(engine, ask(1, ids, max_tokens=8, prompt_logprobs=True, logprobs=VOCAB))
     logits = reference_logits(directory, [*ids, *answer.ids]).astype(np.float64)
@@ -56,20 +90,30 @@ def test_a_model_of_transformers_is_served_as_transformers_computes_it(name: str
 
 
 REFUSED = {
-    "xglm": r"XGLMForCausalLM cannot be traced: .* layers \[0, 1\] of 2 do not attend through the interface",
-    "deepseek_v3": "DeepseekV3ForCausalLM cannot be traced: .* unlike its configuration",  # values of another width
-    "gpt_oss": "GptOssForCausalLM cannot be traced: .* a mask, a bias or sinks of its own",
-    "granite": "GraniteForCausalLM cannot be traced: .* more than the product with its output embedding",
+    "xglm": "XGLMForCausalLM cannot be served: its layers do not attend through the interface",
+    "diffllama": r"DiffLlamaForCausalLM cannot be traced: .* attends twice",
+    "doge": "DogeForCausalLM cannot be traced: .* does more with a mask than hand it on",
+    "roberta": "RobertaForCausalLM cannot be served: it counts positions in a way of its own",
+    "qwen3_next": r"Qwen3NextForCausalLM cannot be traced: .*layers \[0\] of 2 do not attend",
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_traced_is_refused_at_start_with_the_reason(
-    name: str, written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(FAMILIES, name, raising=False)
+def test_what_cannot_be_traced_is_refused_at_start_with_the_reason(name: str, written: Callable[..., Path]) -> None:
     with pytest.raises(ValueError, match=REFUSED[name]):
         load(written(name))
+
+
+@pytest.mark.parametrize("head", [Head(), Head(scale=0.25), Head(softcap=30.0), Head(scale=4.0, softcap=2.0)])
+def test_what_becomes_of_logits_is_seen(head: Head) -> None:
+    logits = LOGITS * head.scale
+    assert fitted(head.softcap * np.tanh(logits / head.softcap) if head.softcap else logits) == head
+
+
+@pytest.mark.parametrize("more", [lambda logits: logits + 1, lambda logits: logits[:-1], np.abs, np.sinh])
+def test_logits_of_which_more_becomes_are_refused(more: Callable[[np.ndarray], np.ndarray]) -> None:
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="more of logits than a factor and a soft cap"):
+        fitted(more(LOGITS))
 
 
 def test_a_decoder_is_not_served_without_its_encoder() -> None:

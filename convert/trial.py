@@ -1,0 +1,87 @@
+"""transformers' own module run once without weights, to see what it asks of an engine.
+
+Its attention shows the number and width of its heads, whatever a configuration calls them. What it makes of logits
+shows on a few that it is handed: a factor and a soft cap are ours to apply, anything else is refused.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jaxengine.model.spec import Head
+
+NAME = "observed"  # of the attention that only looks, in transformers' interface
+TOKENS = 4
+LOGITS = np.array([1e9, -64.0, -8.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 8.0, 64.0, -1e9])
+FACTOR = 6  # which of LOGITS is small enough for any soft cap to leave it alone
+
+
+def observe(module: Any) -> tuple[dict[str, Any], Head]:
+    """`ModelSpec`'s sizes of attention, large enough for each layer, and what becomes of logits.
+
+    Raises:
+        ValueError: no attention, or one that the pages have no room for; positions that are not counted from 0 (as
+            RoBERTa's are not); logits of which more is made.
+        Exception: whatever else the module does without weights.
+    """
+    import torch
+    from transformers import AttentionInterface
+
+    if any(hasattr(each, "create_position_ids_from_input_ids") for each in module.modules()):
+        raise ValueError("it counts positions in a way of its own")
+    shapes: list[tuple[int, int, int]] = []  # of each layer: heads, key/value heads and their width
+
+    def attention(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> tuple[Any, None]:
+        shapes.append((query.shape[1], key.shape[1], max(query.shape[-1], value.shape[-1])))
+        return value.new_empty(1, query.shape[2], query.shape[1], value.shape[-1]), None
+
+    AttentionInterface.register(NAME, attention)
+    module.set_attn_implementation(NAME)
+    ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+    logits = torch.from_numpy(np.tile(LOGITS, (1, TOKENS, 1)))
+    module.set_output_embeddings(_instead(logits))
+    with torch.no_grad():
+        out = module(input_ids=ids, position_ids=ids, use_cache=False).logits
+    if not shapes or len({heads for heads, *_ in shapes}) > 1:
+        raise ValueError("its layers do not attend through the interface, or with different numbers of heads")
+    heads, kv_heads, widths = zip(*shapes, strict=True)
+    sizes = {"num_heads": heads[0], "num_kv_heads": max(kv_heads), "head_dim": max(widths)}
+    return sizes, fitted(np.array([]) if out.is_meta else out[0, -1].double().numpy())
+
+
+def fitted(logits: np.ndarray) -> Head:
+    """The head whose soft cap and factor turn `LOGITS` into `logits`.
+
+    Raises:
+        ValueError: none does.
+    """
+    if logits.shape == LOGITS.shape:
+        scale = logits[FACTOR] / LOGITS[FACTOR]
+        capped = logits[0] < 0.5 * scale * LOGITS[0]
+        head = Head(scale=_rounded(scale), softcap=_rounded(logits[0]) if capped else 0.0)
+        expected = head.scale * LOGITS
+        if capped:
+            expected = head.softcap * np.tanh(expected / head.softcap)
+        if np.allclose(logits, expected, rtol=1e-5):
+            return head
+    raise ValueError("it makes more of logits than a factor and a soft cap would")
+
+
+def _rounded(value: float) -> float:
+    """To six digits: what is left of a decimal number behind a computation."""
+    return float(round(value, 5 - math.floor(math.log10(abs(value))))) if value else 0.0
+
+
+def _instead(logits: Any) -> Any:
+    import torch
+
+    class Instead(torch.nn.Module):
+        """Stands where the output embedding was."""
+
+        weight = bias = None
+
+        def forward(self, _: Any) -> Any:
+            return logits
+
+    return Instead()
