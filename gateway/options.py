@@ -101,7 +101,7 @@ class Options:
         1 << 20, values.whole(1), "prompt tokens waiting for their first token; a request beyond is answered 429"
     )
     queue_timeout: float = option(
-        60.0, values.number(0, 86400), "seconds a request may wait, seen between steps; 0 for no limit; beyond is 429"
+        60.0, values.number(0, 86400), "seconds a request may wait to be begun; 0 for no limit; beyond is 429"
     )
     max_batch_size: int | None = option(
         None, values.whole(1, 65536), "most sequences in one step; chosen by device if not given"
@@ -153,7 +153,9 @@ class Options:
     )
     startup_timeout: float = option(1800.0, values.number(1, 86400), "seconds the engine may take to become ready")
     engine_hang_timeout: float = option(
-        30.0, values.number(0.1, 86400), "seconds without a sign of life after which the engine is restarted"
+        30.0,
+        values.number(0.1, 86400),
+        "seconds without a sign of life after which the engine is restarted; a CPU that computes is one for 600 s",
     )
     graceful_termination_timeout: float = option(
         90.0, values.number(0, 86400), "seconds that running requests get after SIGTERM", short="-g"

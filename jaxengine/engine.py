@@ -44,6 +44,7 @@ class Engine:
         self.suspects = Suspects()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
+        self.untouched: set[int] = set()  # requests that no step has taken up
         self.inbox: deque[Callable[[], Event | None]] = deque()
         self.arrivals = 0
         self.steps = self.step_failures = 0
@@ -59,11 +60,16 @@ class Engine:
             ValueError: it can never be served; the message names the field and the limit.
         """
         self.check(request)
+        self.untouched.add(request.id)
         self.inbox.append(lambda: self._arrive(request))
 
     def cancel(self, request_id: int) -> None:
         """End a request; unknown and finished ones are ignored."""
         self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
+
+    def waits(self, request_id: int) -> bool:
+        """Whether a submitted request has not been taken up by a step yet."""
+        return request_id in self.untouched
 
     def finish_compiling(self) -> None:
         """Wait until every bucket is compiled, and has run: serving does not need it, measuring does."""
@@ -136,6 +142,7 @@ class Engine:
         sequence = self.live.pop(request_id, None)
         if sequence is None:
             return None
+        self.untouched.discard(request_id)
         self.scheduler.finish(sequence, reason)
         return Event(request_id, finish=reason, error=error)
 
@@ -147,6 +154,7 @@ class Engine:
             now = time.monotonic()
             for sequence in plan.admitted:
                 sequence.admitted = sequence.admitted or now
+                self.untouched.discard(sequence.request.id)
             self.flight = self.runner.dispatch(plan)
             self.launched = self.launched if previous else now
         elif previous is None and not self.live:

@@ -75,7 +75,7 @@ class OpenModel(Protocol):
 
 
 class DrivenEngine(Protocol):
-    """`submit` and `cancel` may be called from any thread, everything else from the one that steps."""
+    """`submit`, `cancel` and `waits` may be called from any thread, everything else from the one that steps."""
 
     @property
     def description(self) -> Description: ...
@@ -91,6 +91,10 @@ class DrivenEngine(Protocol):
 
     def cancel(self, request_id: int) -> None:
         """End a request with CANCELLED; unknown ids are ignored."""
+        ...
+
+    def waits(self, request_id: int) -> bool:
+        """Whether a submitted request has not been taken up by a step yet. From any thread."""
         ...
 
     def step(self) -> StepResult | None:

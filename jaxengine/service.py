@@ -4,6 +4,9 @@ It answers from the moment the socket is open: `Describe` tells how far loading 
 engine is ready is refused. Request ids are a session's own business; inside the engine they are drawn from one counter,
 so gateways cannot collide.
 
+Where steps are computed by the CPU, and may be slow, the service speaks for a step loop that is silent while the
+process computes, for a while.
+
 A gateway that does not read costs bounded memory: what is not sent yet is merged per request, so it holds no more than
 its requests' own output, which `max_new_tokens` bounds.
 """
@@ -19,15 +22,19 @@ from typing import Any
 import grpc
 
 from jaxengine import messages
+from jaxengine.deadlines import Deadlines
 from jaxengine.interface import DrivenEngine
 from jaxengine.request_trace import RequestTrace
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
 from jaxengine.rpc.tracing import Tracing
-from jaxengine.sequence import Event
-from jaxengine.step_loop import Report, StepLoop
+from jaxengine.sequence import Event, FinishReason
+from jaxengine.step_loop import HEARTBEAT_SECONDS, Report, StepLoop
+from jaxengine.work_meter import WorkMeter
 
 logger = logging.getLogger(__name__)
+
+SLOW_STEP_SECONDS = 600.0  # a step that takes longer is stuck, whatever it does
 
 
 class Peer:
@@ -100,6 +107,9 @@ class Service(EngineServicer):
         self._tracing = tracing or Tracing()
         self._event_loop = asyncio.get_running_loop()
         self._steps: StepLoop | None = None
+        self._deadlines = Deadlines(self._waits, self._expire)
+        self._given_up: set[int] = set()  # at their deadlines; of each one more event will come, its last
+        self._vouching: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._owners: dict[int, Owner] = {}  # by the engine's id
         self._peers: set[Peer] = set()
@@ -111,6 +121,8 @@ class Service(EngineServicer):
         messages.describe(self.description, engine.description)
         self._steps = StepLoop(engine, self._publish, self._fail)
         self._steps.start()
+        if engine.description.device_kind == "cpu":
+            self._vouching = asyncio.create_task(self._vouch(self._steps))
         self.description.state = pb.READY
         self.description.progress = "ready"
 
@@ -124,6 +136,8 @@ class Service(EngineServicer):
 
     def stop(self, timeout: float) -> bool:
         """End every session and the step loop; whether its last step ended within `timeout` seconds."""
+        if self._vouching is not None:
+            self._vouching.cancel()
         for peer in self._peers:
             peer.close()
         return self._steps is None or self._steps.stop(timeout)
@@ -171,7 +185,9 @@ class Service(EngineServicer):
         self._adopt(peer, message, number)
         try:
             assert self._steps is not None
-            self._steps.submit(messages.request_from(message, number))
+            request = messages.request_from(message, number)
+            self._steps.submit(request)
+            self._deadlines.watch(request)
         except ValueError as error:
             self._release(number)
             self._refuse(peer, message.id, pb.INVALID, str(error))
@@ -189,6 +205,7 @@ class Service(EngineServicer):
         owner = self._owners.pop(number)
         del owner.peer.numbers[owner.request_id]
         owner.trace.end()
+        self._deadlines.forget(number)
         if not self._owners:
             self._idle.set()
 
@@ -196,6 +213,28 @@ class Service(EngineServicer):
         assert self._steps is not None
         for number in numbers:
             self._steps.cancel(number)
+
+    def _waits(self, number: int) -> bool:
+        assert self._steps is not None
+        return self._steps.waits(number)
+
+    def _expire(self, number: int, reason: FinishReason) -> None:
+        """End a request whose deadline passed during a step; the engine hears of it after that."""
+        owner = self._owners[number]
+        owner.trace.note(Event(number, finish=reason))
+        self._given_up.add(number)
+        self._release(number)
+        self._refuse(owner.peer, owner.request_id, int(reason), "")
+        self._cancel([number])
+
+    async def _vouch(self, steps: StepLoop) -> None:
+        """Send a sign of life while the step loop is silent and the process computes."""
+        meter = WorkMeter()
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            if meter.at_work() and HEARTBEAT_SECONDS < steps.silence < SLOW_STEP_SECONDS:
+                for peer in self._peers:
+                    peer.wake()
 
     def _publish(self, report: Report) -> None:
         """On the step thread: hand over to the event loop, once per step."""
@@ -211,6 +250,10 @@ class Service(EngineServicer):
 
     def _pass_on(self, event: Event) -> None:
         owner = self._owners.get(event.request_id)
+        if event.request_id in self._given_up:
+            if event.finish:
+                self._given_up.discard(event.request_id)
+            return
         if owner is None:
             logger.error("the engine reported on request %d, which is not running", event.request_id)
             return

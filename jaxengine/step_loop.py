@@ -43,8 +43,18 @@ class StepLoop:
         self._last_report = 0.0
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last report."""
+        return time.monotonic() - self._last_report
+
     def start(self) -> None:
+        self._last_report = time.monotonic()
         self._thread.start()
+
+    def waits(self, request_id: int) -> bool:
+        """From any thread: whether no step has taken it up yet."""
+        return self._engine.waits(request_id)
 
     def submit(self, request: Request) -> None:
         """From any thread. Raises ValueError if the engine cannot ever serve it."""
@@ -74,7 +84,7 @@ class StepLoop:
         # Cleared before the step: work that arrives during it sets the flag again, so none is slept over.
         self._wake.clear()
         result = self._engine.step()
-        silence = time.monotonic() - self._last_report
+        silence = self.silence
         if result is not None:
             self._report(result)
         elif silence >= HEARTBEAT_SECONDS:

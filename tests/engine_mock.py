@@ -56,6 +56,7 @@ class MockOptions:
     model_dir: Path = Path("/nonexistent")
     decoder_start_token_id: int | None = None
     script: tuple[int, ...] = ()  # ids every request is answered with, cyclically, instead of `next_id`'s
+    device_kind: str = "mock"
     hold: Path | None = None  # while this file exists, a request gets its first token and no more
 
 
@@ -84,7 +85,7 @@ class MockEngine:
             revision="0123abc",
             eos_token_ids=(EOS,),
             dtype="float32",
-            device_kind="mock",
+            device_kind=self.options.device_kind,
             device_count=1,
             vocab_size=VOCABULARY,
             max_total_tokens=self.options.max_total_tokens,
@@ -115,6 +116,11 @@ class MockEngine:
         with self._lock:
             if self._live.pop(request_id, None) is not None:
                 self._ended.append(Event(request_id, finish=FinishReason.CANCELLED))
+
+    def waits(self, request_id: int) -> bool:
+        with self._lock:
+            row = self._live.get(request_id)
+            return row is not None and not row.generated
 
     def step(self) -> StepResult | None:
         held = self.options.hold is not None and self.options.hold.exists()

@@ -239,9 +239,10 @@ def test_a_deadline_for_the_queue_spares_those_that_left_it(engine: Engine) -> N
     for _ in range(4):
         step(engine, answers)
     started = {sequence.request.id for sequence in engine.scheduler.running}
+    assert {number for number in answers if not engine.waits(number)} == started
     age(requests, 2000)
     finish(engine, answers)
-    assert started
+    assert started and not engine.untouched
     for number, answer in answers.items():
         assert answer.finish is (FinishReason.LENGTH if number in started else FinishReason.QUEUE_TIMEOUT)
 

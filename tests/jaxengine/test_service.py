@@ -1,15 +1,17 @@
 """The engine's gRPC service over the mock engine, in this process: sessions, ids, heartbeats, draining."""
 
 import asyncio
+import math
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from jaxengine.interface import StepResult
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
@@ -238,3 +240,63 @@ async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_outp
     message = await peer.take()
     assert message is not None and message.step == 999
     assert [[token.id for token in event.tokens] for event in message.events] == [list(range(1000))] * 2
+
+
+class SlowEngine(MockEngine):
+    """A step takes 4 s, in which `work` is done over and over."""
+
+    def __init__(self, options: MockOptions, work: Callable[[], None]) -> None:
+        super().__init__(options)
+        self._work = work
+        self.began = math.inf  # the first step
+
+    def step(self) -> StepResult | None:
+        now = time.monotonic()
+        end = now if self.idle else now + 4
+        self.began = self.began if self.idle else min(self.began, now)
+        while time.monotonic() < end:
+            self._work()
+        return super().step()
+
+
+def spin() -> None:
+    sum(range(1000))
+
+
+def rest() -> None:
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("device", "work", "lives"), [("cpu", spin, True), ("cpu", rest, False), ("gpu", spin, False)])
+async def test_a_silent_step_is_vouched_for_where_it_computes_on_the_cpu(
+    world: World, device: str, work: Callable[[], None], lives: bool
+) -> None:
+    engine = SlowEngine(MockOptions(device_kind=device), work)
+    world.service.serve(engine)
+    call = world.session()
+    await call.write(generate(1, [10], 1))
+    signs = 0
+    while not (await asyncio.wait_for(call.read(), PATIENCE)).events:
+        signs += time.monotonic() > engine.began + 1  # earlier ones may be heartbeats from before the step
+    assert (signs > 2) == lives
+
+
+@pytest.mark.parametrize(
+    ("limits", "finish"),
+    [({"timeout_seconds": 0.3}, pb.DEADLINE), ({"queue_timeout_seconds": 0.3}, pb.QUEUE_TIMEOUT)],
+)
+async def test_a_deadline_that_passes_during_a_step_is_seen_at_once(
+    world: World, limits: dict[str, float], finish: pb.FinishReason
+) -> None:
+    engine = SlowEngine(MockOptions(), rest)
+    world.service.serve(engine)
+    call = world.session()
+    await call.write(generate(1, [10], 1))
+    await call.write(pb.Command(generate=ask([20], 5, id=2, **limits)))
+    events = []
+    while not events:
+        events = list((await asyncio.wait_for(call.read(), PATIENCE)).events)
+    assert [(event.id, event.finish) for event in events] == [(2, finish)], "the step was waited for"
+    assert (await read_until_finished(call, 1))[1][0] == continuation([10], 1)
+    await until(lambda: not world.service._given_up)
+    assert engine.idle and not world.service._owners
