@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.state import Gateway, gateway_of
 
-UNHEALTHY_STATUS = {503: {"description": "Not healthy, with advice when to ask again"}}
 NOT_HEALTHY: dict[int | str, dict[str, Any]] = {503: {"description": "Not healthy, with advice when to ask again"}}
 router = APIRouter(tags=["health"], default_response_class=Response, responses=NOT_HEALTHY)
 UNHEALTHY = {"error": "unhealthy", "error_type": "healthcheck"}

@@ -220,11 +220,12 @@ class Service(EngineServicer):
 
     def _expire(self, number: int, reason: FinishReason) -> None:
         """End a request whose deadline passed during a step; the engine hears of it after that."""
-        owner = self._owners[number]
-        owner.trace.note(Event(number, finish=reason))
+        owner, event = self._owners[number], Event(number, finish=reason)
+        owner.peer.put(messages.event_to(event, owner.request_id))
+        owner.peer.wake()
+        owner.trace.note(event)
         self._given_up.add(number)
         self._release(number)
-        self._refuse(owner.peer, owner.request_id, int(reason), "")
         self._cancel([number])
 
     async def _vouch(self, steps: StepLoop) -> None:

@@ -54,8 +54,8 @@ def ending(transcript: Transcript, settings: Parameters) -> dict[str, Any]:
 
 
 def generation(outcomes: list[Outcome], prompt_text: str) -> dict[str, Any]:
-    """An answer of `/generate`: the best outcome, with the others beside it when there are several."""
-    best, *others = sorted(outcomes, key=lambda outcome: outcome.mean_logprob, reverse=True)
+    """An answer of `/generate`: the best outcome, which is the first, with the others beside it if there are any."""
+    best, *others = outcomes
     answer: dict[str, Any] = {"generated_text": prompt_text + best.transcript.text}
     if best.settings.details or best.settings.decoder_input_details:
         answer["details"] = best.details()
@@ -108,13 +108,16 @@ def full_event(
     return b"data: " + json_bytes(fields) + b"\n\n"
 
 
-def timing_headers(served: Served) -> dict[str, str]:
-    """How long the parts of a request took: seconds in x-compute-time, whole milliseconds elsewhere."""
-    per_token = served.inference / max(1, served.generated_tokens)
+def timing_headers(served: Served, best: Outcome) -> dict[str, str]:
+    """How long the parts of a request took: seconds in x-compute-time, whole milliseconds elsewhere. The tokens are
+    those of the answer alone.
+    """
+    transcript = best.transcript
+    per_token = served.inference / max(1, transcript.generated)
     return {
         "x-compute-time": f"{served.total:.9g}",
-        "x-prompt-tokens": str(served.input_tokens),
-        "x-generated-tokens": str(served.generated_tokens),
+        "x-prompt-tokens": str(len(transcript.prompt_ids)),
+        "x-generated-tokens": str(transcript.generated),
         "x-total-time": _milliseconds(served.total),
         "x-validation-time": _milliseconds(served.validation),
         "x-queue-time": _milliseconds(served.queue),

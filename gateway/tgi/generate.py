@@ -35,7 +35,8 @@ async def answer(
         with Exchange(gateway, Visit.of(request, arrival)) as exchange:
             outcomes, description = await run(gateway, exchange, body)
             fields = answers.generation(outcomes, body.inputs if full_text else "")
-            headers = answers.compute_headers(description, body.inputs) | answers.timing_headers(exchange.served())
+            headers = answers.compute_headers(description, body.inputs)
+            headers |= answers.timing_headers(exchange.served(), outcomes[0])
         content = json_bytes([fields] if in_array else fields)
         return Response(content, headers=headers, media_type="application/json")
 
@@ -45,11 +46,11 @@ async def answer(
 async def run(
     gateway: Gateway, exchange: Exchange, body: GenerateRequest
 ) -> tuple[list[answers.Outcome], pb.Description]:
-    """All sequences of a request, run to their ends."""
+    """All sequences of a request, run to their ends, the best one first."""
     transcripts, description = await _begin(gateway, exchange, body, stream=False)
     steps = await exchange.collect(transcripts)
     outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(transcripts, steps, strict=True)]
-    return outcomes, description
+    return sorted(outcomes, key=lambda outcome: outcome.mean_logprob, reverse=True), description
 
 
 async def stream(

@@ -74,8 +74,11 @@ async def test_top_tokens_stand_beside_the_tokens() -> None:
 async def test_best_of_answers_the_likeliest_and_lists_the_others() -> None:
     async with serve() as served:
         parameters = {"best_of": 2, "do_sample": True, "details": True}
-        answer = (await served.post("/generate", inputs="hello", parameters=parameters)).json()
+        response = await served.post("/generate", inputs="hello", parameters=parameters)
+        answer = response.json()
         [other] = answer["details"]["best_of_sequences"]
+        assert response.headers["x-prompt-tokens"] == str(len(served.engine.requests[0].prompt)), "of one sequence"
+        assert response.headers["x-generated-tokens"] == str(answer["details"]["generated_tokens"])
         assert list(other) == ["generated_text", "finish_reason", "generated_tokens", "seed", "prefill", "tokens"]
         seeds = [request.sampling.seed for request in served.engine.requests]
         assert len(set(seeds)) == 2
