@@ -4,7 +4,6 @@ The environment is an allow-list. The API key never reaches the engine; a hub to
 fetches the model, and is dropped there once it has.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,18 +43,6 @@ NAMES = {
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
 GIVEN_BY_LIMIT = ("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size")
-
-
-def socket_path(prefix: Path, port: int) -> Path:
-    """In a directory of our own. The port is ours alone while we hold it, so the name is too."""
-    return Path(f"{prefix}-{port}") / "engine.sock"
-
-
-def remove_socket(socket: Path) -> None:
-    """Take away what an engine that was killed left behind."""
-    socket.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # gone already, or somebody put something else there
-        socket.parent.rmdir()
 
 
 def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:

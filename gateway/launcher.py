@@ -9,9 +9,8 @@ import contextlib
 import logging
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import uvloop
@@ -21,13 +20,13 @@ from gateway.engine_process import EngineCommand, command
 from gateway.environment import environment_report
 from gateway.listener import bind, tls_problem
 from gateway.option import UsageError
-from gateway.options import Options
+from gateway.runtime_directory import runtime_directory
 from jaxengine.rpc import logs
 from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
 
-USAGE, CANNOT_BIND = 2, 71
+USAGE, CANNOT_BIND, CANNOT_CREATE = 2, 71, 73
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -60,23 +59,27 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except TracingUnavailable as error:
         return logs.fail(str(error), USAGE)
-    with _shared(options) as shared, contextlib.closing(tracing):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(tracing))
+        try:
+            prefix, port = options.shard_uds_path, listeners[0].getsockname()[1]
+            directory = stack.enter_context(runtime_directory(prefix, port))
+        except ValueError as error:
+            return logs.fail(str(error), USAGE)
+        except OSError as error:
+            return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", CANNOT_CREATE)
+        _count_in(directory if options.api_workers > 1 else None)
         from gateway.server import serve  # not earlier: prometheus_client looks at the environment when it is imported
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(options, argv, environ, listeners, shared, engine, began, tracing))
+            return runner.run(serve(options, argv, environ, listeners, directory, engine, began, tracing))
 
 
-@contextlib.contextmanager
-def _shared(options: Options) -> Iterator[Path | None]:
-    """Where several HTTP processes keep what they count together."""
-    if options.api_workers == 1:
-        os.environ.pop(METRICS_VARIABLE, None)  # somebody else's
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="text-generation-") as directory:
-        os.environ[METRICS_VARIABLE] = directory
-        yield Path(directory)
+def _count_in(directory: Path | None) -> None:
+    """Have prometheus_client keep what several processes count in files, or what one does in memory."""
+    os.environ.pop(METRICS_VARIABLE, None)  # somebody else's
+    if directory is not None:
+        os.environ[METRICS_VARIABLE] = str(directory)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ class Options:
     shard_uds_path: Path = option(
         Path("/tmp/text-generation-server"),
         values.path,
-        "prefix of the private directory of the engine's socket; the port is appended",
+        "prefix of the server's private directory, where the engine's socket is; the port is appended",
     )
     startup_timeout: float = option(1800.0, values.number(1, 86400), "seconds the engine may take to become ready")
     engine_hang_timeout: float = option(

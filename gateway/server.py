@@ -39,20 +39,22 @@ async def serve(
     argv: Sequence[str],
     environ: Mapping[str, str],
     listeners: Sequence[socket.socket],
-    shared: Path | None,
+    directory: Path,
     engine: EngineCommand,
     began: float,
     tracing: Tracing,
 ) -> int:
-    """One HTTP process for each of the listeners, this one being the first; the exit code."""
-    first, *others = _places(options, listeners, shared)
+    """One HTTP process for each of the listeners, this one being the first; the exit code. What they share, and the
+    engine's socket, lie in `directory`.
+    """
+    first, *others = _places(options, listeners, directory)
     return await Server(options, environ, first, Workers(others, argv), engine, began, tracing).run()
 
 
-def _places(options: Options, listeners: Sequence[socket.socket], shared: Path | None) -> list[Place]:
-    path = engine_process.socket_path(options.shard_uds_path, listeners[0].getsockname()[1])
-    token, callers = transport.new_token(), len(options.keys)
-    tally = Tally.create(shared / TALLY, len(listeners), callers) if shared else Tally(callers)
+def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[Place]:
+    shared = directory if len(listeners) > 1 else None
+    path, token, callers = directory / "engine.sock", transport.new_token(), len(options.keys)
+    tally = Tally.create(directory / TALLY, len(listeners), callers) if shared else Tally(callers)
     return [Place(number, listener, path, token, tally, shared) for number, listener in enumerate(listeners)]
 
 
@@ -77,7 +79,7 @@ class Server:
         began: float,
         tracing: Tracing,
     ) -> None:
-        self._options, self._socket, self._workers, self._began = options, place.engine, workers, began
+        self._options, self._workers, self._began = options, workers, began
         port = place.listener.getsockname()[1]
         self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
         self._supervisor = Supervisor(
@@ -118,7 +120,6 @@ class Server:
         await self._front.stop()
         await self._supervisor.stop(ENGINE_STOP_SECONDS)
         await asyncio.wait((engine, workers))
-        engine_process.remove_socket(self._socket)
         return code
 
     async def _stop(self, number: int) -> int:

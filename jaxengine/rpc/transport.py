@@ -51,14 +51,24 @@ def prepare_socket(path: Path) -> None:
     """
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise ValueError(f"socket path {path} has {len(os.fsencode(path))} bytes, at most {MAX_SOCKET_PATH}")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = path.parent.stat()
-    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise ValueError(f"socket directory {path.parent} must belong to this user with mode 0700")
+    make_private(path.parent)
     if path.exists():
         if _answers(path):
             raise ValueError(f"another server listens on {path}")
         path.unlink()
+
+
+def make_private(directory: Path) -> None:
+    """Have a directory nobody else may look into.
+
+    Raises:
+        ValueError: it is there, and open to others.
+        OSError: it cannot be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = directory.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ValueError(f"socket directory {directory} must belong to this user with mode 0700")
 
 
 def _answers(path: Path) -> bool:

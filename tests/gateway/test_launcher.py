@@ -16,6 +16,7 @@ import pytest
 from tests.engine_mock import continuation
 from tests.gateway.toys import byte_level, write_model
 from tests.processes import PATIENCE, ROOT, Launcher, closed, gone, running_launcher
+from tests.servers import children
 
 STEP = "--step-seconds=0.003"
 TOKENIZER = byte_level()
@@ -203,13 +204,19 @@ def test_stopping_while_the_engine_loads_is_immediate(model: Path) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_killing_the_launcher_leaves_no_engine_and_the_port_is_free_again(model: Path) -> None:
-    with running_launcher(model) as server:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killing_the_launcher_leaves_no_engine_and_the_next_one_finds_the_port_free_and_cleans_up(
+    model: Path, workers: int
+) -> None:
+    with running_launcher(model, f"--api-workers={workers}") as server:
         server.wait_for(200)
-        engine = server.engine_pid()
+        engines, port = children(server.process.pid), server.url.rpartition(":")[2]
         server.process.kill()
-        port = server.url.rpartition(":")[2]
-        assert gone(engine) and closed(int(port))
+        assert all(map(gone, engines)) and closed(int(port))
+        assert [each.name for each in model.glob("s-*")] == [f"s-{port}"]
+        with running_launcher(model) as elsewhere:
+            elsewhere.wait_for(200)
+            assert [each.name for each in model.glob("s-*")] == [f"s-{elsewhere.url.rpartition(':')[2]}"]
         with running_launcher(model, f"--port={port}") as again:
             Launcher(again.process, server.url, again.log).wait_for(200)
 

@@ -1,0 +1,64 @@
+"""The directory a server lives in: private, one server's, gone with it, and taken away by the next if it was killed."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway import runtime_directory as module
+from gateway.runtime_directory import LOCK, runtime_directory
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRIES", 3)
+
+
+def abandon(directory: Path) -> Path:
+    """As a server that was killed leaves it."""
+    directory.mkdir(mode=0o700)
+    for name in (LOCK, "engine.sock", "tally"):
+        (directory / name).touch()
+    return directory
+
+
+def test_it_is_private_and_goes_with_its_server(tmp_path: Path) -> None:
+    with runtime_directory(tmp_path / "deep" / "s", 1) as directory:
+        assert directory.stat().st_mode & 0o777 == 0o700
+        (directory / "engine.sock").touch()
+    assert not directory.exists()
+
+
+def test_what_a_killed_server_left_goes_when_the_next_one_starts(tmp_path: Path) -> None:
+    left, same_port = abandon(tmp_path / "s-1"), abandon(tmp_path / "s-2")
+    with runtime_directory(tmp_path / "s", 2) as directory:
+        assert not left.exists()
+        assert directory == same_port and [each.name for each in directory.iterdir()] == [LOCK]
+
+
+def test_what_lives_or_is_not_a_servers_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "s-notes").mkdir()
+    (tmp_path / "t-1").mkdir()
+    abandon(tmp_path / "elsewhere")
+    (tmp_path / "s-link").symlink_to(tmp_path / "elsewhere")
+    with runtime_directory(tmp_path / "s", 1) as first:
+        (first / "engine.sock").touch()
+        with runtime_directory(tmp_path / "s", 2):
+            assert (first / "engine.sock").exists()
+    assert {each.name for each in tmp_path.iterdir()} == {"s-notes", "t-1", "elsewhere", "s-link"}
+    assert (tmp_path / "elsewhere" / "tally").exists()
+
+
+def test_a_second_server_in_it_is_refused(tmp_path: Path) -> None:
+    with runtime_directory(tmp_path / "s", 1) as first:
+        with (
+            pytest.raises(ValueError, match=r"another server uses .*s-1: .*--shard-uds-path"),
+            runtime_directory(tmp_path / "s", 1),
+        ):
+            pass
+        assert first.exists()
+
+
+def test_one_that_others_may_look_into_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s-1").mkdir(mode=0o755)
+    with pytest.raises(ValueError, match="mode 0700"), runtime_directory(tmp_path / "s", 1):
+        pass
