@@ -133,7 +133,7 @@ def _up_to(buckets: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 
 def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, platform: str) -> str:
-    """What "auto" means: on a CPU f32, whose products are the fast ones there; on an accelerator the checkpoint's own,
+    """What "auto" means: on a CPU f32, which loses nothing; on an accelerator the checkpoint's own,
     but bf16 for f32, which is how conversions from GGUF are kept, and for what f16 cannot hold.
 
     Raises:

@@ -5,8 +5,8 @@ axes, by `name_scale`. The product is scaled, not the weight, so a step reads on
 the product, see `tests/gpu_compile`). A channel has one scale even where devices share its inputs.
 
 The projections of the layers are quantised. Embedding and head are not: often they are one array, and the head's
-rounding would go straight into the logits; nor is what decides a state space's time steps. On a CPU this saves memory
-and costs time: XLA casts a weight before it multiplies, 3 to 7 times as long as f32 takes (JAX 0.10.2, batch 1 to 16).
+rounding would go straight into the logits; nor is what decides a state space's time steps. On a CPU int8 is the fast
+format, as products of integers (`jaxengine/ops/product.py`); of fp8 XLA casts the whole weight before each product.
 """
 
 from collections.abc import Mapping

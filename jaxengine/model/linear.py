@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.parameters import Parameter
+from jaxengine.ops.product import product
 
 
 def input_major(platform: str) -> bool:
@@ -61,26 +62,22 @@ class Linear(nnx.Module):
         return cls(get(name), get(f"{name}_bias"), get(f"{name}_scale"), inputs=inputs, input_major=cpu, flat=cpu)
 
     def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
-        product = self._flat if self.flat else self._direct
+        multiply = self._flat if self.flat else self._direct
         dtype = dtype or x.dtype
         if self.scale is None:
-            y = product(x, self.weight[...], dtype)
+            y = multiply(x, self.weight[...], dtype)
         else:  # f32 until it is scaled: it may be beyond f16, and XLA fuses the scale into an f32 product only
-            y = product(x, self.weight[...].astype(x.dtype), jnp.dtype(jnp.float32))
-            y = (y * self.scale[...]).astype(dtype)
+            y = (multiply(x, self.weight[...], jnp.dtype(jnp.float32)) * self.scale[...]).astype(dtype)
         return y if self.bias is None else y + self.bias[...]
 
     def _direct(self, x: Array, weight: Array, dtype: jnp.dtype) -> Array:
         ours = tuple(range(x.ndim - self.inputs, x.ndim))
         theirs = tuple(range(self.first_input, self.first_input + self.inputs))
-        return jax.lax.dot_general(x, weight, ((ours, theirs), ((), ())), preferred_element_type=dtype)
+        return jax.lax.dot_general(x, weight.astype(x.dtype), ((ours, theirs), ((), ())), preferred_element_type=dtype)
 
     def _flat(self, x: Array, weight: Array, dtype: jnp.dtype) -> Array:
         out = weight.shape[self.inputs :] if self.first_input == 0 else weight.shape[: -self.inputs]
         size = math.prod(out)
         matrix = weight.reshape((-1, size) if self.first_input == 0 else (size, -1))
-        axis = 0 if self.first_input == 0 else 1
-        y = jax.lax.dot_general(
-            x.reshape(x.shape[0], -1), matrix, (((1,), (axis,)), ((), ())), preferred_element_type=dtype
-        )
+        y = product(x.reshape(x.shape[0], -1), matrix, 0 if self.first_input == 0 else 1, dtype)
         return y.reshape(x.shape[0], *out)
