@@ -58,7 +58,7 @@ class Metrics:
         self._reports = CollectorRegistry(auto_describe=False)  # of what the engine last told every process
         self._shared = shared
         self._counts_steps = counts_steps
-        self._page_size = 1
+        self._tokens = 0  # that the pool holds
         self._sizes: dict[str, Histogram] = {}
         self._requests()
         self._steps()
@@ -162,7 +162,7 @@ class Metrics:
 
     def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
         """Learn the engine's limits: the size histograms have a hundred buckets up to them."""
-        self._page_size = description.page_size
+        self._tokens = description.max_batch_total_tokens
         self._batch_limit.set(description.max_batch_total_tokens)
         self._pages.labels("free").set(description.max_batch_total_tokens // max(1, description.page_size))
         self._vllm.engine_ready(description)
@@ -180,7 +180,7 @@ class Metrics:
         self._vllm.report(stats)
         self._queue_size.set(stats.waiting)
         self._batch_size.set(stats.running)
-        self._batch_tokens.set(stats.pages_used * self._page_size)
+        self._batch_tokens.set(stats.pages_used * self._tokens // max(1, stats.pages_total))
         self._pages.labels("used").set(stats.pages_used)
         self._pages.labels("cached").set(stats.pages_cached)
         self._pages.labels("free").set(stats.pages_total - stats.pages_used - stats.pages_cached)

@@ -25,6 +25,7 @@ from jaxengine.replication import replicate_heads
 from jaxengine.runner import Runner
 from jaxengine.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
+from jaxengine.tables import PageTables
 
 log = logging.getLogger(__name__)
 
@@ -144,15 +145,14 @@ class Setup:
         return limits, pool_pages(self.options, limits, self.platform, fit)
 
     def scheduler(self, model: OpenModel, limits: Limits, pages: int) -> Scheduler:
-        return Scheduler(
+        tables = PageTables(
             PagePool(pages, limits.page_size),
-            limits.max_batch_size,
+            limits.windows,
             limits.token_budget,
             model=f"{model.model_id}@{model.revision}",
             prefix_cache=self.prefix_cache,
-            window=limits.window,
-            outgrown=self.spec.outgrown,
         )
+        return Scheduler(tables, limits.max_batch_size, outgrown=self.spec.outgrown)
 
     def describe(self, model: OpenModel, limits: Limits, pages: int) -> Description:
         return Description(
@@ -165,7 +165,7 @@ class Setup:
             eos_token_ids=tuple(model.eos_token_ids),
             max_total_tokens=limits.max_total_tokens,
             max_batch_prefill_tokens=limits.token_budget,
-            max_batch_total_tokens=(pages - 1) * limits.page_size,
+            max_batch_total_tokens=limits.tokens_of(pages - 1),
             max_batch_size=limits.max_batch_size,
             page_size=limits.page_size,
             max_top_logprobs=self.top,

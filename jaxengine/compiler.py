@@ -20,6 +20,7 @@ from jaxengine.executables import Executables, Progress
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
+from jaxengine.model.groups import LayerGroups
 from jaxengine.model.spec import ModelSpec
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
@@ -56,12 +57,18 @@ class Shapes:
         tokens = self.limits.max_total_tokens + self.limits.pages_apart * self.page_size
         return -(-tokens // block) * (block // self.page_size)
 
+    @property
+    def tables(self) -> int:
+        """Page tables of a sequence."""
+        return len(self.limits.windows)
+
     def decode(self, rows: int) -> Layout:
-        return Layout(tokens=rows, rows=rows, updates=rows, ragged=False)
+        return Layout(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
 
     def mixed(self, tokens: int) -> Layout:
         rows = self.limits.rows_of(tokens)
-        return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + rows, ragged=True)
+        updates = (tokens // self.page_size + rows) * self.tables
+        return Layout(tokens=tokens, rows=rows, updates=updates, ragged=True)
 
     def encode(self, tokens: int) -> Layout:
         """Its updates bring each prompt's pages, and the first of those behind."""
@@ -109,11 +116,11 @@ class Compiler:
         by_bits = self.platform == "cpu" and not shapes.spec.state_space
         dtype = held_as(shapes.cache_dtype) if by_bits else shapes.cache_dtype
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
-        return [tuple(self.array(*array) for array in arrays)] * shapes.spec.num_layers
+        return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
 
     def rooms(self) -> steps.Rooms:
         slots = self.shapes.slots + 1
-        return steps.Rooms(self.array((slots, self.shapes.table_width)), self.array((slots,)))
+        return steps.Rooms(self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,)))
 
     def seats(self) -> sampling.Seats:
         empty = jax.eval_shape(lambda: sampling.empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))

@@ -1,5 +1,6 @@
 """How many pages the pool gets: what the device has, less what weights, sampler state and a step's temporaries need."""
 
+import bisect
 import logging
 import math
 from dataclasses import replace
@@ -9,6 +10,7 @@ from jax.sharding import Mesh
 
 from jaxengine.cache import layer_cache
 from jaxengine.compiler import Compiler
+from jaxengine.model.groups import LayerGroups
 from jaxengine.model.spec import ModelSpec
 from jaxengine.options import EngineOptions, Limits
 
@@ -24,9 +26,9 @@ class DoesNotFit(ValueError):
 
 
 def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int:
-    """Bytes of one page on each device, in the caches of all layers."""
+    """Bytes of one page on each device, in the caches of the layers that it spans."""
     arrays = layer_cache(spec, 1, page_size, dtype)
-    return spec.num_layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+    return LayerGroups.of(spec).arrays * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
 
 
 def temporary_bytes(compiler: Compiler) -> int:
@@ -74,7 +76,8 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
     fit = min(fit, _pages(options.max_batch_total_tokens, limits) or fit)
     if options.max_total_tokens is not None or limits.request_pages <= fit:
         return limits
-    holds = (fit - limits.pages_apart) * limits.page_size
+    sizes = range(limits.page_size, limits.max_total_tokens, limits.page_size)
+    holds = limits.page_size * bisect.bisect_right(sizes, fit, key=limits.pages_held)
     log.warning("max_total_tokens is %d: the model takes %d, but memory does not", holds, limits.max_total_tokens)
     return replace(limits, max_total_tokens=holds)
 
@@ -95,13 +98,13 @@ def pool_pages(options: EngineOptions, limits: Limits, platform: str, fit: int) 
     pages = wanted or min(fit, limits.max_batch_size * need)
     if pages < need or (platform != "cpu" and pages > fit):
         name = "max_total_tokens" if pages < need else "max_batch_total_tokens"
-        asked = max(pages, need) * limits.page_size
-        raise DoesNotFit(f"{name} needs a cache of {asked} tokens, {fit * limits.page_size} fit: lower it")
+        asked, room = limits.tokens_of(max(pages, need)), limits.tokens_of(fit)
+        raise DoesNotFit(f"{name} needs a cache of {asked} tokens, {room} fit: lower it")
     return pages + 1
 
 
 def _pages(tokens: int | None, limits: Limits) -> int | None:
-    return None if tokens is None else -(-tokens // limits.page_size)
+    return None if tokens is None else limits.pages_of(tokens)
 
 
 def _addressable(spec: ModelSpec, page_size: int, devices: int, pages: int) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from jaxengine.model.groups import LayerGroups
 from jaxengine.model.spec import ModelSpec
 from jaxengine.pages import held_pages
 
@@ -17,7 +18,8 @@ class EngineOptions:
 
     max_total_tokens: prompt and new tokens of one request.
     max_batch_prefill_tokens: tokens one step computes, decoding rows included.
-    max_batch_total_tokens: tokens the page pool holds; a request of a state space takes max_total_tokens of them.
+    max_batch_total_tokens: tokens the page pool holds, and more of long texts where layers have windows; a request of a
+        state space takes max_total_tokens of them.
     max_batch_size: rows of a step, and so requests that run at once.
     dtype: of weights, activations and cache, where the next two say nothing else.
     quantize: the format of the layers' projections, see `jaxengine/quantization.py`.
@@ -58,7 +60,7 @@ class EngineOptions:
 class Limits:
     """The numbers an engine runs with. Buckets are sorted; a step is padded to the next one.
 
-    window: positions a token sees at most, in any layer; 0 = all.
+    windows: of each page table of a sequence, positions a token sees at most; 0 = all.
     page_size: tokens of a page. One of a state space is the state of one request, however long.
     """
 
@@ -66,7 +68,7 @@ class Limits:
     decode_buckets: tuple[int, ...]  # rows
     mixed_buckets: tuple[int, ...]  # tokens
     encode_buckets: tuple[int, ...] = ()  # tokens of prompts that an encoder reads together
-    window: int = 0
+    windows: tuple[int, ...] = (0,)
     page_size: int = EngineOptions.page_size
 
     @property
@@ -80,7 +82,20 @@ class Limits:
     @property
     def request_pages(self) -> int:
         """The most pages that one request holds at a time."""
-        return held_pages(self.max_total_tokens, self.page_size, self.window, self.token_budget) + self.pages_apart
+        return self.pages_held(self.max_total_tokens)
+
+    def pages_held(self, tokens: int) -> int:
+        """The most pages that a request of `tokens` holds at a time."""
+        tables = (held_pages(tokens, self.page_size, window, self.token_budget) for window in self.windows)
+        return sum(tables) + self.pages_apart
+
+    def pages_of(self, tokens: int) -> int:
+        """Pages of so many tokens that every layer sees."""
+        return -(-tokens // self.page_size) * len(self.windows)
+
+    def tokens_of(self, pages: int) -> int:
+        """Tokens that fit into `pages`, every layer seeing them; where layers have windows, longer texts do too."""
+        return pages // len(self.windows) * self.page_size
 
     @property
     def pages_apart(self) -> int:
@@ -117,7 +132,7 @@ def derive_limits(options: EngineOptions, spec: ModelSpec, platform: str) -> Lim
         decode_buckets=_up_to(CPU_DECODE if cpu else GPU_DECODE, rows),
         mixed_buckets=_up_to(mixed, _whole_blocks(budget)),
         encode_buckets=_up_to(mixed, _whole_blocks(max(budget, total))) if spec.encoder else (),
-        window=spec.window,
+        windows=LayerGroups.of(spec).windows,
         page_size=total if spec.state_space else options.page_size,
     )
 

@@ -1,15 +1,10 @@
 """The page pool: who holds which page of the KV cache, and which pages still hold a prefix worth finding again.
 
-A page is `page_size` consecutive positions in every layer's cache. Page 0 is the sink that padding writes to, never
-handed out. A full page of known tokens can be offered under a key, a sha256 chain over (everything before it, its token
-ids), rooted in the model and the request's salt; the ids are stored too and compared on a hit, so even a collision
-could not serve another request's keys and values. A page whose last holder leaves keeps its content and becomes
-reusable: it is found again until the pool runs out of blank pages and takes the least recently used one.
-
-Where every layer has a window, pages that the widest has passed are given back. A page spans all layers, so a model
-that mixes windows with full attention keeps them all. To give those back too, each width would have a pool and a table
-of its own, and a prefix would count as cached where every layer with full attention has all of its pages and every
-other those that its window reaches; Gemma 3 would then hold a sixth of its layers' pages per token, Gemma 2 half.
+A page is `page_size` consecutive positions in the caches of the layers that share a page table (`model/groups.py`).
+Page 0 is the sink that padding writes to, never handed out. A full page of known tokens can be offered under its table
+and a key, a sha256 chain over (everything before it, its token ids), rooted in the model and the request's salt; the
+ids are stored too and compared on a hit. A page whose last holder leaves keeps its content and becomes reusable: it is
+found again until the pool runs out of blank pages and takes the least recently used one.
 
 No JAX here: this file never sees an array.
 """
@@ -32,7 +27,7 @@ def page_key(parent: bytes, ids: Ids[int]) -> bytes:
 
 
 def held_pages(tokens: int, page_size: int, window: int, budget: int) -> int:
-    """The most pages a sequence of `tokens` ever holds: with a `window`, those it reaches back over, those that a
+    """The most pages that a table of `tokens` ever holds: with a `window`, those it reaches back over, those that a
     step of `budget` tokens in flight writes and those of the next one, and a page that each end lies in.
     """
     whole = -(-tokens // page_size)
@@ -59,8 +54,8 @@ class PagePool:
         self.blank: list[int] = list(range(self.total - 1, SINK, -1))  # free pages with nothing to find again
         # Free pages that hold a prefix, least recently used first.
         self.reusable: OrderedDict[int, None] = OrderedDict()
-        self.index: dict[bytes, int] = {}
-        self.content: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # page -> (key, ids)
+        self.index: dict[tuple[int, bytes], int] = {}  # (table, key) -> page
+        self.content: dict[int, tuple[int, bytes, tuple[int, ...]]] = {}  # page -> (table, key, ids)
 
     @property
     def available(self) -> int:
@@ -88,15 +83,10 @@ class PagePool:
             raise ValueError(f"{count} pages asked for, {self.available} available")
         return [self._take() for _ in range(count)]
 
-    def find(self, keys: Ids[bytes], tokens: Ids[int]) -> list[int]:
-        """The pages of the longest cached prefix; `keys[i]` is the key of the i-th full page of `tokens`."""
-        found: list[int] = []
-        for i, key in enumerate(keys):
-            page = self.index.get(key)
-            if page is None or self.content[page][1] != tuple(tokens[i * self.page_size : (i + 1) * self.page_size]):
-                break
-            found.append(page)
-        return found
+    def find(self, table: int, key: bytes, ids: Ids[int]) -> int | None:
+        """The page of `table` that holds `ids` behind the prefix that `key` stands for."""
+        page = self.index.get((table, key))
+        return page if page is not None and self.content[page][2] == tuple(ids) else None
 
     def hold(self, pages: Ids[int]) -> None:
         """Add a holder to each of `pages`, found by `find`."""
@@ -114,17 +104,17 @@ class PagePool:
                 else:
                     self.blank.append(page)
 
-    def commit(self, page: int, key: bytes, ids: Ids[int]) -> None:
-        """Offer a full, computed page under `key`. A twin that is already indexed stays the one that is found."""
-        if key not in self.index:
-            self.index[key] = page
-            self.content[page] = (key, tuple(ids))
+    def commit(self, page: int, table: int, key: bytes, ids: Ids[int]) -> None:
+        """Offer a full, computed page of `table` under `key`. A twin that is indexed already stays the one found."""
+        if (table, key) not in self.index:
+            self.index[table, key] = page
+            self.content[page] = (table, key, tuple(ids))
 
     def forget(self, pages: Ids[int]) -> None:
         """Stop offering `pages`, which are held: what they contain is not to be trusted."""
         for page in pages:
             if content := self.content.pop(page, None):
-                del self.index[content[0]]
+                del self.index[content[:2]]
 
     def _take(self) -> int:
         if self.blank:

@@ -64,7 +64,7 @@ class Runner:
         self.eos_token_ids = tuple(eos_token_ids)
         self.executables = compiler.executables(progress)
         self.fields = SlotFields(self.shapes.slots)
-        self.placed = [0] * self.shapes.slots  # entries of each slot's page-table row that the device has
+        self.placed = [0] * self.shapes.slots  # entries of each slot's page tables that the device has
         self.encodes = self.shapes.encodes()
         self.cold = [*self.shapes.layouts(), *self.encodes]  # steps that no one has tried to run yet
         self.warm: set[Layout] = set()  # steps that have run
@@ -96,7 +96,7 @@ class Runner:
         """First runs of all that serving waits for."""
         for layout in list(filter(self._compiled, self.cold)):
             self._warm(layout)
-        self._place([(self.shapes.slots, self.shapes.table_width, 0)])
+        self._place([(0, self.shapes.table_width, 0)])
         jax.block_until_ready(self.rooms)
 
     def _warm(self, layout: Layout) -> None:
@@ -233,13 +233,17 @@ class Runner:
         )
 
     def _new_pages(self, rows: list[Row]) -> list[tuple[int, int, int]]:
-        """(slot, index, page) of every page-table entry the device lacks."""
+        """(row of the tables, index, page) of every page-table entry the device lacks."""
         updates = []
         for row in rows:
-            slot, pages = row.sequence.slot, row.sequence.pages
+            slot, tables = row.sequence.slot, row.sequence.tables
             assert slot is not None
-            updates += [(slot, i, pages[i]) for i in range(self.placed[slot], len(pages))]
-            self.placed[slot] = len(pages)
+            first, end = self.placed[slot], len(tables[0].pages)
+            if first < end:
+                for place, table in enumerate(tables):
+                    mine = place * (self.shapes.slots + 1) + slot
+                    updates += [(mine, i, table.pages[i]) for i in range(first, end)]
+            self.placed[slot] = end
         return updates
 
     def _place(self, updates: list[tuple[int, int, int]]) -> None:

@@ -13,45 +13,28 @@ The scheduler never sees an array and never blocks; time comes from the caller.
 import bisect
 from collections.abc import Callable, Iterable
 
-from jaxengine.pages import SINK, PagePool, held_pages, page_key, root_key
+from jaxengine.pages import PagePool
 from jaxengine.plan import Plan, Row
-from jaxengine.sequence import FinishReason, Sequence
+from jaxengine.sequence import FinishReason, Sequence, Table
 from jaxengine.shares import Shares
+from jaxengine.tables import PageTables
 
 
 class Scheduler:
     """Waiting and running sequences over one page pool.
 
     Args:
-        pool: the pages.
+        tables: their pages, and the tokens that a step may compute.
         slots: rows a step can hold, and so requests that can run at once.
-        token_budget: tokens a step may compute.
-        model: names the model and revision in prefix-cache keys.
-        prefix_cache: whether prompts may start from cached pages.
-        window: how many positions a token sees at most, its own included, in any layer; 0 = all. Pages behind are given
-            back, and a prompt gets its pages as its chunks are computed instead of all at once.
         outgrown: a text that grows beyond so many tokens is computed anew, once; 0 = never.
     """
 
-    def __init__(
-        self,
-        pool: PagePool,
-        slots: int,
-        token_budget: int,
-        *,
-        model: str = "",
-        prefix_cache: bool = True,
-        window: int = 0,
-        outgrown: int = 0,
-    ) -> None:
-        if token_budget < slots:
-            raise ValueError(f"a step of {token_budget} tokens cannot hold {slots} decoding rows")
-        self.pool = pool
+    def __init__(self, tables: PageTables, slots: int, *, outgrown: int = 0) -> None:
+        self.tables = tables
+        self.token_budget = tables.token_budget
+        if self.token_budget < slots:
+            raise ValueError(f"a step of {self.token_budget} tokens cannot hold {slots} decoding rows")
         self.slots = slots
-        self.token_budget = token_budget
-        self.model = model
-        self.prefix_cache = prefix_cache
-        self.window = window
         self.outgrown = outgrown
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
@@ -59,6 +42,10 @@ class Scheduler:
         self.free_slots = list(range(slots))[::-1]
         self.preemptions = 0
         self.shares = Shares()
+
+    @property
+    def pool(self) -> PagePool:
+        return self.tables.pool
 
     @property
     def idle(self) -> bool:
@@ -116,18 +103,17 @@ class Scheduler:
                 self._chunk(sequence, plan)
 
     def _grow(self, sequence: Sequence, plan: Plan) -> bool:
-        """Give `sequence` pages for all its tokens, preempting the newest if need be; False asks to drain."""
-        while self._pages(sequence, sequence.computed) > len(sequence.pages):
-            if self.pool.available:
-                sequence.pages += self.pool.allocate(1)
-                continue
+        """Give `sequence` pages for its next step, preempting the newest if need be; False asks to drain."""
+        count = self.tables.lacking(sequence, len(sequence.tables[0].pages), sequence.computed)
+        while count > self.pool.available:
             if self._busy():
                 plan.drain = True
                 return False
             victim = self.running[-1]
             self._preempt(victim)
             if victim is sequence:
-                break
+                return True
+        self.tables.grow(sequence, count)
         return True
 
     def _busy(self) -> bool:
@@ -153,18 +139,20 @@ class Scheduler:
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
         """Move waiting sequences to running, strictly in turn, while slots, budget and pages last."""
+        if not self.waiting or not self.free_slots:
+            return
+        reserved = sum(map(self.tables.reserve, self.running))
         for sequence in self.shares.in_turn([s for s in self.waiting if only(s)]):
             if not self.free_slots or plan.tokens >= self.token_budget or not self._reads(sequence, plan):
                 return
-            hit = self._cached_pages(sequence)
-            start = len(hit) * self.pool.page_size
-            passed = self._passed(start)
-            taken = sum(1 for page in hit[passed:] if self.pool.references[page] == 0)  # they leave the free queue too
-            need = self._most_pages(sequence, passed) - len(hit)
-            if need + taken + self._watermark() > self.pool.available:
+            hit = self.tables.cached(sequence)
+            held = [page for table in hit for page in table.held]
+            taken = sum(1 for page in held if self.pool.references[page] == 0)  # they leave the free queue too
+            if self.tables.most(sequence, hit) - len(held) + taken + reserved > self.pool.available:
                 return
             self.waiting.remove(sequence)
-            self._start(sequence, hit, self._pages(sequence, start) - len(hit))
+            self._start(sequence, hit)
+            reserved += self.tables.reserve(sequence)
             plan.admitted.append(sequence)
             if sequence.source:
                 plan.sources.append(Row(sequence, 0, len(sequence.source), False, of_source=True))
@@ -177,45 +165,8 @@ class Scheduler:
         """
         return not plan.sources or plan.source_tokens + len(sequence.source) <= self.token_budget
 
-    def _pages(self, sequence: Sequence, computed: int) -> int:
-        """Pages for all that `sequence` consists of, or with a window all that the next step may compute: its source's
-        come first, its own tokens start a new one.
-        """
-        reach = min(sequence.length, computed + self.token_budget) if self.window else sequence.length
-        return self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(reach)
-
-    def _most_pages(self, sequence: Sequence, passed: int) -> int:
-        """What `_pages` is at most while the known tokens are computed, the first `passed` being given back by now."""
-        size, length = self.pool.page_size, sequence.length
-        whole = self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(length)
-        return min(whole, passed + held_pages(length, size, self.window, self.token_budget)) if self.window else whole
-
-    def _passed(self, position: int) -> int:
-        """How many pages lie wholly behind what a query at `position` sees."""
-        return max(0, position + 1 - self.window) // self.pool.page_size if self.window else 0
-
-    def _watermark(self) -> int:
-        """Pages kept back at admission so that running requests can grow before anything is preempted: what a prompt
-        behind a window still lacks, and one for each that may need more before it ends.
-        """
-        ends = ((s, self.pool.pages_for(s.prompt_length + s.params.max_tokens)) for s in self.running)
-        more = ((s, self.pool.pages_for(len(s.source)) + pages > len(s.pages)) for s, pages in ends)
-        return sum(max(one, self._most_pages(s, s.passed) - len(s.pages)) for s, one in more)
-
-    def _cached_pages(self, sequence: Sequence) -> list[int]:
-        """The longest cached prefix, leaving at least one token to compute."""
-        if not self.prefix_cache or sequence.params.prompt_logprobs:
-            return []
-        self._extend_keys(sequence)
-        usable = (len(sequence.tokens) - 1) // self.pool.page_size
-        return self.pool.find(sequence.keys[:usable], sequence.tokens)
-
-    def _start(self, sequence: Sequence, hit: list[int], fresh: int) -> None:
-        sequence.computed = len(hit) * self.pool.page_size
-        sequence.passed = passed = self._passed(sequence.computed)
-        self.pool.hold(hit[passed:])
-        sequence.pages = [SINK] * passed + hit[passed:] + self.pool.allocate(fresh)
-        sequence.committed = len(hit)
+    def _start(self, sequence: Sequence, hit: list[Table]) -> None:
+        self.tables.start(sequence, hit)
         sequence.slot = self.free_slots.pop()
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed
@@ -239,8 +190,8 @@ class Scheduler:
         for row in plan.rows:
             row.sequence.in_flight -= 1
             if not row.sequence.broken:
-                self._commit(row.sequence, row.start + row.count)
-            self._give_back(row.sequence, self._passed(row.start + row.count))
+                self.tables.offer(row.sequence, row.start + row.count)
+            self.tables.give_back(row.sequence, row.start + row.count)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
@@ -253,7 +204,7 @@ class Scheduler:
         """
         if reason is FinishReason.ERROR:
             sequence.broken = True
-            self.pool.forget(sequence.pages)
+            self.tables.forget(sequence)
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason
@@ -281,36 +232,9 @@ class Scheduler:
         """Give back slot and pages; what was computed is forgotten, what was sampled and read is kept."""
         assert sequence.slot is not None and sequence.in_flight == 0
         self.free_slots.append(sequence.slot)
-        self.pool.release(sequence.pages[sequence.passed :])
+        self.tables.release(sequence)
         sequence.slot = None
-        sequence.pages = []
-        sequence.computed = sequence.pending = sequence.committed = sequence.passed = 0
-
-    def _give_back(self, sequence: Sequence, passed: int) -> None:
-        """Release its first `passed` pages: every step that reads them has completed."""
-        if passed > sequence.passed:
-            here = slice(sequence.passed, passed)
-            self.pool.release(sequence.pages[here])
-            sequence.pages[here] = [SINK] * (passed - sequence.passed)
-            sequence.passed = passed
-
-    def _commit(self, sequence: Sequence, written: int) -> None:
-        """Offer the pages that positions below `written` fill, as far as their tokens are known."""
-        if not self.prefix_cache:
-            return
-        size = self.pool.page_size
-        full = min(written, len(sequence.tokens)) // size
-        if full > sequence.committed:
-            self._extend_keys(sequence)
-        for i in range(sequence.committed, full):
-            self.pool.commit(sequence.pages[i], sequence.keys[i], sequence.tokens[i * size : (i + 1) * size])
-        sequence.committed = max(sequence.committed, full)
-
-    def _extend_keys(self, sequence: Sequence) -> None:
-        size = self.pool.page_size
-        for i in range(len(sequence.keys), len(sequence.tokens) // size):
-            parent = sequence.keys[-1] if i else root_key(self.model, sequence.request.salt)
-            sequence.keys.append(page_key(parent, sequence.tokens[i * size : (i + 1) * size]))
+        sequence.pending = 0
 
     def sequences(self) -> Iterable[Sequence]:
         """Everything alive, running first."""

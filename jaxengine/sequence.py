@@ -68,6 +68,18 @@ class Event:
     prompt: list[Token] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Table:
+    """Pages of a sequence in order; the first `passed` are given back, SINK stands for them."""
+
+    pages: list[int]
+    passed: int = 0
+
+    @property
+    def held(self) -> list[int]:
+        return self.pages[self.passed :]
+
+
 class Sequence:
     """A request while it is served.
 
@@ -77,7 +89,7 @@ class Sequence:
 
     Args:
         start_token: of a model with an encoder. The prompt is then the encoder's `source`, and what the decoder is
-            given is this token alone. `pages` begin with those of the source.
+            given is this token alone. Its table begins with the pages of the source.
     """
 
     def __init__(self, request: Request, arrival: int, start_token: int | None = None) -> None:
@@ -89,8 +101,7 @@ class Sequence:
         self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = len(self.tokens)
         self.extent = self.prompt_length  # of the text when its keys were computed, for positions that depend on it
-        self.pages: list[int] = []  # in order; the first `passed` are given back, SINK stands for them
-        self.passed = 0
+        self.tables: list[Table] = []  # equally long; none without a slot
         self.keys: list[bytes] = []  # prefix-cache key of each full page of known tokens
         self.committed = 0  # pages already offered to the prefix cache
         self.slot: int | None = None

@@ -3,7 +3,7 @@
 A step is `backbone` (tokens → hidden states, keys and values written in place) and `draw` (hidden states → token ids).
 They are compiled apart because one depends on the number of tokens and the other on the number of rows: m + n graphs
 instead of m x n. Before the rows of new requests run, `encode` reads their prompts where the model has an encoder.
-Legend: T tokens, R rows, S slots, W table width, N alternatives.
+Legend: T tokens, R rows, S slots, G page tables of a sequence and W their width, N alternatives.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a p
 class Rooms(NamedTuple):
     """What the device remembers per slot between steps; the last slot is the sink of padding."""
 
-    table: Array  # i32 [S+1, W], the pages of the slot's sequence in order
+    table: Array  # i32 [G·(S+1), W], the pages of the slot's sequence in order, table after table
     last: Array  # i32 [S+1], the token sampled last
 
 
@@ -41,32 +41,38 @@ class Unpacked(NamedTuple):
     rows: RowFields
     table: Array
     slot: Array  # i32 [T], the sink for padding
+    slots: int  # S+1
 
     @classmethod
     def of(cls, layout: Layout, rooms: Rooms, packed: Array) -> "Unpacked":
         real, tokens, packed_rows, updates = layout.sections(packed)
         rows = unpack_rows(packed_rows)
-        table = rooms.table.at[updates.slot, updates.place].set(updates.page, mode="drop")
-        sink = jnp.int32(table.shape[0] - 1)
-        return cls(real, tokens, packed_rows, rows, table, jnp.append(rows.slot, sink)[tokens.row])
+        table = rooms.table.at[updates.row, updates.place].set(updates.page, mode="drop")
+        slots = rooms.last.shape[0]
+        slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
+        return cls(real, tokens, packed_rows, rows, table, slot, slots)
 
     def per_token(self, of_row: Array) -> Array:
         """[R] → [T], 0 for padding."""
         return jnp.append(of_row, 0)[self.tokens.row]
 
-    def batch(self, layout: Layout, page_size: int) -> AttentionBatch:
-        """Of tokens whose positions count from the start of their slot's pages."""
-        position = self.tokens.position
-        return AttentionBatch(
-            position=position,
-            prompt_length=self.per_token(self.rows.extent),
-            row=self.tokens.row,
-            page=self.table[self.slot, position // page_size],
-            offset=position % page_size,
-            tables=self.table[self.rows.slot],
-            tokens=self.real,
-            ragged=layout.ragged,
-        )
+    def batches(self, layout: Layout, page_size: int) -> list[AttentionBatch]:
+        """One for each page table of a sequence. Positions count from the start of their slot's pages."""
+        position, prompt_length = self.tokens.position, self.per_token(self.rows.extent)
+        entry, offset = position // page_size, position % page_size
+        return [
+            AttentionBatch(
+                position=position,
+                prompt_length=prompt_length,
+                row=self.tokens.row,
+                page=self.table[first + self.slot, entry],
+                offset=offset,
+                tables=self.table[first + self.rows.slot],
+                tokens=self.real,
+                ragged=layout.ragged,
+            )
+            for first in range(0, self.table.shape[0], self.slots)
+        ]
 
     def behind_source(self, batch: AttentionBatch, page_size: int) -> AttentionBatch:
         """`batch`, but positions count from behind the pages of the source, which are read too."""
@@ -106,7 +112,8 @@ class Encode(Split):
     ) -> tuple[Layers, Rooms]:
         encoder: Encoder = self.merged(leaves)
         step = Unpacked.of(layout, rooms, packed)
-        batch = replace(step.batch(layout, self.page_size), seen=step.per_token(step.rows.source))
+        (batch,) = step.batches(layout, self.page_size)
+        batch = replace(batch, seen=step.per_token(step.rows.source))
         return encoder(step.tokens.id, layers, batch), rooms._replace(table=step.table)
 
 
@@ -121,11 +128,11 @@ class Backbone(Split):
         """
         decoder: Decoder = self.merged(leaves)
         step = Unpacked.of(layout, rooms, packed)
-        batch = step.batch(layout, self.page_size)
+        batches = step.batches(layout, self.page_size)
         if decoder.spec.encoder is not None:
-            batch = step.behind_source(batch, self.page_size)
+            batches = [step.behind_source(batch, self.page_size) for batch in batches]
         ids = jnp.where(step.tokens.id == LAST_TOKEN, rooms.last[step.slot], step.tokens.id)
-        hidden, layers = decoder(ids, layers, batch)
+        hidden, layers = decoder(ids, layers, batches)
         drawn = hidden[step.rows.last] if layout.ragged else hidden
         packed_rows = step.packed_rows.at[PREVIOUS].set(ids[step.rows.last])
         every = hidden if layout.ragged else None
@@ -184,5 +191,5 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
 
 
 def place(table: Array, updates: Array) -> Array:
-    """Write page-table entries [3, U] (slot, index, page) that did not fit a step's own upload."""
+    """Write page-table entries [3, U] (row, index, page) that did not fit a step's own upload."""
     return table.at[updates[0], updates[1]].set(updates[2], mode="drop")

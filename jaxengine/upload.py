@@ -60,9 +60,9 @@ class RowFields(NamedTuple):
 
 
 class TableUpdates(NamedTuple):
-    """i32 [U] each: table[slot, place] = page. Padding has a place beyond the table."""
+    """i32 [U] each: table[row, place] = page. Padding has a place beyond the table."""
 
-    slot: Array
+    row: Array
     place: Array
     page: Array
 
@@ -161,7 +161,7 @@ class Upload:
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
 
     def add_updates(self, updates: list[tuple[int, int, int]]) -> None:
-        """(slot, place, page) triples, at most as many as the layout has."""
+        """(row, place, page) triples, at most as many as the layout has."""
         if updates:
             for field, column in zip(self.updates, zip(*updates, strict=True), strict=True):
                 field[: len(updates)] = column

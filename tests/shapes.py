@@ -10,6 +10,7 @@ from jaxengine.model.spec import (
     LayerKind,
     ModelSpec,
     Norm,
+    QKNorm,
     RelativePositions,
     Rope,
     StateSpace,
@@ -121,4 +122,22 @@ FLAN_T5_XL = ModelSpec(
     attention=Attention(relative=RelativePositions(32, 128)),
     activation="gelu_tanh",
     encoder=Encoder(24, 0),
+)
+
+GEMMA3_270M = ModelSpec(
+    vocab_size=262144,
+    hidden_size=640,
+    num_layers=18,
+    num_heads=4,
+    num_kv_heads=1,
+    head_dim=256,
+    ffn_size=2048,
+    max_positions=32768,
+    norm=Norm("rms_plus_one", 1e-6),
+    block="sandwich",
+    kinds=(*[LayerKind(Rope(theta=1e4), window=512)] * 5, LayerKind(Rope(theta=1e6))),
+    attention=Attention(qk_norm=QKNorm("rms_plus_one")),
+    activation="gelu_tanh",
+    embedding=Embedding(scale=640**0.5),
+    head=Head(tied=True),
 )

@@ -14,6 +14,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.embedding import Embedding
+from jaxengine.model.groups import LayerGroups
 from jaxengine.model.layer import Layer, Stream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
@@ -24,7 +25,7 @@ from jaxengine.model.switches import Rope
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
 from jaxengine.ops.scan import state_scan
 
-Layers = Sequence[tuple[Array, Array]]  # each layer's caches, page by page, as `jaxengine/cache.py` has them
+Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, as `jaxengine/cache.py` has them
 
 
 @jax.jit
@@ -64,25 +65,29 @@ class Decoder(nnx.Module):
 
         self.spec = spec
         self.ops = ops
+        self.groups = LayerGroups.of(spec)
         self.embedding = Embedding(spec, parameters.get, platform)
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
-    def __call__(self, ids: Array, layers: Layers, batch: AttentionBatch) -> tuple[Array, Layers]:
+    def __call__(self, ids: Array, layers: Layers, batches: Sequence[AttentionBatch]) -> tuple[Array, Layers]:
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
-        Layers that outnumber the caches, as an encoder's may, take them in turn.
+        `batches` differ in their pages: layers take those of their group. Layers that outnumber the caches, as an
+        encoder's may, take them in turn.
         """
+        batch = batches[0]
         stream = Stream(self.embedding(ids, batch.position))  # [T, hidden]
         dtype = stream.x.dtype
         turns = {kind.rope: self._angles(kind.rope, batch) for kind in self.spec.kinds}
         terms, caches = self._terms(), list(layers)
         for i, layer in enumerate(self.layers):
-            place = i % len(caches)
+            table, place = self.groups.layers[i]
+            place %= len(caches)
             turn = turns[self.spec.kind(i).rope]
             own = terms[i % len(terms)]
-            stream, keys, values = run_layer(layer, stream, *caches[place], turn, own, batch)
+            stream, keys, values = run_layer(layer, stream, *caches[place], turn, own, batches[table])
             caches[place] = (keys, values)
         x, branch = stream.x.astype(dtype), stream.branch  # a residual stream may be wider than the weights
         if self.final_norm is None:

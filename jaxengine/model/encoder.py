@@ -31,7 +31,7 @@ class Encoder(nnx.Module):
 
     def __call__(self, ids: Array, layers: Layers, batch: AttentionBatch) -> Layers:
         """ids [T] of whole prompts → the decoder's caches with their keys and values written."""
-        hidden, layers = self.stack(ids, layers, batch)
+        hidden, layers = self.stack(ids, layers, [batch])
         written = []
         for cross, (keys, values) in zip(self.cross, layers, strict=True):
             kv = cross(hidden)  # [T, 2, K, D]

@@ -162,11 +162,6 @@ class ModelSpec:
         return all(kind.rope is None or kind.rope.by_position for kind in self.kinds)
 
     @property
-    def window(self) -> int:
-        """How many positions a token sees at most in any layer, its own included; 0 = all."""
-        return max(kind.window for kind in self.kinds) if all(kind.window for kind in self.kinds) else 0
-
-    @property
     def encoder_spec(self) -> "ModelSpec":
         """The encoder as a model of its own; it reads the same embedding and has no head."""
         assert self.encoder is not None

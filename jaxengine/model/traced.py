@@ -10,7 +10,7 @@ PyTorch has them.
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,8 +48,9 @@ class TracedDecoder(nnx.Module):
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         jax.eval_shape(self._run, shapes, *self._trial(arrays[0].dtype))
 
-    def __call__(self, ids: Array, layers: Any, batch: AttentionBatch) -> tuple[Array, Layers]:
-        """ids [T] → hidden states [T, hidden], and the caches with these tokens written."""
+    def __call__(self, ids: Array, layers: Any, batches: Sequence[AttentionBatch]) -> tuple[Array, Layers]:
+        """ids [T] → hidden states [T, hidden], and the caches with these tokens written. All layers share one table."""
+        (batch,) = batches
         return self._run([array[...] for array in self.arrays], ids, layers, batch)
 
     def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: AttentionBatch) -> tuple[Array, Layers]:

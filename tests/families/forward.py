@@ -18,6 +18,7 @@ from jaxengine.loading import load_parameters
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
+from jaxengine.model.groups import LayerGroups
 from jaxengine.model.parameters import ParameterSource
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import AttentionBatch, Ops
@@ -29,7 +30,7 @@ TOKENS = 64  # of a step of several, in whole blocks of 32
 
 @dataclass
 class Forward:
-    """Logits of `source`'s model in f32. Sequences live in numbered rooms of eight pages each."""
+    """Logits of `source`'s model in f32. Sequences live in numbered rooms of eight pages each, in every page table."""
 
     source: ParameterSource
     rooms: int = 2
@@ -47,9 +48,11 @@ class Forward:
             self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, "cpu", ops)))
         graph, state = nnx.split((decoder, Head(spec, parameters.get, "cpu")))
         self.step = functools.partial(_step, graph, state)
-        arrays = layer_cache(spec, 1 + self.rooms * WIDTH, PAGE, "float32")
+        groups = LayerGroups.of(spec)
+        arrays = layer_cache(spec, 1 + len(groups.windows) * self.rooms * WIDTH, PAGE, "float32")
         self.page_size = WIDTH * PAGE if spec.state_space else PAGE  # a page of states is a whole sequence
-        self.caches = [tuple(jnp.zeros(shape) for shape, _, _ in arrays) for _ in range(spec.num_layers)]
+        self.caches = [tuple(jnp.zeros(shape) for shape, _, _ in arrays) for _ in range(groups.arrays)]
+        self.firsts = [table * self.rooms * WIDTH for table in range(len(groups.windows))]
         self.sources: dict[int, int] = {}  # tokens that the encoder has read, by room
         self.tables = 1 + np.arange(self.rooms * WIDTH, dtype=np.int32).reshape(self.rooms, WIDTH)
 
@@ -76,11 +79,14 @@ class Forward:
     ) -> np.ndarray:
         table, source = self.tables[room], self.sources.get(room, 0)
         table = np.roll(table, -source // PAGE)
-        batch = _batch(table, len(ids), start, prompt_length, tokens, self.page_size, ragged=ragged)
+        batches = [
+            _batch(first + table, len(ids), start, prompt_length, tokens, self.page_size, ragged=ragged)
+            for first in self.firsts
+        ]
         if source:
-            tables = jnp.asarray(self.tables[room : room + 1])
-            batch = replace(batch, source=replace(batch, tables=tables, seen=batch.row * 0 + source))
-        logits, self.caches = self.step(_padded(ids, tokens), self.caches, batch)
+            tables, batch = jnp.asarray(self.tables[room : room + 1]), batches[0]
+            batches = [replace(batch, source=replace(batch, tables=tables, seen=batch.row * 0 + source))]
+        logits, self.caches = self.step(_padded(ids, tokens), self.caches, batches)
         return np.asarray(logits)[: len(ids)]
 
 
@@ -111,7 +117,7 @@ def _encode(graph: Any, state: Any, ids: jax.Array, caches: Any, batch: Attentio
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _step(graph: Any, state: Any, ids: jax.Array, caches: Any, batch: AttentionBatch) -> tuple[jax.Array, Any]:
+def _step(graph: Any, state: Any, ids: jax.Array, caches: Any, batches: Any) -> tuple[jax.Array, Any]:
     decoder, head = nnx.merge(graph, state)
-    hidden, caches = decoder(ids, caches, batch)
+    hidden, caches = decoder(ids, caches, batches)
     return head(hidden), caches

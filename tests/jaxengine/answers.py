@@ -42,7 +42,7 @@ def _golden_step(quantize: str | None, cache: str, source: ParameterSource | Non
     shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
     pages = jnp.zeros(shape, cache)
     ids, batch, asked = _step()
-    hidden, layers = decoder(ids, [(pages, pages)] * source.spec.num_layers, batch)
+    hidden, layers = decoder(ids, [(pages, pages)] * source.spec.num_layers, [batch])
     return np.asarray(jax.nn.log_softmax(head(hidden[asked]))), layers
 
 

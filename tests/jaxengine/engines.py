@@ -98,11 +98,12 @@ def step(engine: Engine, answers: Answers) -> None:
 
 def alone(engine: Engine, request: Request) -> Answer:
     """What `request` is answered when nobody else is there and nothing is cached."""
-    cache, engine.scheduler.prefix_cache = engine.scheduler.prefix_cache, False
+    tables = engine.scheduler.tables
+    cache, tables.prefix_cache = tables.prefix_cache, False
     try:
         return serve(engine, [request])[request.id]
     finally:
-        engine.scheduler.prefix_cache = cache
+        tables.prefix_cache = cache
 
 
 def check_idle(engine: Engine) -> None:

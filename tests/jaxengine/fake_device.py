@@ -5,6 +5,8 @@ read through the sequence's page table, and of the position's token. A content i
 model does, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the
 last content, hence `alone` knows beforehand all that a request may ever write or return. Where there is an encoder,
 each position also reads all of its source's pages, and what a token is to the source depends on the whole source.
+
+In each page table of a sequence the same content is another number, so that a page of the wrong one reads as wrong.
 """
 
 from collections.abc import Sequence as Ids
@@ -25,6 +27,11 @@ def content_after(before: int, token: int, source: Ids[int] = ()) -> int:
 
 def source_contents(source: Ids[int]) -> list[int]:
     return [hash((position, *source)) for position in range(len(source))]
+
+
+def in_table(content: int, table: int) -> int:
+    """What stands in `table` for `content`; with it again, the content."""
+    return content ^ table
 
 
 def root_content(salt: bytes) -> int:
@@ -87,20 +94,20 @@ class FakeDevice:
             self._run_source(row.sequence)
         return [self._run_row(row) for row in plan.rows]
 
-    def read(self, pages: Ids[int], count: int) -> list[int]:
-        """The contents of the first `count` positions of a page table."""
-        return [content for page in pages for content in self.cells[page]][:count]
+    def read(self, pages: Ids[int], count: int, table: int = 0) -> list[int]:
+        """The contents of the first `count` positions of `pages`, which are of `table`."""
+        return [in_table(content, table) for page in pages for content in self.cells[page]][:count]
 
-    def tables(self, sequence: Sequence) -> tuple[list[int], list[int]]:
-        """The pages of its source, and those of its own tokens."""
+    def tables(self, sequence: Sequence) -> tuple[list[int], list[list[int]]]:
+        """The pages of its source, and in each table those of its own tokens."""
         first = -(-len(sequence.source) // self.page_size)
-        return sequence.pages[:first], sequence.pages[first:]
+        return sequence.tables[0].pages[:first], [table.pages[first:] for table in sequence.tables]
 
     def _run_source(self, sequence: Sequence) -> None:
         finite = sequence.request.id not in self.poisoned
         for position, content in enumerate(source_contents(sequence.source)):
             page, offset = divmod(position, self.page_size)
-            self.cells[sequence.pages[page]][offset] = content if finite else POISON
+            self.cells[sequence.tables[0].pages[page]][offset] = content if finite else POISON
 
     def _run_row(self, row: Row) -> Result:
         sequence, content = row.sequence, 0
@@ -110,7 +117,8 @@ class FakeDevice:
         for position in range(row.start, row.start + row.count):
             content = content_after(self._before(sequence, position), self._token(sequence, position), source)
             page, offset = divmod(position, self.page_size)
-            self.cells[own[page]][offset] = content if finite else POISON
+            for number, table in enumerate(own):
+                self.cells[table[page]][offset] = in_table(content if finite else POISON, number)
         if not row.samples:
             return Result(None, finite)
         token = sample(sequence.params.seed or 0, content)
@@ -122,7 +130,9 @@ class FakeDevice:
         if position == 0:
             return root_content(sequence.request.salt)
         page, offset = divmod(position - 1, self.page_size)
-        return self.cells[self.tables(sequence)[1][page]][offset]
+        tables = enumerate(self.tables(sequence)[1])
+        contents = {in_table(self.cells[table[page]][offset], number) for number, table in tables}
+        return contents.pop() if len(contents) == 1 else POISON
 
     def _token(self, sequence: Sequence, position: int) -> int:
         """From the host where it is known there, else what the previous step drew for this slot."""

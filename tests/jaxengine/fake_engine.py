@@ -14,7 +14,8 @@ from jaxengine.params import SamplingParams
 from jaxengine.plan import Plan
 from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import FinishReason, Request, Sequence
-from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Result, alone
+from jaxengine.tables import PageTables
+from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Result, alone, in_table
 from tests.jaxengine.invariants import PlanCheck
 
 MAX_IN_FLIGHT = 2  # a step computes while the next one is planned and queued behind it
@@ -27,7 +28,7 @@ class Step:
     plan: Plan
     results: list[Result]
     slots: list[int | None]
-    tables: list[list[int]]
+    tables: list[list[list[int]]]
 
 
 class FakeEngine:
@@ -42,17 +43,18 @@ class FakeEngine:
         token_budget: int,
         prefix_cache: bool = True,
         encoder: bool = False,
-        window: int = 0,
+        windows: Ids[int] = (0,),
     ) -> None:
         self.encoder = encoder
         self.pool = PagePool(pages, page_size)
-        self.scheduler = Scheduler(self.pool, slots, token_budget, model="m", prefix_cache=prefix_cache, window=window)
+        tables = PageTables(self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache)
+        self.scheduler = Scheduler(tables, slots)
         self.device = FakeDevice(pages, page_size)
         self.clock = 0.0
         self.steps: deque[Step] = deque()
         self.sequences: list[Sequence] = []
         self.references: dict[int, Reference] = {}
-        self.truth: dict[bytes, tuple[tuple[int, ...], list[int]]] = {}  # page key -> (ids, contents)
+        self.truth: dict[tuple[int, bytes], tuple[tuple[int, ...], list[int]]] = {}  # (table, key) -> (ids, contents)
         self.decisions: list[tuple[object, ...]] = []
         self.seen: Counter[str] = Counter()  # events worth knowing that a run has met
 
@@ -63,11 +65,12 @@ class FakeEngine:
     def fits(self, prompt_length: int, max_tokens: int) -> bool:
         """Whether the request can be served at all; the last token is never fed, so it needs no room."""
         source, own = (prompt_length, 1) if self.encoder else (0, prompt_length)
-        return self.pool.pages_for(source) + self.held(own + max_tokens - 1) < self.pool.total
+        return self.pool.pages_for(source) + sum(self.held(own + max_tokens - 1)) < self.pool.total
 
-    def held(self, tokens: int) -> int:
-        """The most pages a sequence of `tokens` ever holds, its source's left out."""
-        return held_pages(tokens, self.pool.page_size, self.scheduler.window, self.scheduler.token_budget)
+    def held(self, tokens: int) -> list[int]:
+        """The most pages each table of a sequence of `tokens` ever holds, its source's left out."""
+        size, budget = self.pool.page_size, self.scheduler.token_budget
+        return [held_pages(tokens, size, window, budget) for window in self.scheduler.tables.windows]
 
     # --- what clients do ----------------------------------------------------------------------------------------
 
@@ -114,7 +117,9 @@ class FakeEngine:
         for end in range(size, len(reference.tokens) + 1, size):
             ids = tuple(reference.tokens[end - size : end])
             key = page_key(key, ids)
-            self.truth[key] = (ids, reference.contents[end - size : end])
+            for table in range(len(self.scheduler.tables.windows)):
+                contents = [in_table(content, table) for content in reference.contents[end - size : end]]
+                self.truth[table, key] = (ids, contents)
 
     # --- what the engine's loop does ----------------------------------------------------------------------------
 
@@ -126,7 +131,7 @@ class FakeEngine:
         self._note(plan, check)
         if plan.rows:
             slots = [row.sequence.slot for row in plan.rows]
-            tables = [list(row.sequence.pages) for row in plan.rows]
+            tables = [[list(table.pages) for table in row.sequence.tables] for row in plan.rows]
             self.steps.append(Step(plan, self.device.run(plan), slots, tables))
         if plan.drain:
             self.collect_all()
@@ -179,13 +184,15 @@ class FakeEngine:
         rows = [
             (r.sequence.request.id, r.sequence.slot, r.start, r.count, r.samples) for r in (*plan.sources, *plan.rows)
         ]
-        tables = [tuple(r.sequence.pages) for r in plan.rows]
+        tables = [[tuple(table.pages) for table in r.sequence.tables] for r in plan.rows]
         self.decisions.append((rows, tables, [s.request.id for s in plan.admitted], plan.drain))
         self.seen["drains"] += plan.drain
         self.seen["evictions"] += check.evictions
         self.seen["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
-        self.seen["passed pages"] += sum(s.passed for s in self.live)
-        self.seen["hits behind a window"] += sum(s.passed > 0 for s in plan.admitted)
+        self.seen["passed pages"] += sum(table.passed for s in self.live for table in s.tables)
+        behind = [s for s in plan.admitted if any(table.passed for table in s.tables)]
+        self.seen["hits behind a window"] += len(behind)
+        self.seen["hits behind one of several windows"] += sum(s.tables[0].passed == 0 for s in behind)
         self.seen["sources"] += len(plan.sources)
         self.seen["sources again"] += sum(r.sequence.preemptions > 0 for r in plan.sources)
         self.seen["chunks"] += sum(not r.samples for r in plan.rows)

@@ -47,7 +47,8 @@ def check_idle(engine: FakeEngine) -> None:
 
 def _check_pages(engine: FakeEngine) -> None:
     pool, scheduler = engine.pool, engine.scheduler
-    held = Counter(page for s in (*scheduler.running, *scheduler.leaving) for page in s.pages[s.passed :])
+    placed = (*scheduler.running, *scheduler.leaving)
+    held = Counter(page for s in placed for table in s.tables for page in table.held)
     assert pool.references == [held[page] for page in range(pool.total)], "I2: references differ from holders"
     free = [*pool.blank, *pool.reusable]
     unheld = [page for page in range(SINK + 1, pool.total) if not held[page]]
@@ -60,8 +61,9 @@ def _check_pages(engine: FakeEngine) -> None:
 
 def _check_index(engine: FakeEngine) -> None:
     pool = engine.pool
-    assert pool.index == {key: page for page, (key, _) in pool.content.items()}, "I6: index and pages disagree"
-    for page, (key, ids) in pool.content.items():
+    assert pool.index == {each[:2]: page for page, each in pool.content.items()}, "I6: index and pages disagree"
+    for page, (table, hashed, ids) in pool.content.items():
+        key = (table, hashed)
         assert key in engine.truth, f"I5: page {page} is offered under a key that no request's full page has"
         assert ids == engine.truth[key][0], f"I5: page {page} holds ids {ids} under the key of others"
         assert engine.device.cells[page] == engine.truth[key][1], f"I5: page {page} holds not what its key says"
@@ -83,46 +85,54 @@ def _check_queues(engine: FakeEngine) -> None:
 
 def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
     if sequence.slot is None:
-        counts = (sequence.computed, sequence.pending, sequence.committed, sequence.in_flight, sequence.passed)
-        assert not any((sequence.pages, *counts)), f"I3: a sequence without a slot keeps {sequence.pages}, {counts}"
+        counts = (sequence.computed, sequence.pending, sequence.committed, sequence.in_flight)
+        assert not any((sequence.tables, *counts)), f"I3: a sequence without a slot keeps {sequence.tables}, {counts}"
     else:
-        _check_table(engine, sequence)
+        _check_tables(engine, sequence)
     request, tokens = sequence.request, sequence.tokens
     assert tokens == engine.references[request.id].tokens[: len(tokens)], f"I13: request {request.id} has {tokens}"
     assert sequence.generated <= sequence.params.max_tokens, "I12: more tokens than asked for"
     assert sequence.cached_tokens < sequence.prompt_length, "I7: the whole prompt is said to be cached"
 
 
-def _check_table(engine: FakeEngine, sequence: Sequence) -> None:
-    pages, size = sequence.pages[sequence.passed :], engine.pool.page_size
+def _check_tables(engine: FakeEngine, sequence: Sequence) -> None:
+    size, tables = engine.pool.page_size, sequence.tables
     assert sequence.computed <= sequence.length, "I12: more computed than there are tokens"
-    assert len(set(pages)) == len(pages), f"I3: a page twice in {pages}"
-    assert sequence.pages[: sequence.passed] == [SINK] * sequence.passed, "I3: a page given back is still in the table"
-    most = engine.held(sequence.length)
-    assert engine.encoder or len(pages) <= most, f"I3: {len(pages)} pages held, {most} are enough for its window"
+    held = [page for table in tables for page in table.held]
+    assert len(set(held)) == len(held), f"I3: a page twice in {held}"
+    assert len({len(table.pages) for table in tables}) == 1, "I3: tables differ in length"
+    for table, most in zip(tables, engine.held(sequence.length), strict=True):
+        given = table.pages[: table.passed]
+        assert given == [SINK] * table.passed, "I3: a page given back is still in the table"
+        assert engine.encoder or len(table.held) <= most, f"I3: {len(table.held)} pages held, its window needs {most}"
     low, high = -(-sequence.computed // size), -(-sequence.length // size)
     of_source, own = engine.device.tables(sequence)
     assert len(of_source) == -(-len(sequence.source) // size), "I3: pages of a source are missing"
-    assert low <= len(own) <= high, f"I3: {len(own)} pages for {sequence.computed} of {sequence.length} tokens"
+    assert low <= len(own[0]) <= high, f"I3: {len(own[0])} pages for {sequence.computed} of {sequence.length} tokens"
 
 
 def _check_in_flight(engine: FakeEngine) -> None:
     dispatched: Counter[int] = Counter()
     for step in engine.steps:
-        for row, slot, table in zip(step.plan.rows, step.slots, step.tables, strict=True):
+        for row, slot, tables in zip(step.plan.rows, step.slots, step.tables, strict=True):
             sequence = row.sequence
             dispatched[id(sequence)] += 1
-            first = first_page(engine, row.start)
-            held = sequence.slot == slot and sequence.pages[first : len(table)] == table[first:]
+            now = [table.pages[: len(tables[0])] for table in sequence.tables]
+            held = sequence.slot == slot and seen(engine, now, row.start) == seen(engine, tables, row.start)
             assert held, f"I9: request {sequence.request.id} lost its slot or pages under a dispatched step"
     for sequence in engine.sequences:
         assert sequence.in_flight == dispatched[id(sequence)], "I19: in_flight differs from the dispatched rows"
 
 
-def first_page(engine: FakeEngine, position: int) -> int:
-    """Of those that a token at `position` sees."""
-    window = engine.scheduler.window
-    return max(0, position - window + 1) // engine.pool.page_size if window else 0
+def first_pages(engine: FakeEngine, position: int) -> list[int]:
+    """Of each table, where begins what a token at `position` sees."""
+    size, windows = engine.pool.page_size, engine.scheduler.tables.windows
+    return [max(0, position - window + 1) // size if window else 0 for window in windows]
+
+
+def seen(engine: FakeEngine, tables: list[list[int]], position: int) -> list[list[int]]:
+    """What a token at `position` sees of `tables`, and what is behind it."""
+    return [table[first:] for table, first in zip(tables, first_pages(engine, position), strict=True)]
 
 
 class PlanCheck:
@@ -168,13 +178,14 @@ class PlanCheck:
         sequence, size, end = row.sequence, self.engine.pool.page_size, row.start + row.count
         assert row.count >= 1 and sequence.computed == end, f"I11: row of {row.count} at {row.start}"
         _, own = self.engine.device.tables(sequence)
-        assert sequence.slot is not None and end <= len(own) * size, "I11: a position without a page"
+        assert sequence.slot is not None and end <= len(own[0]) * size, "I11: a position without a page"
         assert row.samples == (end == sequence.length - row.samples), "I11: samples elsewhere than at the last token"
         if sequence.request.id not in self.engine.device.poisoned:
-            first = first_page(self.engine, row.start) * size
-            history = self.engine.references[sequence.request.id].contents[first : row.start]
-            read = self.engine.device.read(own, row.start)[first:]
-            assert read == history, f"I8: request {sequence.request.id} reads what it did not write"
+            history = self.engine.references[sequence.request.id].contents
+            for number, (table, page) in enumerate(zip(own, first_pages(self.engine, row.start), strict=True)):
+                read = self.engine.device.read(table, row.start, number)[page * size :]
+                true = history[page * size : row.start]
+                assert read == true, f"I8: request {sequence.request.id} reads what it did not write"
 
     def _check_sources(self, plan: Plan) -> None:
         """Encoded whole as they are admitted; whoever was admitted before finds its source as it was encoded."""
@@ -192,14 +203,14 @@ class PlanCheck:
         """A page that a step writes has one holder, is not offered to others, and no dispatched step knows it else."""
         pool, size = self.engine.pool, self.engine.pool.page_size
         known = [
-            (row.sequence, set(table[first_page(self.engine, row.start) :]))
+            (row.sequence, {page for table in seen(self.engine, tables, row.start) for page in table})
             for step in self.engine.steps
-            for row, table in zip(step.plan.rows, step.tables, strict=True)
+            for row, tables in zip(step.plan.rows, step.tables, strict=True)
         ]
         for row in (*plan.sources, *plan.rows):
             of_source, own = self.engine.device.tables(row.sequence)
-            pages = of_source if row.of_source else own
-            for page in pages[row.start // size : -(-(row.start + row.count) // size)]:
+            here = slice(row.start // size, -(-(row.start + row.count) // size))
+            for page in [page for table in ([of_source] if row.of_source else own) for page in table[here]]:
                 assert page != SINK and pool.references[page] == 1, f"I4: page {page} is written and shared"
                 assert page not in pool.content, f"I4: page {page} is written and offered to others"
                 others = [s for s, table in known if page in table and s is not row.sequence]
@@ -216,19 +227,23 @@ class PlanCheck:
         """As long as the index allows: entries may have been evicted during the plan, none was added."""
         size, known = self.engine.pool.page_size, len(sequence.tokens)
         assert computed % size == 0 and computed < known, f"I7: {computed} of {known} tokens cached"
-        if sequence.params.prompt_logprobs or not self.engine.scheduler.prefix_cache:
+        if sequence.params.prompt_logprobs or not self.engine.scheduler.tables.prefix_cache:
             assert computed == 0, "I7: a hit where every position must be computed"
             return
         longest, shortest = self._prefix(sequence, self.indexed), self._prefix(sequence, set(self.engine.pool.index))
         assert shortest <= computed // size <= longest, f"I7: a hit of {computed // size}, longest {longest}"
 
-    def _prefix(self, sequence: Sequence, indexed: set[bytes]) -> int:
-        size, key = self.engine.pool.page_size, root_key("m", sequence.request.salt)
-        for count in range((len(sequence.tokens) - 1) // size):
-            key = page_key(key, sequence.tokens[count * size : (count + 1) * size])
-            if key not in indexed:
-                return count
-        return (len(sequence.tokens) - 1) // size
+    def _prefix(self, sequence: Sequence, indexed: set[tuple[int, bytes]]) -> int:
+        """The most pages of which every table has those that a token behind them sees, tried one by one."""
+        size, keys = self.engine.pool.page_size, [root_key("m", sequence.request.salt)]
+        for start in range(0, len(sequence.tokens) - size, size):
+            keys.append(page_key(keys[-1], sequence.tokens[start : start + size]))
+
+        def has(count: int) -> bool:
+            firsts = enumerate(first_pages(self.engine, count * size))
+            return all((table, key) in indexed for table, first in firsts for key in keys[1 + first : 1 + count])
+
+        return max(count for count in range(len(keys)) if has(count))
 
     def _check_order(self, plan: Plan) -> None:
         """No decode waits for a prefill, nobody is admitted past an older one of the same caller."""

@@ -7,11 +7,12 @@ from functools import partial
 
 import pytest
 
-from jaxengine import scheduler as module
+from jaxengine import tables as module
 from jaxengine.pages import PagePool, page_key, root_key
 from jaxengine.plan import Plan, Row
 from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import FinishReason, Sequence
+from jaxengine.tables import PageTables
 
 Patch = pytest.MonkeyPatch
 
@@ -67,28 +68,57 @@ def the_tail_page_comes_one_token_late(patch: Patch) -> None:
 
 
 def a_window_is_a_token_too_narrow(patch: Patch) -> None:
-    passed = Scheduler._passed
-    patch.setattr(Scheduler, "_passed", lambda scheduler, position: passed(scheduler, position + 1))
+    passed = PageTables._passed
+    patch.setattr(PageTables, "_passed", lambda tables, window, position: passed(tables, window, position + 1))
 
 
 def a_window_s_pages_go_while_a_step_reads_them(patch: Patch) -> None:
-    give_back = Scheduler._give_back
-
-    def at_once(scheduler: Scheduler, sequence: Sequence, _: int) -> None:
-        give_back(scheduler, sequence, scheduler._passed(sequence.computed))
-
-    patch.setattr(Scheduler, "_give_back", at_once)
+    give_back = PageTables.give_back
+    patch.setattr(PageTables, "give_back", lambda tables, sequence, _: give_back(tables, sequence, sequence.computed))
 
 
 def nothing_behind_a_window_is_given_back(patch: Patch) -> None:
-    patch.setattr(Scheduler, "_give_back", lambda scheduler, sequence, passed: None)
+    patch.setattr(PageTables, "give_back", lambda tables, sequence, position: None)
+
+
+def every_table_has_the_widest_window(patch: Patch) -> None:
+    passed = PageTables._passed
+
+    def widest(tables: PageTables, window: int, position: int) -> int:
+        return passed(tables, max(tables.windows), position)
+
+    patch.setattr(PageTables, "_passed", widest)
+
+
+def a_prefix_is_cached_if_its_first_table_has_it(patch: Patch) -> None:
+    has = PageTables._has
+    patch.setattr(PageTables, "_has", lambda tables, _, sequence, i: has(tables, 0, sequence, i))
+
+
+def tables_share_their_pages(patch: Patch) -> None:
+    def grow(tables: PageTables, sequence: Sequence, count: int) -> None:
+        pages = tables.pool.allocate(count // len(sequence.tables))
+        for table in sequence.tables:
+            table.pages += pages
+
+    patch.setattr(PageTables, "grow", grow)
+
+
+def a_page_is_found_by_any_table(patch: Patch) -> None:
+    commit = PagePool.commit
+
+    def for_all(pool: PagePool, page: int, table: int, key: bytes, ids: Ids[int]) -> None:
+        for number in (0, 1, 2):
+            commit(pool, page, number, key, ids)
+
+    patch.setattr(PagePool, "commit", for_all)
 
 
 def a_source_shares_a_page_with_what_follows(patch: Patch) -> None:
-    def together(scheduler: Scheduler, sequence: Sequence, computed: int) -> int:
-        return scheduler.pool.pages_for(len(sequence.source) + sequence.length)
+    def together(tables: PageTables, sequence: Sequence, tokens: int) -> int:
+        return tables.pool.pages_for(len(sequence.source) + tokens)
 
-    patch.setattr(Scheduler, "_pages", together)
+    patch.setattr(PageTables, "_entries", together)
 
 
 def the_salt_is_not_in_the_key(patch: Patch) -> None:
@@ -100,35 +130,32 @@ def the_key_forgets_what_came_before(patch: Patch) -> None:
 
 
 def a_hit_leaves_no_token_to_compute(patch: Patch) -> None:
-    def cached(scheduler: Scheduler, sequence: Sequence) -> list[int]:
-        scheduler._extend_keys(sequence)
-        return scheduler.pool.find(sequence.keys, sequence.tokens)
-
-    patch.setattr(Scheduler, "_cached_pages", cached)
+    longest = PageTables._longest
+    patch.setattr(PageTables, "_longest", lambda tables, sequence, _: longest(tables, sequence, len(sequence.keys)))
 
 
 def the_last_cached_page_is_missed(patch: Patch) -> None:
-    cached = Scheduler._cached_pages
-    patch.setattr(Scheduler, "_cached_pages", lambda scheduler, sequence: cached(scheduler, sequence)[:-1])
+    longest = PageTables._longest
+    patch.setattr(PageTables, "_longest", lambda tables, sequence, count: max(0, longest(tables, sequence, count) - 1))
 
 
 def pages_are_offered_before_they_are_written(patch: Patch) -> None:
-    commit = Scheduler._commit
+    offer = PageTables.offer
     patch.setattr(
-        Scheduler, "_commit", lambda scheduler, sequence, _: commit(scheduler, sequence, len(sequence.pages) * 99)
+        PageTables, "offer", lambda tables, sequence, _: offer(tables, sequence, len(sequence.tables[0].pages) * 99)
     )
 
 
 def a_page_of_unknown_tokens_is_offered(patch: Patch) -> None:
-    commit = Scheduler._commit
+    offer = PageTables.offer
 
-    def eager(scheduler: Scheduler, sequence: Sequence, written: int) -> None:
-        commit(scheduler, sequence, written)
-        rest = sequence.tokens[len(sequence.keys) * scheduler.pool.page_size :]
-        if sequence.pending and len(sequence.pages) > len(sequence.keys):
-            scheduler.pool.commit(sequence.pages[len(sequence.keys)], page_key(b"", rest), rest)
+    def eager(tables: PageTables, sequence: Sequence, written: int) -> None:
+        offer(tables, sequence, written)
+        rest, pages = tables._ids(sequence, len(sequence.keys)), sequence.tables[0].pages
+        if sequence.pending and len(pages) > len(sequence.keys):
+            tables.pool.commit(pages[len(sequence.keys)], 0, page_key(b"", rest), rest)
 
-    patch.setattr(Scheduler, "_commit", eager)
+    patch.setattr(PageTables, "offer", eager)
 
 
 def the_pages_of_a_broken_row_are_offered(patch: Patch) -> None:
@@ -147,15 +174,15 @@ def pages_are_freed_while_a_step_writes_them(patch: Patch) -> None:
 
 def a_sequence_is_preempted_while_in_flight(patch: Patch) -> None:
     def grow(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> bool:
-        while scheduler.pool.pages_for(sequence.length) > len(sequence.pages):
-            if scheduler.pool.available:
-                sequence.pages += scheduler.pool.allocate(1)
-                continue
+        tables = scheduler.tables
+        count = tables.lacking(sequence, len(sequence.tables[0].pages), sequence.computed)
+        while count > scheduler.pool.available:
             victim = scheduler.running[-1]
             victim.in_flight = 0
             scheduler._preempt(victim)
             if victim is sequence:
-                break
+                return True
+        tables.grow(sequence, count)
         return True
 
     patch.setattr(Scheduler, "_grow", grow)
@@ -222,7 +249,7 @@ def the_queue_is_overtaken_by_what_fits(patch: Patch) -> None:
 
 
 def admission_takes_a_page_too_many(patch: Patch) -> None:
-    patch.setattr(Scheduler, "_watermark", lambda scheduler: -1)
+    patch.setattr(PageTables, "reserve", lambda tables, sequence: -1)
 
 
 def free(scheduler: Scheduler, sequence: Sequence) -> None:
@@ -243,6 +270,10 @@ CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     a_window_is_a_token_too_narrow: "I9",
     a_window_s_pages_go_while_a_step_reads_them: "I9",
     nothing_behind_a_window_is_given_back: "I3",
+    every_table_has_the_widest_window: "I3",
+    a_prefix_is_cached_if_its_first_table_has_it: "(1, b",  # what is taken as cached is not there
+    tables_share_their_pages: "I2",
+    a_page_is_found_by_any_table: "I6",
     the_salt_is_not_in_the_key: "I5",
     the_key_forgets_what_came_before: "I5",
     a_hit_leaves_no_token_to_compute: "I7",

@@ -9,6 +9,7 @@ from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
 WHOLE = 128  # a page for any sequence, as state spaces have
+WINDOWS = [(0,), (0,), (2,), (5,), (12,), (0, 2), (0, 5, 5), (0, 3, 12)]
 EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
 
 
@@ -20,14 +21,15 @@ class Walk:
         page_size = self.random.choice([1, 2, 3, 4, 16, WHOLE])
         slots = self.random.randint(1, 6)
         encoder = self.random.random() < 0.2
+        windows = (0,) if encoder else self.random.choice(WINDOWS)
         self.engine = FakeEngine(
-            pages=1 + self.random.randint(12, 80) // page_size + 2,
+            pages=1 + len(windows) * (self.random.randint(12, 80) // page_size + 2),
             page_size=page_size,
             slots=slots,
             token_budget=self.random.choice([slots, slots + 1, 8, 16, 512]),
             prefix_cache=self.random.random() < 0.9 and not encoder,
             encoder=encoder,
-            window=0 if encoder else self.random.choice([0, 0, 2, 5, 12]),
+            windows=windows,
         )
         self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
 

@@ -18,6 +18,7 @@ ACCELERATED = {"jax", "jaxlib", "flax"}
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 WITHOUT_JAX = [
     "jaxengine.scheduler",
+    "jaxengine.tables",
     "jaxengine.plan",
     "jaxengine.shares",
     "jaxengine.pages",
@@ -34,6 +35,7 @@ WITHOUT_JAX = [
     "jaxengine.process",
     "jaxengine.server",
     "jaxengine.model.spec",
+    "jaxengine.model.groups",
     "jaxengine.model.parameters",
     "jaxengine.rpc.transport",
     "jaxengine.rpc.engine_pb2_grpc",

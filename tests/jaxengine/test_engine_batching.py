@@ -53,8 +53,8 @@ def expected(engine: Engine) -> Answers:
 def test_tokens_are_the_same_alone_and_among_32_neighbours(
     engine: Engine, expected: Answers, pages: int, prefix_cache: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.scheduler, "prefix_cache", prefix_cache)
-    monkeypatch.setattr(engine.scheduler, "pool", PagePool(pages + 1, 16))
+    monkeypatch.setattr(engine.scheduler.tables, "prefix_cache", prefix_cache)
+    monkeypatch.setattr(engine.scheduler.tables, "pool", PagePool(pages + 1, 16))
     before = engine.stats()
     answers = serve(engine, REQUESTS)
     after = engine.stats()
@@ -78,7 +78,7 @@ def test_penalties_remember_what_was_generated_before_a_preemption(
     penalties = {"repetition_penalty": 1.2, "presence_penalty": 1.0, "frequency_penalty": 0.5}
     requests = [ask(number, prompt(30, seed=number), max_tokens=40, **penalties) for number in range(3)]
     theirs = {request.id: alone(engine, request) for request in requests}
-    monkeypatch.setattr(engine.scheduler, "pool", PagePool(9, 16))
+    monkeypatch.setattr(engine.scheduler.tables, "pool", PagePool(9, 16))
     before = engine.stats().preemptions
     answers = serve(engine, requests)
     assert engine.stats().preemptions > before

@@ -16,7 +16,7 @@ from tests.tiny import EOS
 def engine(wide: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Few pages, and a count from here on: what other tests of this process compile is not the engine's doing."""
     monkeypatch.setattr(wide, "compiles_at_start", COMPILES.unexpected)
-    monkeypatch.setattr(wide.scheduler, "pool", PagePool(17, 16))
+    monkeypatch.setattr(wide.scheduler.tables, "pool", PagePool(17, 16))
     return wide
 
 

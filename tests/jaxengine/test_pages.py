@@ -15,9 +15,15 @@ def cached_chain(pool: PagePool, ids: list[int], salt: bytes = b"") -> tuple[lis
         part = ids[i * size : (i + 1) * size]
         key = page_key(key, part)
         keys.append(key)
-        pool.commit(page, key, part)
+        pool.commit(page, 0, key, part)
     pool.release(pages)
     return keys, pages
+
+
+def found(pool: PagePool, keys: list[bytes], ids: list[int]) -> list[int | None]:
+    """For each full page of `ids`, the one that holds it."""
+    size = pool.page_size
+    return [pool.find(0, key, ids[i * size : (i + 1) * size]) for i, key in enumerate(keys)]
 
 
 def test_the_sink_is_never_handed_out() -> None:
@@ -53,16 +59,16 @@ def test_a_page_is_free_only_when_its_last_holder_leaves() -> None:
 def test_a_released_prefix_is_found_again_until_its_pages_are_needed() -> None:
     pool, ids = PagePool(4, 2), [1, 2, 3, 4]
     keys, pages = cached_chain(pool, ids)
-    assert pool.find(keys, ids) == pages and pool.cached == 2
+    assert found(pool, keys, ids) == pages and pool.cached == 2
     pool.allocate(3)
-    assert pool.find(keys, ids) == [] and pool.cached == 0
+    assert found(pool, keys, ids) == [None, None] and pool.cached == 0
 
 
 def test_blank_pages_go_before_cached_ones() -> None:
     pool, ids = PagePool(6, 2), [1, 2, 3, 4]
     keys, pages = cached_chain(pool, ids)
     assert not set(pool.allocate(3)) & set(pages)
-    assert pool.find(keys, ids) == pages
+    assert found(pool, keys, ids) == pages
 
 
 def test_the_least_recently_used_prefix_is_forgotten_first() -> None:
@@ -71,14 +77,14 @@ def test_the_least_recently_used_prefix_is_forgotten_first() -> None:
     pool.hold([old])
     pool.release([old])  # used again, so now the younger one
     assert pool.allocate(1) == [new]
-    assert pool.find(first, [1, 2]) == [old] and pool.find(second, [3, 4]) == []
+    assert found(pool, first, [1, 2]) == [old] and found(pool, second, [3, 4]) == [None]
 
 
 def test_the_end_of_a_prefix_is_forgotten_before_its_start() -> None:
     pool, ids = PagePool(4, 2), [1, 2, 3, 4, 5, 6]
     keys, pages = cached_chain(pool, ids)
     assert pool.allocate(1) == pages[2:]
-    assert pool.find(keys, ids) == pages[:2]
+    assert found(pool, keys, ids) == [*pages[:2], None]
 
 
 def test_a_held_prefix_is_never_forgotten() -> None:
@@ -86,22 +92,31 @@ def test_a_held_prefix_is_never_forgotten() -> None:
     keys, pages = cached_chain(pool, ids)
     pool.hold(pages)
     pool.allocate(2)
-    assert pool.available == 0 and pool.find(keys, ids) == pages
+    assert pool.available == 0 and found(pool, keys, ids) == pages
 
 
 def test_a_twin_of_an_indexed_page_is_not_offered() -> None:
     pool, ids = PagePool(4, 2), [1, 2]
     keys, pages = cached_chain(pool, ids)
     twin = pool.allocate(1)
-    pool.commit(twin[0], keys[0], ids)
+    pool.commit(twin[0], 0, keys[0], ids)
     pool.release(twin)
-    assert pool.find(keys, ids) == pages and pool.cached == 1
+    assert found(pool, keys, ids) == pages and pool.cached == 1
+
+
+def test_a_page_is_found_by_its_own_table_alone() -> None:
+    pool, ids = PagePool(4, 2), [1, 2]
+    keys, pages = cached_chain(pool, ids)
+    assert pool.find(1, keys[0], ids) is None
+    other = pool.allocate(1)
+    pool.commit(other[0], 1, keys[0], ids)
+    assert (pool.find(0, keys[0], ids), pool.find(1, keys[0], ids)) == (pages[0], other[0])
 
 
 def test_a_key_that_collides_does_not_serve_other_tokens() -> None:
     pool = PagePool(4, 2)
     keys, _ = cached_chain(pool, [1, 2])
-    assert pool.find(keys, [1, 3]) == []
+    assert found(pool, keys, [1, 3]) == [None]
 
 
 def test_a_key_depends_on_model_salt_ids_and_everything_before() -> None:
@@ -124,7 +139,7 @@ def test_reset_forgets_holders_and_prefixes() -> None:
     pool.hold(pages)
     pool.reset()
     assert (pool.available, pool.used, pool.cached) == (3, 0, 0)
-    assert pool.find(keys, ids) == []
+    assert found(pool, keys, ids) == [None, None]
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (16, 1), (17, 2), (32, 2)])

@@ -9,6 +9,7 @@ from jaxengine.pages import PagePool
 from jaxengine.plan import Plan
 from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import AGING_SECONDS, FinishReason
+from jaxengine.tables import PageTables
 from tests.jaxengine.fake_device import EOS
 from tests.jaxengine.fake_engine import FakeEngine
 from tests.jaxengine.invariants import check_idle, check_state
@@ -37,7 +38,7 @@ def serve(served: FakeEngine) -> Plan:
 
 def test_a_step_must_hold_one_token_of_every_slot() -> None:
     with pytest.raises(ValueError, match="a step of 3 tokens cannot hold 4 decoding rows"):
-        Scheduler(PagePool(10, 4), slots=4, token_budget=3)
+        Scheduler(PageTables(PagePool(10, 4), (0,), token_budget=3), slots=4)
 
 
 def test_a_prompt_longer_than_the_budget_is_computed_in_chunks_and_sampled_once() -> None:

@@ -32,7 +32,7 @@ def test_random_events_keep_every_invariant_and_leave_nothing_behind(walks: list
 def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -> None:
     seen: Counter[str] = sum((walk.engine.seen for walk in walks), Counter())
     events = ("preemptions", "drains", "hits", "evictions", "chunks", "zombie rows", "failures", "sources again")
-    events += ("passed pages", "hits behind a window")
+    events += ("passed pages", "hits behind a window", "hits behind one of several windows")
     for event in events:
         assert seen[event] >= 50, f"{event}: {seen}"
     ends = Counter(s.finish for walk in walks for s in walk.engine.sequences)
@@ -55,17 +55,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare=st.sampled_from([0, 1, 4, 508]),
         tokens=st.integers(8, 40),
         kind=st.sampled_from(["plain", "prefix cache", "encoder"]),
-        window=st.sampled_from([0, 2, 9]),
+        windows=st.sampled_from([(0,), (2,), (9,), (0, 2), (0, 4, 4)]),
     )
-    def start(self, page_size: int, slots: int, spare: int, tokens: int, kind: str, window: int) -> None:
+    def start(self, page_size: int, slots: int, spare: int, tokens: int, kind: str, windows: tuple[int, ...]) -> None:
+        windows = (0,) if kind == "encoder" else windows
         self.engine = FakeEngine(
-            pages=2 + tokens // page_size,
+            pages=2 + len(windows) * (tokens // page_size),
             page_size=page_size,
             slots=slots,
             token_budget=slots + spare,
             prefix_cache=kind == "prefix cache",
             encoder=kind == "encoder",
-            window=0 if kind == "encoder" else window,
+            windows=windows,
         )
 
     @rule(

@@ -1,0 +1,165 @@
+"""The page tables of sequences: what each holds, needs next, gives back and shares.
+
+A sequence has a table for each group of layers (`model/groups.py`), all equally long: entry i is where positions
+i·page_size … of its text lie, for those layers. A table whose layers have a window gives back what the window has
+passed, and then every table grows as the text is computed instead of all at once.
+
+A prefix is cached where each table has what its layers see behind it: all of it, or what the window reaches. So the
+pages behind a window, which were given back first, are rightly the first to be taken for something else.
+
+No JAX here.
+"""
+
+from collections.abc import Sequence as Items
+
+from jaxengine.pages import SINK, PagePool, held_pages, page_key, root_key
+from jaxengine.sequence import Sequence, Table
+
+
+class PageTables:
+    """Tables of all sequences over one pool.
+
+    Args:
+        windows: of each table, how many positions a token sees at most, its own included; 0 = all.
+        token_budget: tokens a step may compute.
+        model: names the model and revision in prefix-cache keys.
+        prefix_cache: whether prompts may start from cached pages.
+    """
+
+    def __init__(
+        self, pool: PagePool, windows: Items[int], token_budget: int, model: str = "", prefix_cache: bool = True
+    ) -> None:
+        self.pool = pool
+        self.windows = tuple(windows)
+        self.windowed = [(table, window) for table, window in enumerate(windows) if window]
+        self.token_budget = token_budget
+        self.model = model
+        self.prefix_cache = prefix_cache
+
+    # --- how many -----------------------------------------------------------------------------------------------
+
+    def lacking(self, sequence: Sequence, entries: int, computed: int) -> int:
+        """Pages it needs beyond the first `entries` of its tables, `computed` of its tokens being dispatched.
+
+        Its source's pages come first, and its own tokens start a new one.
+        """
+        reach = min(sequence.length, computed + self.token_budget) if self.windowed else sequence.length
+        return len(self.windows) * max(0, self._entries(sequence, reach) - entries)
+
+    def most(self, sequence: Sequence, tables: Items[Table]) -> int:
+        """Pages that `tables` will hold at most at a time while its known tokens are computed."""
+        whole, size = self._entries(sequence, sequence.length), self.pool.page_size
+        total = whole * (len(self.windows) - len(self.windowed))
+        for table, window in self.windowed:
+            total += min(whole - tables[table].passed, held_pages(sequence.length, size, window, self.token_budget))
+        return total
+
+    def reserve(self, sequence: Sequence) -> int:
+        """What admission keeps back for it, so that nothing need be preempted at once: what its known tokens lack
+        yet, and a page for each table if there may be more tokens before it ends.
+        """
+        end = self._entries(sequence, sequence.prompt_length + sequence.params.max_tokens)
+        more = len(self.windows) if end > len(sequence.tables[0].pages) else 0
+        return max(more, self.most(sequence, sequence.tables) - sum(len(table.held) for table in sequence.tables))
+
+    def _entries(self, sequence: Sequence, tokens: int) -> int:
+        return self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(tokens)
+
+    # --- taking and giving --------------------------------------------------------------------------------------
+
+    def start(self, sequence: Sequence, tables: list[Table]) -> None:
+        """Give it `tables`, which `cached` found, and the pages for its first step."""
+        for table in tables:
+            self.pool.hold(table.held)
+        sequence.tables = tables
+        sequence.committed = len(tables[0].pages)
+        sequence.computed = sequence.committed * self.pool.page_size
+        self.grow(sequence, self.lacking(sequence, sequence.committed, sequence.computed))
+
+    def grow(self, sequence: Sequence, count: int) -> None:
+        """Add `count` pages, as many to each table. Raises ValueError if fewer are available."""
+        pages = self.pool.allocate(count)
+        for i, table in enumerate(sequence.tables):
+            table.pages += pages[i :: len(sequence.tables)]
+
+    def give_back(self, sequence: Sequence, position: int) -> None:
+        """Release what no query from `position` on sees: every step that reads it has completed."""
+        for number, window in self.windowed:
+            table, passed = sequence.tables[number], self._passed(window, position)
+            if passed > table.passed:
+                here = slice(table.passed, passed)
+                self.pool.release(table.pages[here])
+                table.pages[here] = [SINK] * (passed - table.passed)
+                table.passed = passed
+
+    def release(self, sequence: Sequence) -> None:
+        for table in sequence.tables:
+            self.pool.release(table.held)
+        sequence.tables = []
+        sequence.computed = sequence.committed = 0
+
+    def _passed(self, window: int, position: int) -> int:
+        """How many pages lie wholly behind what a query at `position` sees."""
+        return max(0, position + 1 - window) // self.pool.page_size if window else 0
+
+    # --- sharing ------------------------------------------------------------------------------------------------
+
+    def cached(self, sequence: Sequence) -> list[Table]:
+        """Tables that begin with the longest cached prefix, leaving at least one token to compute."""
+        count = 0
+        if self.prefix_cache and not sequence.params.prompt_logprobs:
+            self._extend_keys(sequence)
+            count = self._longest(sequence, (len(sequence.tokens) - 1) // self.pool.page_size)
+        tables = []
+        for number, window in enumerate(self.windows):
+            passed = self._passed(window, count * self.pool.page_size)
+            found = [self.pool.index[number, key] for key in sequence.keys[passed:count]]
+            tables.append(Table([SINK] * passed + found, passed))
+        return tables
+
+    def offer(self, sequence: Sequence, written: int) -> None:
+        """Let others find the pages that positions below `written` fill, as far as their tokens are known."""
+        full = min(written, len(sequence.tokens)) // self.pool.page_size
+        if not self.prefix_cache or full <= sequence.committed:
+            return
+        self._extend_keys(sequence)
+        for i in range(sequence.committed, full):
+            ids = self._ids(sequence, i)
+            for number, table in enumerate(sequence.tables):
+                self.pool.commit(table.pages[i], number, sequence.keys[i], ids)
+        sequence.committed = full
+
+    def forget(self, sequence: Sequence) -> None:
+        """Let nobody find its pages: what they contain is not to be trusted."""
+        for table in sequence.tables:
+            self.pool.forget(table.held)
+
+    def _longest(self, sequence: Sequence, count: int) -> int:
+        """The most of its first `count` pages that are cached, as far as what comes next sees them."""
+        for table, window in enumerate(self.windows):
+            if not window:
+                missing = (i for i in range(count) if not self._has(table, sequence, i))
+                count = next(missing, count)
+        while (gap := self._gap(sequence, count)) is not None:
+            count = gap  # a prefix that ends behind the gap would see it too
+        return count
+
+    def _gap(self, sequence: Sequence, count: int) -> int | None:
+        """A page that is not cached, though windows reach it from behind the first `count`."""
+        for table, window in self.windowed:
+            for i in reversed(range(self._passed(window, count * self.pool.page_size), count)):
+                if not self._has(table, sequence, i):
+                    return i
+        return None
+
+    def _has(self, table: int, sequence: Sequence, i: int) -> bool:
+        return self.pool.find(table, sequence.keys[i], self._ids(sequence, i)) is not None
+
+    def _ids(self, sequence: Sequence, i: int) -> list[int]:
+        size = self.pool.page_size
+        return sequence.tokens[i * size : (i + 1) * size]
+
+    def _extend_keys(self, sequence: Sequence) -> None:
+        for i in range(len(sequence.keys), len(sequence.tokens) // self.pool.page_size):
+            parent = sequence.keys[-1] if i else root_key(self.model, sequence.request.salt)
+            sequence.keys.append(page_key(parent, self._ids(sequence, i)))
