@@ -16,7 +16,7 @@ import numpy as np
 from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors, same_storage
 from convert.recipes import Part, Recipe
-from jaxengine.model.parameters import ParameterSource, parameter_table
+from jaxengine.model.parameters import ParameterSource, empty, parameter_table
 from jaxengine.model.spec import ModelSpec
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
@@ -61,7 +61,7 @@ class ComposedSource:
         for part, common in touched:
             piece = self._read(part, common)
             if values is None:
-                values = np.empty([last - first for first, last in wanted], piece.dtype)
+                values = empty([last - first for first, last in wanted], piece.dtype)
             at = [slice(low - origin, high - origin) for (low, high), (origin, _) in zip(common, wanted, strict=True)]
             values[tuple(at)] = piece
         assert values is not None  # the boxes of a recipe cover its parameter

@@ -3,12 +3,16 @@
 Like `spec`, it imports no JAX and knows no checkpoint format.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from jaxengine.model.spec import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace, Traced
+
+ALIGNMENT = 64  # bytes
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,14 @@ class Parameter:
     axes: tuple[str | None, ...]
     inputs: int = 0
     stacked: int = 0
+
+
+def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """A host array that JAX's CPU backend takes over as it is; one that does not begin at 64 bytes it copies."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + size].view(dtype).reshape(shape)
 
 
 def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:

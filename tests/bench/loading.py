@@ -1,7 +1,8 @@
 """Loading a synthetic checkpoint: how fast beside reading its bytes, and how much host memory beyond what is kept.
 
 python -m tests.bench.loading [--gigabytes 2] writes a Llama in bf16, then in a process of its own reads the file once
-plainly and loads it once, in turn for each round, while the process's anonymous memory is sampled.
+through a small buffer, once into memory of its own, as whoever keeps it must, and loads it as stored, transposed, and
+transposed to f32, in turn for each round, while the process's anonymous memory is sampled.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def measure(directory: Path, rounds: int) -> dict[str, float]:
-    """In a process of its own: GB/s of loading and of plain reading, and bytes of peak, kept and largest parameter."""
+    """In a process of its own: GB/s of each way, and bytes of all, of the largest parameter and beyond what is kept."""
     command = [sys.executable, "-m", "tests.bench.loading", "--measure", str(directory), "--rounds", str(rounds)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900)
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
@@ -86,36 +87,42 @@ def _measure(directory: Path, rounds: int) -> dict[str, float]:
     from jaxengine.loading import load_parameters
     from jaxengine.sharding import make_mesh
 
+    file = directory / "model.safetensors"
     source = compose(Config.load(directory / "config.json"), open_tensors(directory))
     shapes = [parameter.shape for parameter in parameter_table(source.spec).values()]
     total, mesh = 2 * sum(map(math.prod, shapes)), make_mesh()
-    reading, loading, peaks = [], [], []
+    seconds: dict[str, list[float]] = {}
+    beyond = 0
+
+    def timed(name: str, action: Callable[[], Any]) -> None:
+        start = time.perf_counter()
+        kept = action()
+        seconds.setdefault(name, []).append(time.perf_counter() - start)
+        del kept
+
+    def load(dtype: str, platform: str) -> list[jax.Array]:
+        loaded = load_parameters(source, mesh, dtype, platform, lambda *_: None)
+        return jax.block_until_ready(list(loaded.values()))  # type: ignore[no-any-return]
+
     jax.block_until_ready(jax.numpy.zeros(1))
     for _ in range(rounds):
-        reading.append(_seconds_to_read(directory / "model.safetensors"))
+        timed("read", lambda: _read(file))
+        timed("read and kept", lambda: np.fromfile(file, np.uint8))
+        timed("loaded as stored", lambda: load("bfloat16", "cuda"))
         before = anonymous_bytes()
         with peak_memory() as peak:
-            start = time.perf_counter()
-            loaded = load_parameters(source, mesh, "bfloat16", "cpu", lambda *_: None)
-            jax.block_until_ready(list(loaded.values()))
-            loading.append(time.perf_counter() - start)
-        peaks.append(peak[0] - before - total)
-        del loaded
-    return {
-        "bytes": total,
-        "largest": 2 * max(map(math.prod, shapes)),
-        "beyond": max(peaks),
-        "reading": total / 1e9 / statistics.median(reading),
-        "loading": total / 1e9 / statistics.median(loading),
-    }
+            timed("loaded transposed", lambda: load("bfloat16", "cpu"))
+        beyond = max(beyond, peak[0] - before - total)
+        timed("loaded transposed to f32", lambda: load("float32", "cpu"))
+    rates = {name: total / 1e9 / statistics.median(each) for name, each in seconds.items()}
+    return {"bytes": total, "largest": 2 * max(map(math.prod, shapes)), "beyond": beyond, **rates}
 
 
-def _seconds_to_read(path: Path) -> float:
-    buffer, start = bytearray(BLOCK), time.perf_counter()
+def _read(path: Path) -> None:
+    buffer = bytearray(BLOCK)
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):
             pass
-    return time.perf_counter() - start
 
 
 def anonymous_bytes() -> int:
@@ -154,7 +161,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         found = measure(write_llama(Path(directory), options.gigabytes), options.rounds)
     share = found["beyond"] / found["largest"]
-    print(f"{found['bytes'] / 1e9:.2f} GB: loaded at {found['loading']:.2f} GB/s, read at {found['reading']:.2f} GB/s")
+    rates = [f"{name} {found[name]:.2f}" for name in found if name.startswith(("read", "loaded"))]
+    print(f"{found['bytes'] / 1e9:.2f} GB, GB/s: {', '.join(rates)}")
     print(f"at most {found['beyond'] / 1e6:.0f} MB beyond what is kept, {share:.2f} of the largest parameter")
     return 0
 
