@@ -12,7 +12,9 @@ import numpy as np
 from jaxengine.model.spec import Head
 
 NAME = "observed"  # of the attention that only looks, in transformers' interface
-TOKENS = 4
+TOKENS = 53  # a length that nothing else in a model has
+NEIGHBOURS = range(TOKENS - 4, TOKENS + 5)
+MIXING = ("convolution", "cumsum", "cumprod", "roll", "flip")
 LOGITS = np.array([1e9, -64.0, -8.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 8.0, 64.0, -1e9])
 FACTOR = 6  # which of LOGITS is small enough for any soft cap to leave it alone
 
@@ -21,8 +23,9 @@ def observe(module: Any) -> tuple[dict[str, Any], Head]:
     """`ModelSpec`'s sizes of attention, large enough for each layer, and what becomes of logits.
 
     Raises:
-        ValueError: no attention, or one that the pages have no room for; positions that are not counted from 0 (as
-            RoBERTa's are not); logits of which more is made.
+        ValueError: no attention, or one that the pages have no room for; tokens that see each other elsewhere too, so
+            that pages are not all there is to keep; positions that are not counted from 0 (as RoBERTa's are not);
+            logits of which more is made.
         Exception: whatever else the module does without weights.
     """
     import torch
@@ -41,7 +44,7 @@ def observe(module: Any) -> tuple[dict[str, Any], Head]:
     ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
     logits = torch.from_numpy(np.tile(LOGITS, (1, TOKENS, 1)))
     module.set_output_embeddings(_instead(logits))
-    with torch.no_grad():
+    with torch.no_grad(), _watched():
         out = module(input_ids=ids, position_ids=ids, use_cache=False).logits
     if not shapes or len({heads for heads, *_ in shapes}) > 1:
         raise ValueError("its layers do not attend through the interface, or with different numbers of heads")
@@ -85,3 +88,29 @@ def _instead(logits: Any) -> Any:
             return logits
 
     return Instead()
+
+
+def _watched() -> Any:
+    """A mode of PyTorch in which only attention may let a token see others.
+
+    What shifts, sums up or convolves tokens has an axis a little shorter or longer than they are many, or two of that
+    length, or is one of a few operations. Integers may: they are masks, and where tokens are sent.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            for each in out if isinstance(out, tuple | list) else (out,):
+                if isinstance(each, torch.Tensor) and each.is_floating_point() and each.is_meta:
+                    self._check(function.__name__.split(".")[0], list(each.shape))
+            return out
+
+        @staticmethod
+        def _check(name: str, shape: list[int]) -> None:
+            other = any(size in NEIGHBOURS and size != TOKENS for size in shape)
+            if other or shape.count(TOKENS) > 1 or (name in MIXING and TOKENS in shape):
+                raise ValueError(f"its tokens see each other outside of attention ({name} makes {shape})")
+
+    return Watched()

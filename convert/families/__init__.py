@@ -1,10 +1,7 @@
 """The families we can convert, by `model_type`."""
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-
-import numpy as np
 
 from convert.cache_scales import PATTERNS, cache_scales
 from convert.composition import ComposedSource
@@ -34,8 +31,10 @@ from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.families.t5 import t5
-from convert.formats.tensors import Index, Tensors
+from convert.formats.tensors import Tensors
+from convert.multimodal import text_part
 from convert.recipes import recipes
+from convert.renamed import Renamed
 from convert.traced import traced
 from jaxengine.model.parameters import ParameterSource
 
@@ -90,6 +89,7 @@ def compose(config: Config, tensors: Tensors) -> ParameterSource:
         CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
     """
     refuse_quantized(config)
+    config, tensors = text_part(config, tensors)
     if config.text("model_type") not in FAMILIES:
         return traced(config, tensors, FAMILIES)
     return compose_as(config, family_of(config), tensors)
@@ -119,35 +119,3 @@ def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSour
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
     return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
-
-
-class Renamed:
-    """`Tensors` under names in which each of `renames` has replaced its first match."""
-
-    def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...]) -> None:
-        self._tensors = tensors
-        self._stored = {_renamed(name, renames): name for name in tensors}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._stored
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._tensors.shape(self._stored[name])
-
-    def dtype(self, name: str) -> str:
-        return self._tensors.dtype(self._stored[name])
-
-    def where(self, name: str) -> str:
-        return self._tensors.where(self._stored[name])
-
-    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
-        return self._tensors.read(self._stored[name], view, index)
-
-
-def _renamed(name: str, renames: tuple[tuple[str, str], ...]) -> str:
-    for pattern, replacement in renames:
-        name = re.sub(pattern, replacement, name, count=1)
-    return name

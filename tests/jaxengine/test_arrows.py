@@ -96,7 +96,8 @@ def test_converters_know_of_the_engine_what_a_model_is() -> None:
 
 def test_converters_do_not_compute() -> None:
     found = wrong(files("convert"), *ACCELERATED, "torch")
-    assert set(found) == {f"convert/{name}.py imports torch" for name in ("adapted", "traced", "trial")}  # best effort
+    files_of = {each.split()[0] for each in found}  # best effort: a module without weights is asked for its shapes
+    assert files_of == {"convert/adapted.py", "convert/traced.py", "convert/trial.py"}
 
 
 def test_engine_and_converter_meet_in_two_files() -> None:

@@ -1,0 +1,41 @@
+"""A checkpoint's tensors under other names, and without some of them."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from convert.formats.tensors import Index, Tensors
+
+
+class Renamed:
+    """`Tensors` under names in which each of `renames` has replaced its first match; none whose name matches `but`."""
+
+    def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...], but: str | None = None) -> None:
+        self._tensors = tensors
+        kept = [name for name in tensors if but is None or not re.search(but, name)]
+        self._stored = {_renamed(name, renames): name for name in kept}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._tensors.shape(self._stored[name])
+
+    def dtype(self, name: str) -> str:
+        return self._tensors.dtype(self._stored[name])
+
+    def where(self, name: str) -> str:
+        return self._tensors.where(self._stored[name])
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        return self._tensors.read(self._stored[name], view, index)
+
+
+def _renamed(name: str, renames: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name, count=1)
+    return name

@@ -1,0 +1,89 @@
+"""Models that also see, asked about text alone: logits are those of transformers' whole model."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from convert.errors import CheckpointError
+from convert.source import open_model
+from jaxengine.model.parameters import parameter_table
+from tests.families.forward import Forward
+from tests.jaxengine.engines import prompt
+from tests.tiny import BASE, redraw, tokenizer
+
+TEXT = {**BASE, "num_key_value_heads": 2}
+VISION: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+VISION |= {"image_size": 28, "patch_size": 14}
+QWEN = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2}
+SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+LLAMA, QWEN2 = {**TEXT, "model_type": "llama"}, {**TEXT, "model_type": "qwen2"}
+MISTRAL = {**TEXT, "model_type": "mistral", "head_dim": 24}
+WHOLE: dict[str, dict[str, Any]] = {
+    "gemma3": {"text_config": {**TEXT, "sliding_window": 7, "num_hidden_layers": 6}, "vision_config": VISION},
+    "idefics3": {"text_config": LLAMA, "vision_config": VISION},
+    "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}},
+    "mistral3": {"text_config": MISTRAL},
+    "qwen2_5_vl": {**TEXT, "rope_parameters": SECTIONS, "vision_config": QWEN},  # all in one, as on the hub
+    "qwen3_vl": {"text_config": {**TEXT, "head_dim": 16, "rope_parameters": SECTIONS}, "vision_config": QWEN}
+    | {"tie_word_embeddings": True},
+}
+ALIKE = {
+    "idefics2": {"text_config": MISTRAL, "vision_config": VISION},
+    "internvl": {"text_config": QWEN2},
+    "llava_next": {"text_config": MISTRAL},
+    "qwen2_vl": {"text_config": {**TEXT, "rope_parameters": SECTIONS}, "vision_config": {**QWEN, "hidden_size": 64}},
+    "smolvlm": {"text_config": LLAMA, "vision_config": VISION},
+}
+TEXTS = {"idefics2": "mistral", "internvl": "qwen2", "llava_next": "mistral", "qwen2_vl": "qwen2", "smolvlm": "llama"}
+
+
+def write(directory: Path, name: str) -> Any:
+    """The whole model, saved with no more of a configuration than is written above."""
+    fields = (WHOLE | ALIKE)[name]
+    config = transformers.AutoConfig.for_model(name, **copy.deepcopy(fields))
+    model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
+    redraw(model).save_pretrained(directory)
+    (directory / "config.json").write_text(json.dumps({"model_type": name, **fields}))
+    tokenizer().save_pretrained(directory)
+    return model
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_path: Path) -> None:
+    model, ids = write(tmp_path, name), prompt(24)
+    rows = Forward(open_model(str(tmp_path)).source).prefill(0, ids, 0, 24)
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
+    assert np.ptp(expected, axis=1).min() > 0.5
+    np.testing.assert_allclose(rows, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_text_part_is_the_model_that_it_is_alone(name: str, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", name)
+    kept = {key: value for key, value in ALIKE[name]["text_config"].items() if key != "rope_parameters"}
+    kept |= {"model_type": TEXTS[name], "tie_word_embeddings": whole.config.tie_word_embeddings}
+    config = transformers.AutoConfig.for_model(**kept)
+    alone = transformers.AutoModelForCausalLM.from_config(config)
+    text = whole.model.text_model if hasattr(whole.model, "text_model") else whole.model.language_model
+    alone.model.load_state_dict(text.state_dict())
+    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
+    alone.save_pretrained(tmp_path / "alone")
+    tokenizer().save_pretrained(tmp_path / "alone")
+    ours, theirs = (open_model(str(tmp_path / each)).source for each in ("whole", "alone"))
+    assert ours.spec == theirs.spec
+    for parameter in parameter_table(ours.spec):
+        np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
+
+
+def test_a_model_whose_prompt_sees_all_of_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "paligemma"}')
+    (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    with pytest.raises(CheckpointError, match=r"model_type is not supported; .*, got 'paligemma'"):
+        open_model(str(tmp_path))
