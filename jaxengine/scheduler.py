@@ -104,7 +104,7 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, plan: Plan) -> bool:
         """Give `sequence` pages for its next step, preempting the newest if need be; False asks to drain."""
-        count = self.tables.lacking(sequence, len(sequence.tables[0].pages), sequence.computed)
+        count = self.tables.lacking(sequence)
         while count > self.pool.available:
             if self._busy():
                 plan.drain = True
@@ -113,7 +113,8 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return True
-        self.tables.grow(sequence, count)
+        if count:
+            self.tables.grow(sequence, count)
         return True
 
     def _busy(self) -> bool:

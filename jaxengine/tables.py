@@ -31,27 +31,29 @@ class PageTables:
     ) -> None:
         self.pool = pool
         self.windows = tuple(windows)
-        self.windowed = [(table, window) for table, window in enumerate(windows) if window]
+        self.windowed = [  # each window, and its tables
+            (window, [table for table, each in enumerate(windows) if each == window])
+            for window in sorted({*windows} - {0})
+        ]
+        self.whole = sum(not window for window in windows)  # tables without one
         self.token_budget = token_budget
         self.model = model
         self.prefix_cache = prefix_cache
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def lacking(self, sequence: Sequence, entries: int, computed: int) -> int:
-        """Pages it needs beyond the first `entries` of its tables, `computed` of its tokens being dispatched.
-
-        Its source's pages come first, and its own tokens start a new one.
-        """
-        reach = min(sequence.length, computed + self.token_budget) if self.windowed else sequence.length
-        return len(self.windows) * max(0, self._entries(sequence, reach) - entries)
+    def lacking(self, sequence: Sequence) -> int:
+        """Pages it needs beyond those it has for all that is known of it, or with windows for its next step."""
+        reach = min(sequence.length, sequence.computed + self.token_budget) if self.windowed else sequence.length
+        return len(self.windows) * max(0, self._entries(sequence, reach) - len(sequence.tables[0].pages))
 
     def most(self, sequence: Sequence, tables: Items[Table]) -> int:
         """Pages that `tables` will hold at most at a time while its known tokens are computed."""
         whole, size = self._entries(sequence, sequence.length), self.pool.page_size
-        total = whole * (len(self.windows) - len(self.windowed))
-        for table, window in self.windowed:
-            total += min(whole - tables[table].passed, held_pages(sequence.length, size, window, self.token_budget))
+        total = whole * self.whole
+        for window, alike in self.windowed:
+            held = held_pages(sequence.length, size, window, self.token_budget)
+            total += len(alike) * min(whole - tables[alike[0]].passed, held)
         return total
 
     def reserve(self, sequence: Sequence) -> int:
@@ -63,6 +65,7 @@ class PageTables:
         return max(more, self.most(sequence, sequence.tables) - sum(len(table.held) for table in sequence.tables))
 
     def _entries(self, sequence: Sequence, tokens: int) -> int:
+        """Of each table: its source's pages come first, and its own tokens start a new one."""
         return self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(tokens)
 
     # --- taking and giving --------------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ class PageTables:
         sequence.tables = tables
         sequence.committed = len(tables[0].pages)
         sequence.computed = sequence.committed * self.pool.page_size
-        self.grow(sequence, self.lacking(sequence, sequence.committed, sequence.computed))
+        self.grow(sequence, self.lacking(sequence))
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Add `count` pages, as many to each table. Raises ValueError if fewer are available."""
@@ -84,12 +87,13 @@ class PageTables:
 
     def give_back(self, sequence: Sequence, position: int) -> None:
         """Release what no query from `position` on sees: every step that reads it has completed."""
-        for number, window in self.windowed:
-            table, passed = sequence.tables[number], self._passed(window, position)
-            if passed > table.passed:
-                here = slice(table.passed, passed)
-                self.pool.release(table.pages[here])
-                table.pages[here] = [SINK] * (passed - table.passed)
+        for window, alike in self.windowed:
+            passed, before = self._passed(window, position), sequence.tables[alike[0]].passed
+            if passed <= before:
+                continue
+            for table in (sequence.tables[number] for number in alike):
+                self.pool.release(table.pages[before:passed])
+                table.pages[before:passed] = [SINK] * (passed - before)
                 table.passed = passed
 
     def release(self, sequence: Sequence) -> None:
@@ -146,9 +150,9 @@ class PageTables:
 
     def _gap(self, sequence: Sequence, count: int) -> int | None:
         """A page that is not cached, though windows reach it from behind the first `count`."""
-        for table, window in self.windowed:
+        for window, alike in self.windowed:
             for i in reversed(range(self._passed(window, count * self.pool.page_size), count)):
-                if not self._has(table, sequence, i):
+                if not all(self._has(table, sequence, i) for table in alike):
                     return i
         return None
 

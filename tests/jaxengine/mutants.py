@@ -175,7 +175,7 @@ def pages_are_freed_while_a_step_writes_them(patch: Patch) -> None:
 def a_sequence_is_preempted_while_in_flight(patch: Patch) -> None:
     def grow(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> bool:
         tables = scheduler.tables
-        count = tables.lacking(sequence, len(sequence.tables[0].pages), sequence.computed)
+        count = tables.lacking(sequence)
         while count > scheduler.pool.available:
             victim = scheduler.running[-1]
             victim.in_flight = 0
