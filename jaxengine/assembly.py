@@ -87,7 +87,7 @@ class Setup:
         source = replicate_heads(model.source, mesh.size)
         spec = source.spec
         check_divisible(spec, mesh.size)
-        check_quantizable(spec, options.quantize)
+        check_quantizable(spec, options.quantize, device)
         check_ends(model.eos_token_ids)
         dtype = resolve_dtype(options, spec, source.dtype, device.platform)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)

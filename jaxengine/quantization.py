@@ -4,9 +4,10 @@ A quantised parameter `name` is `values * scale`: `values` go by its own name, `
 axes, by `name_scale`. The product is scaled, not the weight, so a step reads one byte a weight (XLA fuses the cast into
 the product, see `tests/gpu_compile`). A channel has one scale even where devices share its inputs.
 
-The projections of the layers are quantised. Embedding and head are not: often they are one array, and the head's
-rounding would go straight into the logits; nor is what decides a state space's time steps. On a CPU int8 is the fast
-format, as products of integers (`jaxengine/ops/product.py`); of fp8 XLA casts the whole weight before each product.
+The projections of the layers are quantised, those of experts too, each expert's channels by themselves. Embedding and
+head are not: often they are one array, and the head's rounding would go straight into the logits; nor is what decides a
+state space's time steps or a token's experts. On a CPU int8 is the fast format, as products of integers
+(`jaxengine/ops/product.py`); of fp8 XLA casts the whole weight before each product.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,10 @@ from jax import Array
 
 from jaxengine.model.parameters import Parameter
 from jaxengine.model.spec import ModelSpec
+from jaxengine.ops.choice import Device, too_old
 
 PROJECTIONS = {"qkv", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
+PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,14 @@ class Format:
 FORMATS = {"int8": Format("int8", 127), "fp8": Format("float8_e4m3fn", 448)}
 
 
-def check_quantizable(spec: ModelSpec, quantize: str | None) -> None:
-    """Raises ValueError if `spec` has weights that ought to be quantised and cannot be."""
-    if quantize and spec.experts:
-        raise ValueError(f"quantize {quantize!r} is not supported for mixtures of experts: leave it out")
+def check_quantizable(spec: ModelSpec, quantize: str | None, device: Device) -> None:
+    """Raises ValueError if `spec` has weights that ought to be quantised and cannot be, or not on `device`."""
     if quantize and spec.traced:
         raise ValueError(f"quantize {quantize!r} is not supported for transformers' own modules: leave it out")
+    if not quantize or not spec.experts or device.platform == "cpu":
+        return
+    if problem := too_old(device, FORMATS[quantize].dtype, "experts"):  # whose kernels read them as they are
+        raise ValueError(f"quantize {quantize!r}: {problem}; int8 runs on all that are supported")
 
 
 def is_quantized(name: str, quantize: str | None) -> bool:

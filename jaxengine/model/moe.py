@@ -25,6 +25,8 @@ class MixtureOfExperts(nnx.Module):
         self.router = Linear.named("router", get, platform)
         self.gate_up = nnx.Param(get("experts_gate_up"))  # [E, hidden, 2, F] if input_major, else [E, 2, F, hidden]
         self.down = nnx.Param(get("experts_down"))  # [E, F, hidden], or [E, hidden, F]
+        scales = get("experts_gate_up_scale"), get("experts_down_scale")  # [E, 2, F] and [E, hidden], or None
+        self.gate_up_scale, self.down_scale = (None if scale is None else nnx.Param(scale) for scale in scales)
         self.mlps = ExpertMLPs(ACTIVATIONS[spec.activation], spec.gated, input_major(platform))
         self.experts = spec.experts
         shared = spec.experts.shared_ffn_size > 0
@@ -35,7 +37,10 @@ class MixtureOfExperts(nnx.Module):
         """x [T, hidden], of which the first `tokens`, i32 [], are real: padding is sent to no expert."""
         weights, chosen = route(self.experts, self.router(x, jnp.dtype(jnp.float32)))  # [T, k]
         chosen = jnp.where(jnp.arange(len(x))[:, None] < tokens, chosen, self.experts.count)
-        mixed = self.mlps(x, weights, chosen, self.gate_up[...], self.down[...])
+        scales = None
+        if self.gate_up_scale is not None and self.down_scale is not None:
+            scales = self.gate_up_scale[...], self.down_scale[...]
+        mixed = self.mlps(x, weights, chosen, self.gate_up[...], self.down[...], scales)
         if self.shared is None or self.shared_gate is None:
             return mixed
         return mixed + jax.nn.sigmoid(self.shared_gate(x)) * self.shared(x)

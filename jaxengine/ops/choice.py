@@ -35,21 +35,21 @@ def choose(
         raise ValueError(f"attention must be one of {', '.join(NAMES)}, got {attention!r}")
     if attention == "reference" or (attention == "auto" and device.platform == "cpu"):
         return "reference"
-    problem = _too_old(device, cache_dtype or dtype)
+    problem = too_old(device, cache_dtype or dtype, "a cache")
     problem = problem or (triton.unsupported(head_dim, group, dtype) if head_dim else "")
     if problem:
         raise ValueError(f"attention {attention!r}: {problem}; --attention reference runs everywhere, but slowly")
     return "triton"
 
 
-def _too_old(device: Device, cache_dtype: str) -> str:
-    """Why the kernels cannot run on `device`, or ""."""
+def too_old(device: Device, dtype: str, what: str) -> str:
+    """Why the kernels cannot run on `device` if they read `what` in `dtype`, or ""."""
     capability = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
     if capability is None:
         return f"triton needs an NVIDIA GPU, this is {device.device_kind} ({device.platform})"
-    least = triton.E4M3_CAPABILITY if cache_dtype == "float8_e4m3fn" else triton.MIN_CAPABILITY
+    least = triton.E4M3_CAPABILITY if dtype == "float8_e4m3fn" else triton.MIN_CAPABILITY
     if (int(capability[1]), int(capability[2])) < least:
         needed = ".".join(map(str, least))
-        stored = f" with a cache of {cache_dtype}" if least != triton.MIN_CAPABILITY else ""
+        stored = f" with {what} of {dtype}" if least != triton.MIN_CAPABILITY else ""
         return f"triton{stored} needs compute capability {needed} or newer, {device.device_kind} has {capability[0]}"
     return ""

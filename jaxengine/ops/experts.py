@@ -18,6 +18,7 @@ Legend: T tokens, k experts per token, E experts, F inner width, P = T k pairs, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +26,14 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxengine.ops.blocks import Blocks, single_pairs, sorted_blocks
+from jaxengine.ops.product import product
 from jaxengine.ops.triton import experts as triton
 from jaxengine.sharding import TP
 
 MAX_BLOCK = 128  # rows
 UNROLLED = 16  # blocks
+
+Scales = tuple[Array, Array]  # of matrices in 8 bits, f32: [E, 2 or 1, F] of the first and [E, hidden] of the second
 
 
 @dataclass(frozen=True)
@@ -44,34 +48,41 @@ class ExpertMLPs:
     gated: bool
     input_major: bool
 
-    def __call__(self, x: Array, weights: Array, chosen: Array, gate_up: Array, down: Array) -> Array:
+    def __call__(
+        self, x: Array, weights: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None = None
+    ) -> Array:
         """x [T, hidden], weights f32 and chosen i32 [T, k] → [T, hidden], on the mesh that is set, if any."""
         if jax.sharding.get_abstract_mesh().empty:
-            return self._local(x, weights, chosen, gate_up, down)
+            return self._local(x, weights, chosen, gate_up, down, scales)
         whole, inner = PartitionSpec(), (3, 1) if self.input_major else (2, 2)
         split = (PartitionSpec(*(None,) * axis, TP) for axis in inner)
+        scaled = None if scales is None else (PartitionSpec(None, None, TP), whole)
 
-        def local(*arrays: Array) -> Array:
-            return jax.lax.psum(self._local(*arrays), TP)
+        def local(*arguments: Any) -> Array:
+            return jax.lax.psum(self._local(*arguments), TP)
 
-        specs = (whole, whole, whole, *split)
-        return jax.shard_map(local, in_specs=specs, out_specs=whole, check_vma=False)(x, weights, chosen, gate_up, down)
+        specs = (whole, whole, whole, *split, scaled)
+        on_mesh = jax.shard_map(local, in_specs=specs, out_specs=whole, check_vma=False)
+        return on_mesh(x, weights, chosen, gate_up, down, scales)
 
-    def _local(self, x: Array, weights: Array, chosen: Array, gate_up: Array, down: Array) -> Array:
+    def _local(
+        self, x: Array, weights: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None
+    ) -> Array:
         pairs = self._reference if self.input_major else self._triton
-        y = pairs(x, chosen, gate_up, down)  # [T, k, hidden]
+        y = pairs(x, chosen, gate_up, down, scales)  # [T, k, hidden]
         return jnp.einsum("tk,tkh->th", weights, y.astype(jnp.float32)).astype(x.dtype)
 
-    def _triton(self, x: Array, chosen: Array, gate_up: Array, down: Array) -> Array:
-        return triton.apply(x, chosen, gate_up, down, self.activation)
+    def _triton(self, x: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
+        return triton.apply(x, chosen, gate_up, down, self.activation, scales)
 
-    def _reference(self, x: Array, chosen: Array, gate_up: Array, down: Array) -> Array:
+    def _reference(self, x: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
         (pairs, experts), slot = self._blocks(chosen.reshape(-1), len(gate_up))
         rows = x.at[pairs // chosen.shape[1]].get(mode="fill", fill_value=0)  # [N, B, hidden]
 
         def block(_: None, part: tuple[Array, Array]) -> tuple[None, Array]:
             rows, expert = part
-            return None, self._mlp(rows, gate_up[expert], down[expert])
+            own = scales and (scales[0][expert], scales[1][expert])
+            return None, self._mlp(rows, gate_up[expert], down[expert], own)
 
         unroll = len(experts) if len(experts) <= UNROLLED else 1
         _, y = jax.lax.scan(block, None, (rows, experts), unroll=unroll)  # [N, B, hidden]
@@ -84,8 +95,16 @@ class ExpertMLPs:
             return single_pairs(expert), jnp.arange(size)
         return sorted_blocks(expert, count, min(MAX_BLOCK, 1 << (size // count).bit_length()))
 
-    def _mlp(self, x: Array, gate_up: Array, down: Array) -> Array:
+    def _mlp(self, x: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
         """One expert: x [B, hidden]."""
-        inner = (x @ gate_up.reshape(x.shape[1], -1)).reshape(len(x), 2 if self.gated else 1, -1)
+        of_up, of_down = scales or (None, None)
+        inner = _product(x, gate_up.reshape(x.shape[1], -1), of_up).reshape(len(x), 2 if self.gated else 1, -1)
         activated = self.activation(inner[:, 0])
-        return (activated * inner[:, 1] if self.gated else activated) @ down
+        return _product(activated * inner[:, 1] if self.gated else activated, down, of_down)
+
+
+def _product(x: Array, matrix: Array, scale: Array | None) -> Array:
+    """x [B, in] times `matrix` [in, out], whose columns have a `scale` if it is in 8 bits."""
+    if scale is None:
+        return product(x, matrix, 0, x.dtype)
+    return (product(x, matrix, 0, jnp.dtype(jnp.float32)) * scale.reshape(-1)).astype(x.dtype)

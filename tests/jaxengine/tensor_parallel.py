@@ -53,7 +53,9 @@ def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states:
     copied = {devices: report(few_heads, devices) for devices in (1, 8)}
     mixture = {devices: report(experts, devices) for devices in (1, 2, 4)}
     few_bits = {devices: report(directory, devices, quantize="int8", kv_cache_dtype="fp8") for devices in (1, 4)}
+    stored = {devices: report(experts, devices, quantize="int8") for devices in (1, 2)}
     outcome = {"reports": reports, "refusals": refusals, "copied": copied, "mixture": mixture, "few_bits": few_bits}
+    outcome["mixture_in_8_bits"] = stored
     outcome["encoder"] = {devices: report(encoder, devices) for devices in (1, 2)}
     outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
     print(json.dumps(outcome))

@@ -4,6 +4,7 @@ torch is the judge: it quantises row by row, transformers runs what is stored.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import torch
 from convert.source import open_model
 from jaxengine.loading import READERS, abstract_parameters, held_bytes, load_parameters
 from jaxengine.model.linear import Linear
-from jaxengine.model.spec import Experts, LayerKind
+from jaxengine.model.spec import Experts, LayerKind, Traced
 from jaxengine.options import EngineOptions
 from jaxengine.quantization import FORMATS, check_quantizable, is_quantized, quantize_weight
+from jaxengine.roofline import weight_bytes
 from jaxengine.sharding import make_mesh
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
@@ -147,12 +149,55 @@ def test_few_weights_are_on_the_device_unquantised_at_once() -> None:
     assert most <= READERS
 
 
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    compute_capability: str
+    platform: str = "gpu"
+    device_kind: str = "some GPU"
+
+
 def test_what_cannot_be_quantised_is_refused() -> None:
     mixture = dataclasses.replace(LLAMA_8B, experts=Experts(8, 2, 1024), kinds=(LayerKind(experts=True),))
-    with pytest.raises(ValueError, match="quantize 'fp8' is not supported for mixtures of experts"):
-        check_quantizable(mixture, "fp8")
+    traced = dataclasses.replace(LLAMA_8B, traced=Traced("{}", "embedding", ()))
+    with pytest.raises(ValueError, match="quantize 'int8' is not supported for transformers' own modules: leave it"):
+        check_quantizable(traced, "int8", Gpu("9.0"))
+    needs = (
+        r"quantize 'fp8': triton with experts of float8_e4m3fn needs compute capability 8.9 or newer, some GPU has 8.0"
+    )
+    with pytest.raises(ValueError, match=needs):
+        check_quantizable(mixture, "fp8", Gpu("8.0"))
+    for spec, quantize, device in ((mixture, "int8", "8.0"), (mixture, "fp8", "8.9"), (LLAMA_8B, "fp8", "8.0")):
+        check_quantizable(spec, quantize, Gpu(device))
+    check_quantizable(mixture, "fp8", make_mesh().devices.flat[0])
     with pytest.raises(ValueError, match="quantize must be one of int8, fp8, got 'gptq'"):
         EngineOptions(quantize="gptq")
+
+
+@each_format
+def test_each_expert_s_channels_have_scales_of_their_own(quantize: str) -> None:
+    """An expert whose weights are a thousandth of another's is quantised as finely."""
+    weight = np.random.default_rng(0).normal(size=(2, 2, 8, 16)).astype(np.float32)
+    weight[1] /= 1000
+    values, scale = quantize_weight((3,), FORMATS[quantize], jnp.asarray(weight))
+    assert scale.shape == (2, 2, 8)
+    restored = np.asarray(values, np.float32) * np.asarray(scale)[..., None]
+    off, largest = np.abs(restored - weight).max((1, 2, 3)), np.abs(weight).max((1, 2, 3))
+    assert (off < 0.04 * largest).all()
+
+
+@each_format
+def test_memory_counts_a_byte_a_weight_of_experts_too(quantize: str) -> None:
+    spec = dataclasses.replace(
+        LLAMA_8B, experts=Experts(8, 2, 1024, shared_ffn_size=512), kinds=(LayerKind(experts=True),)
+    )
+    arrays = abstract_parameters(spec, make_mesh(), "bfloat16", "gpu", quantize)
+    held = [array for name, array in arrays.items() if re.search("experts|shared_(gate_up|down)", name)]
+    experts = 32 * 3 * 4096 * (8 * 1024 + 512)
+    channels = 32 * (8 * (2 * 1024 + 4096) + 2 * 512 + 4096)
+    assert sum(array.size * array.dtype.itemsize for array in held) == experts + 4 * channels
+    assert weight_bytes(spec, 0, quantize) - weight_bytes(LLAMA_8B, 0, quantize) == (
+        experts + 4 * channels - 32 * (3 * 4096 * 14336 + 4 * (2 * 14336 + 4096))
+    )
 
 
 @each_format

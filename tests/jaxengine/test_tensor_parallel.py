@@ -93,6 +93,13 @@ def test_a_channel_of_8_bit_weights_has_one_scale_however_its_inputs_are_split(o
     assert four["weights_held"] == pytest.approx(1 / 4, abs=0.03)  # scales of `out` and `down` are whole
 
 
+def test_a_channel_of_an_expert_in_8_bits_has_one_scale_however_its_inputs_are_split(outcome: dict[str, Any]) -> None:
+    one, two = outcome["mixture_in_8_bits"]["1"], outcome["mixture_in_8_bits"]["2"]
+    assert two["ids"] == one["ids"]
+    assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert two["weights_held"] == pytest.approx(1 / 2, abs=0.05)  # scales of `out` and `down` are whole
+
+
 def test_each_of_two_devices_scans_half_the_channels(outcome: dict[str, Any]) -> None:
     one, two = outcome["states"]["1"], outcome["states"]["2"]
     assert two["ids"] == one["ids"]

@@ -39,13 +39,16 @@ class Tiles:
     interpret: bool
 
     @classmethod
-    def choose(cls, rows: int, out: int, depth: int, itemsize: int, matrices: int, interpret: bool) -> "Tiles":
+    def choose(
+        cls, rows: int, out: int, depth: int, dtype: jnp.dtype, stored: jnp.dtype, matrices: int, interpret: bool
+    ) -> "Tiles":
         """A product of width `out` and depth `depth` that reads `matrices` at once. Few rows: narrow tiles, so that
         there are programs enough to keep the memory busy. Many: what the tensor cores want.
         """
         few = rows < 64
         columns = (32 if few else 128 if rows == MAX_BLOCK else 64) // (1 if few else matrices)
-        return cls(rows, _divisor(out, columns), _divisor(depth, (256 if few else 128) // itemsize), interpret)
+        deep = 256 // stored.itemsize if few else 128 // dtype.itemsize
+        return cls(rows, _divisor(out, columns), _divisor(depth, deep), interpret)
 
     @property
     def params(self) -> Any:
@@ -66,6 +69,7 @@ def apply(
     gate_up: Array,
     down: Array,
     activation: Callable[[Array], Array],
+    scales: tuple[Array, Array] | None = None,
     interpret: bool = False,
 ) -> Array:
     """x [T, hidden] through the experts `chosen` i32 [T, k] → [T, k, hidden]; 0 for an expert out of range.
@@ -73,6 +77,7 @@ def apply(
     Args:
         gate_up: [E, 2, F, hidden], or [E, 1, F, hidden] without a gate.
         down: [E, hidden, F].
+        scales: of matrices in 8 bits, f32: [E, 2 or 1, F] and [E, hidden].
         interpret: run the kernels as plain JAX, on any device.
 
     Raises:
@@ -82,14 +87,19 @@ def apply(
     if problem := unsupported(hidden, ffn):
         raise ValueError(problem)
     blocks = blocks_of(chosen, count)
-    rows, itemsize, pairs = blocks.pairs.shape[1], x.dtype.itemsize, chosen.size
-    up = Tiles.choose(rows, ffn, hidden, itemsize, inner, interpret)
-    h = _call("experts_up", partial(_up_kernel, up, inner, activation, chosen.shape[1], pairs), up, (pairs, ffn))(
-        blocks, x, gate_up.reshape(-1, hidden)
-    )
-    out = Tiles.choose(rows, hidden, ffn, itemsize, 1, interpret)
-    y = _call("experts_down", partial(_down_kernel, out, pairs), out, (pairs, hidden))(blocks, h, down.reshape(-1, ffn))
+    rows, pairs = blocks.pairs.shape[1], chosen.size
+    of_up, of_down = scales or (None, None)
+    up = Tiles.choose(rows, ffn, hidden, x.dtype, gate_up.dtype, inner, interpret)
+    kernel = partial(_up_kernel, up, inner, activation, chosen.shape[1], pairs)
+    h = _call("experts_up", kernel, up, (pairs, ffn))(blocks, x, gate_up.reshape(-1, hidden), _flat(of_up))
+    out = Tiles.choose(rows, hidden, ffn, x.dtype, down.dtype, 1, interpret)
+    kernel = partial(_down_kernel, out, pairs)
+    y = _call("experts_down", kernel, out, (pairs, hidden))(blocks, h, down.reshape(-1, ffn), _flat(of_down))
     return jnp.where((chosen < count)[..., None], y.reshape(*chosen.shape, hidden), 0)
+
+
+def _flat(scale: Array | None) -> Array | None:
+    return None if scale is None else scale.reshape(-1)
 
 
 def blocks_of(chosen: Array, count: int) -> Blocks:
@@ -106,7 +116,7 @@ def _divisor(size: int, most: int) -> int:
 
 
 def _call(name: str, kernel: Callable[..., None], tiles: Tiles, shape: tuple[int, int]) -> Callable[..., Array]:
-    def call(blocks: Blocks, x: Array, matrices: Array) -> Array:
+    def call(blocks: Blocks, x: Array, matrices: Array, scale: Array | None) -> Array:
         return pl.pallas_call(  # type: ignore[no-any-return]
             kernel,
             out_shape=jax.ShapeDtypeStruct(shape, x.dtype),
@@ -114,7 +124,7 @@ def _call(name: str, kernel: Callable[..., None], tiles: Tiles, shape: tuple[int
             compiler_params=tiles.params,
             interpret=tiles.interpret,
             name=name,
-        )(blocks, x, matrices)
+        )(blocks, x, matrices, scale)
 
     return call
 
@@ -145,6 +155,7 @@ def _up_kernel(
     blocks: Blocks,
     x: Any,
     matrices: Any,
+    scale: Any,
     out: Any,
 ) -> None:
     """act(gate x) · up x, or act(up x), of a block's rows: `x` [T, hidden], `matrices` [E·inner·F, hidden]."""
@@ -153,32 +164,40 @@ def _up_kernel(
     @pl.when(place.pair.min() < pairs)
     def _() -> None:
         first = place.expert * inner * ffn
-        products = _products(tiles, place, x, place.pair // used, matrices, [first + i * ffn for i in range(inner)])
+        starts = [first + i * ffn for i in range(inner)]
+        products = _products(tiles, place, x, place.pair // used, matrices, scale, starts)
         activated = activation(products[0])
         _store(place, out, activated * products[1] if inner == 2 else activated)
 
 
-def _down_kernel(tiles: Tiles, pairs: int, blocks: Blocks, h: Any, matrices: Any, out: Any) -> None:
+def _down_kernel(tiles: Tiles, pairs: int, blocks: Blocks, h: Any, matrices: Any, scale: Any, out: Any) -> None:
     """`h` [P, F] times the block's matrix of `matrices` [E·hidden, F]."""
     place = _place(tiles, blocks, pairs)
 
     @pl.when(place.pair.min() < pairs)
     def _() -> None:
         start = place.expert * out.shape[1]
-        _store(place, out, _products(tiles, place, h, place.pair, matrices, [start])[0])
+        _store(place, out, _products(tiles, place, h, place.pair, matrices, scale, [start])[0])
 
 
-def _products(tiles: Tiles, place: Place, x: Any, row: Array, matrices: Any, starts: list[Array]) -> list[Array]:
+def _products(
+    tiles: Tiles, place: Place, x: Any, row: Array, matrices: Any, scale: Any, starts: list[Array]
+) -> list[Array]:
     """f32 [B, columns] for each of `starts`: rows `row` of `x` times the program's columns of the matrix there."""
 
     def step(i: Array, sums: list[Array]) -> list[Array]:
         depth = (i * tiles.depth + jnp.arange(tiles.depth))[None, :]
         rows = plt.load(x.at[row[:, None], depth], mask=_across(place.held, tiles.depth), other=0.0)  # [B, depth]
         parts = [plt.load(matrices.at[(start + place.column)[:, None], depth]) for start in starts]  # [columns, depth]
-        return [total + product(rows, part, 1, tiles.interpret) for total, part in zip(sums, parts, strict=True)]
+        products = [product(rows, part.astype(rows.dtype), 1, tiles.interpret) for part in parts]
+        return [total + part for total, part in zip(sums, products, strict=True)]
 
     zeros = [jnp.zeros((tiles.rows, tiles.columns), jnp.float32) for _ in starts]
-    return jax.lax.fori_loop(0, x.shape[1] // tiles.depth, step, zeros)
+    sums = jax.lax.fori_loop(0, x.shape[1] // tiles.depth, step, zeros)
+    if scale is None:
+        return sums
+    factors = [plt.load(scale.at[start + place.column]) for start in starts]  # [columns]
+    return [total * factor[None, :] for total, factor in zip(sums, factors, strict=True)]
 
 
 def _store(place: Place, out: Any, values: Array) -> None:

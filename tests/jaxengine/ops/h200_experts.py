@@ -35,9 +35,11 @@ MIXTRAL = model(4096, Experts(8, 2, 14336, renormalise=True))  # Mixtral-8x7B
 QWEN3 = model(2048, Experts(128, 8, 768, renormalise=True))  # Qwen3-30B-A3B
 
 
-def compile_layer(spec: ModelSpec, tokens: int, devices: int = 1, dtype: str = "bfloat16") -> Facts:
+def compile_layer(
+    spec: ModelSpec, tokens: int, devices: int = 1, dtype: str = "bfloat16", quantize: str | None = None
+) -> Facts:
     mesh = make_mesh(devices, h200.devices(devices))
-    table = abstract_parameters(spec, mesh, dtype, "gpu")
+    table = abstract_parameters(spec, mesh, dtype, "gpu", quantize)
     module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"), "gpu")
     x = jax.ShapeDtypeStruct((tokens, spec.hidden_size), jnp.dtype(dtype), sharding=replicated(mesh))
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
@@ -63,6 +65,10 @@ LAYERS = {
     "qwen3, 1024 tokens": partial(compile_layer, QWEN3, 1024),
     "qwen3, 128 tokens, 8 devices": partial(compile_layer, QWEN3, 128, 8),
     "qwen3, 1024 tokens, f32": partial(compile_layer, QWEN3, 1024, dtype="float32"),
+    "mixtral, 1 token, int8": partial(compile_layer, MIXTRAL, 1, quantize="int8"),
+    "mixtral, 2048 tokens, fp8": partial(compile_layer, MIXTRAL, 2048, quantize="fp8"),
+    "qwen3, 16 tokens, fp8": partial(compile_layer, QWEN3, 16, quantize="fp8"),
+    "mixtral, 128 tokens, int8, 8 devices": partial(compile_layer, MIXTRAL, 128, 8, quantize="int8"),
 }
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import pytest
 from jaxengine.ops.blocks import NONE, Blocks, shared_blocks, sorted_blocks
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.triton import experts as triton
+from jaxengine.quantization import FORMATS, quantize_weight
 
-TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}  # of outputs of about 1
+TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}  # of outputs of about 1
 
 
 def routing(kind: str, tokens: int, used: int, count: int) -> np.ndarray:
@@ -73,6 +74,12 @@ def arrays(tokens: int, used: int, count: int, hidden: int, ffn: int, inner: int
     return [jnp.asarray(a, k) for a, k in zip((x, weights, gate_up, down), kinds, strict=True)]
 
 
+def in_8_bits(matrix: Any, quantize: str) -> tuple[Any, Any, Any]:
+    """Values and scales, f32, of `matrix` [..., in], and what they stand for."""
+    values, scale = quantize_weight((matrix.ndim - 1,), FORMATS[quantize], matrix)
+    return values, scale, values.astype(jnp.float32) * scale[..., None]
+
+
 def one_by_one(x: Any, chosen: np.ndarray, gate_up: Any, down: Any) -> np.ndarray:
     """[T, k, hidden], each pair by itself, in float64."""
     x, gate_up, down = (np.asarray(a, np.float64) for a in (x, gate_up, down))
@@ -103,6 +110,34 @@ def test_the_kernels_compute_each_pair_s_own_expert(kind: str, tokens: int, inne
     kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
     out = np.asarray(kernels(x, jnp.asarray(chosen), gate_up, down), np.float64)
     np.testing.assert_allclose(out, one_by_one(x, chosen, gate_up, down), atol=TOLERANCE[dtype] * 4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "tokens", "inner", "dtype"),
+    [("int8", 5, 2, "float32"), ("fp8", 16, 1, "bfloat16"), ("fp8", 80, 2, "float32"), ("int8", 70, 1, "float16")],
+)
+def test_the_kernels_scale_what_they_read_in_8_bits(quantize: str, tokens: int, inner: int, dtype: str) -> None:
+    chosen = routing("padding", tokens, 2, 6)
+    x, _, *matrices = arrays(tokens, 2, 6, 48, 80, inner, "float32")
+    (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
+    kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
+    out = kernels(x.astype(dtype), jnp.asarray(chosen), up, down, scales=(up_scale, down_scale))
+    expected = one_by_one(x.astype(dtype), chosen, exact_up, exact_down)
+    np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=TOLERANCE[dtype] * 4, rtol=0)
+
+
+@pytest.mark.parametrize("quantize", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 90])
+def test_the_loop_scales_what_it_reads_in_8_bits(quantize: str, tokens: int) -> None:
+    chosen = routing("padding", tokens, 2, 16)
+    x, weights, *matrices = arrays(tokens, 2, 16, 24, 40, 2, "float32")
+    (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
+    loop = jax.jit(ExpertMLPs(jax.nn.silu, gated=True, input_major=True))
+    turned = up.transpose(0, 3, 1, 2), down.transpose(0, 2, 1)
+    out = loop(x, weights, jnp.asarray(chosen), *turned, (up_scale, down_scale))
+    pairs = one_by_one(x, chosen, exact_up, exact_down)
+    expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), pairs)
+    np.testing.assert_allclose(out, expected, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["even", "one expert", "few", "padding"])

@@ -10,6 +10,8 @@ from tests.gpu_compile import toolchain
 from tests.jaxengine.ops.h200_experts import LAYERS, MIXTRAL, QWEN3
 from tests.jaxengine.ops.test_triton_h200 import AMPERE_SHARED
 
+SPLIT = [name for name in LAYERS if "devices" in name]
+IN_8_BITS = [name for name in LAYERS if name.endswith(("int8", "fp8"))]
 ONE_DEVICE = [name for name in LAYERS if "devices" not in name]
 FactsByLayer = dict[str, dict[str, Any]]
 
@@ -55,5 +57,16 @@ def test_one_token_is_nine_kernels(facts: FactsByLayer) -> None:
     assert facts["mixtral, 1 token"]["layer"]["kernels"] <= 9
 
 
-def test_a_split_layer_communicates_once(facts: FactsByLayer) -> None:
-    assert facts["qwen3, 128 tokens, 8 devices"]["layer"]["collectives"] == {"all-reduce": 1}
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_split_layer_communicates_once(facts: FactsByLayer, name: str) -> None:
+    assert facts[name]["layer"]["collectives"] == {"all-reduce": 1}
+
+
+@pytest.mark.parametrize("name", IN_8_BITS)
+def test_experts_in_8_bits_are_read_as_they_lie_by_the_same_kernels(facts: FactsByLayer, name: str) -> None:
+    """No expert is ever written out in more bits, and scales are applied where the products are made."""
+    ours, plain = facts[name], facts[name.rpartition(", ")[0]]
+    for count in ("kernels", "temporaries"):
+        assert ours["layer"][count] == plain["layer"][count]
+    for kernel, found in ours["kernels"].items():
+        assert found["products"] == plain["kernels"][kernel]["products"]

@@ -1,0 +1,97 @@
+"""Weights in 8 bits, in layers of every kind: each computes with exactly what is stored, and keeps near its mind.
+
+That what is stored is the nearest there is, and what it costs a trained model, is in
+`tests/jaxengine/test_quantization`. In tiny random models a router in doubt may choose another expert, and that token's
+logits are far off then: so it is the median token that is judged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from convert.config import Config
+from convert.families import compose
+from convert.formats.shards import open_tensors
+from jaxengine.loading import load_parameters
+from jaxengine.model.parameters import ParameterSource
+from jaxengine.model.spec import ModelSpec
+from jaxengine.quantization import is_quantized
+from jaxengine.sharding import make_mesh
+from tests.families.forward import Forward
+from tests.families.references import zoo_logits
+from tests.families.seq2seq import SEQ2SEQ, seq2seq_logits, start_of
+from tests.jaxengine.engines import prompt
+from tests.tiny import EOS
+
+Zoo = Callable[[str], Path]
+SOURCE, IDS = [*prompt(38), EOS], prompt(24, seed=1)
+KL = {"int8": 0.005, "fp8": 0.035}  # nats, of the median token
+
+
+@dataclass(frozen=True)
+class Restored:
+    """`source` with what it quantises to in full precision."""
+
+    source: ParameterSource
+    quantize: str
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.source.spec
+
+    @property
+    def dtype(self) -> str:
+        return self.source.dtype
+
+    @cached_property
+    def stored(self) -> dict[str, jax.Array]:
+        """In the table's layout, which is a GPU's."""
+        return load_parameters(self.source, make_mesh(), "float32", "gpu", lambda *_: None, self.quantize)
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        values = np.asarray(self.stored[name], np.float32)
+        if is_quantized(name, self.quantize):
+            scale = np.asarray(self.stored[f"{name}_scale"])
+            values = values * scale.reshape(*scale.shape, *(1,) * (values.ndim - scale.ndim))
+        return values[index]
+
+
+def logits(source: ParameterSource, name: str, quantize: str | None = None) -> np.ndarray:
+    model = Forward(source, rooms=1, quantize=quantize)
+    if name in SEQ2SEQ:
+        model.encode(0, SOURCE)
+        return model.prefill(0, [start_of(name), *IDS], 0, 1)
+    return model.prefill(0, IDS, 0, len(IDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "quantize"),
+    [
+        ("mixtral", "int8"),
+        ("mixtral", "fp8"),
+        ("qwen3_moe", "int8"),
+        ("qwen3_moe", "fp8"),
+        pytest.param("qwen2_moe", "int8", id="shared expert"),
+        ("dbrx", "fp8"),
+        ("phimoe", "int8"),
+        ("falcon_mamba", "fp8"),
+        pytest.param("t5_deep_encoder", "int8", id="encoder and decoder"),
+    ],
+)
+def test_logits_are_those_of_the_stored_weights_and_near_the_model_s(
+    name: str, quantize: str, zoo: Zoo, seq2seq: Zoo
+) -> None:
+    directory = (seq2seq if name in SEQ2SEQ else zoo)(name)
+    source = compose(Config.load(directory / "config.json"), open_tensors(directory))
+    ours = logits(source, name, quantize)
+    np.testing.assert_allclose(ours, logits(Restored(source, quantize), name), atol=1e-3)
+    plain = seq2seq_logits(directory, SOURCE, [start_of(name), *IDS]) if name in SEQ2SEQ else zoo_logits(directory, IDS)
+    exact, got = (torch.from_numpy(np.array(each)).log_softmax(-1) for each in (plain, ours))
+    off = (exact.exp() * (exact - got)).sum(-1)
+    assert 0 < float(off.median()) < KL[quantize]
