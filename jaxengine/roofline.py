@@ -5,7 +5,9 @@ by row, so only a tied one counts, as the head. Activations are left out: they a
 """
 
 import math
+import statistics
 from dataclasses import dataclass
+from functools import cache
 
 from jaxengine.model.parameters import Parameter, parameter_table
 from jaxengine.model.spec import ModelSpec
@@ -25,11 +27,11 @@ class Cost:
 
 
 def weights_read(spec: ModelSpec) -> dict[str, Parameter]:
-    """Every matrix and vector that a step reads whole."""
+    """Every matrix and vector that a step reads whole; behind an encoder, one that only decodes."""
     table = parameter_table(spec)
     if not spec.head.tied:
         del table["embedding"]
-    return table
+    return {name: each for name, each in table.items() if not name.startswith("encoder.") and "cross_kv" not in name}
 
 
 def weight_elements(spec: ModelSpec) -> int:
@@ -78,11 +80,19 @@ def step_cost(
     """
     weights, tokens = weight_elements(spec), rows * new
     head = spec.vocab_size * spec.hidden_size
-    pairs = rows * (new * context + new * (new + 1) / 2)  # (query, key) pairs that causality leaves
-    attention = 4 * pairs * spec.num_layers * spec.num_heads * spec.head_dim
+    reach = [spec.kind(layer).window or context + new for layer in range(spec.num_layers)]
+    pairs = rows * sum(_visible(new, context, window) for window in reach)  # of queries and keys, over all layers
+    attention = 4 * pairs * spec.num_heads * spec.head_dim
+    cached = statistics.fmean(min(context, window) for window in reach)
     return Cost(
         bytes=weight_bytes(spec, weight_itemsize, quantize)
-        + (rows * context + 2 * tokens) * kv_bytes_per_token(spec, itemsize)
+        + (rows * cached + 2 * tokens) * kv_bytes_per_token(spec, itemsize)
         + 2 * rows * state_bytes(spec, itemsize),
         operations=2 * tokens * (weights - head) + 2 * rows * head + attention,
     )
+
+
+@cache
+def _visible(new: int, context: int, window: int) -> int:
+    """How many (query, key) pairs causality and the window leave to `new` queries behind `context` keys."""
+    return sum(min(context + i, window) for i in range(1, new + 1))

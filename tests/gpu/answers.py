@@ -1,85 +1,152 @@
-"""What a small engine answers on this platform: greedy tokens, and the log-probabilities of the whole vocabulary at
-every position of prompt and answer. Run on a CPU and on a GPU, the two are compared by `correctness`.
+"""What small engines answer on this platform: greedy tokens, and the log-probabilities of the whole vocabulary at every
+position of prompt and answer. Run on a CPU and on a GPU, the two are compared by `correctness`.
 
-`python -m tests.gpu.answers FILE BACKEND DTYPE [NAME=VALUE…]` writes them to FILE (npz). Prompts of several lengths run
-together in chunks, so that mixed and decode steps, the scorer and the sampler all take part.
+`python -m tests.gpu.answers DIRECTORY VARIANT…` leaves there, for each variant, what it answered (npz) or why it did
+not. Prompts of several lengths run together in chunks, so that mixed and decode steps, the scorer and the sampler all
+take part.
 """
 
 import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import jax
 import numpy as np
 
-from jaxengine.model.spec import ModelSpec
 from jaxengine.params import SamplingParams
 from jaxengine.sequence import Request, Token
 from tests.gpu.engines import Client, small_engine
+from tests.gpu.models import MODELS
+from tests.gpu.record import one_line
 
-SPEC = ModelSpec(
-    vocab_size=512,
-    hidden_size=256,
-    num_layers=2,
-    num_heads=8,
-    num_kv_heads=2,
-    head_dim=64,
-    ffn_size=512,
-    max_positions=512,
-)
 PROMPTS = (3, 40, 150)
 NEW = 16
 
-
-def answers(backend: str, dtype: str, **stored: str) -> dict[str, np.ndarray]:
-    """`ids_n` i32 [NEW] and `logprobs_n` f32 [prompt - 1 + NEW, vocab] of each prompt n."""
-    top = SPEC.vocab_size
-    engine = small_engine(
-        SPEC,
-        attention=backend,
-        dtype=dtype,
-        max_batch_size=4,
-        max_batch_prefill_tokens=64,
-        max_top_logprobs=top,
-        **stored,
-    )
-    params = SamplingParams(temperature=0, seed=0, max_tokens=NEW, ignore_eos=True, logprobs=top, prompt_logprobs=True)
-    for number, length in enumerate(PROMPTS):
-        prompt = np.random.default_rng(number).integers(0, SPEC.vocab_size, length).tolist()
-        engine.submit(Request(number, prompt, params))
-    told: dict[int, list[Token]] = {number: [] for number in range(len(PROMPTS))}
-    client = Client(engine)
-    while not engine.idle:
-        for event in client.step():
-            told[event.request_id] += [*event.prompt[1:], *event.tokens]
-    return {
-        key: value
-        for number, tokens in told.items()
-        for key, value in {
-            f"ids_{number}": np.array([token.id for token in tokens[-NEW:]], np.int32),
-            f"logprobs_{number}": np.stack([whole_vocabulary(token) for token in tokens]),
-        }.items()
-    }
+Answers = dict[str, np.ndarray]
 
 
-def whole_vocabulary(token: Token) -> np.ndarray:
+@dataclass(frozen=True)
+class Variant:
+    """An engine: of which model, by which back end, and how numbers are stored; `stored` are options, NAME=VALUE."""
+
+    model: str
+    backend: str
+    dtype: str
+    stored: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join([self.model, self.backend, self.dtype, *self.stored])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        model, backend, dtype, *stored = text.split(",")
+        return cls(model, backend, dtype, tuple(stored))
+
+    def save(self, directory: Path) -> None:
+        """Its answers, or what kept it from answering: the others are wanted all the same."""
+        part = directory / "part"
+        try:
+            with part.open("wb") as file:
+                np.savez(file, **self.answers())  # type: ignore[arg-type]
+            part.rename(directory / f"{self}.npz")
+        except Exception as error:
+            traceback.print_exc()
+            part.write_text(one_line(error))
+            part.rename(directory / f"{self}.error")
+
+    def answers(self) -> Answers:
+        """`ids_n` i32 [NEW] and `logprobs_n` f32 [known + NEW, vocab] of each prompt n; of its tokens but the first are
+        known what the decoder is given.
+        """
+        spec, options = MODELS[self.model], dict(pair.split("=") for pair in self.stored)
+        engine = small_engine(
+            spec,
+            attention=self.backend,
+            dtype=self.dtype,
+            max_total_tokens=spec.max_positions,
+            max_batch_size=4,
+            max_batch_prefill_tokens=64,
+            max_top_logprobs=spec.vocab_size,
+            **options,
+        )
+        params = SamplingParams(
+            temperature=0, seed=0, max_tokens=NEW, ignore_eos=True, logprobs=spec.vocab_size, prompt_logprobs=True
+        )
+        for number, length in enumerate(PROMPTS):
+            prompt = np.random.default_rng(number).integers(0, spec.vocab_size, length).tolist()
+            engine.submit(Request(number, prompt, params))
+        told: dict[int, list[Token]] = {number: [] for number in range(len(PROMPTS))}
+        client = Client(engine)
+        while not engine.idle:
+            for event in client.step():
+                told[event.request_id] += [*event.prompt[1:], *event.tokens]
+        return {
+            key: value
+            for number, tokens in told.items()
+            for key, value in {
+                f"ids_{number}": np.array([token.id for token in tokens[-NEW:]], np.int32),
+                f"logprobs_{number}": np.stack([whole_vocabulary(token, spec.vocab_size) for token in tokens]),
+            }.items()
+        }
+
+
+def whole_vocabulary(token: Token, vocab: int) -> np.ndarray:
     """f32 [vocab], in the order of ids."""
-    row = np.full(SPEC.vocab_size, np.nan, np.float32)
+    row = np.full(vocab, np.nan, np.float32)
     ids, logprobs = zip(*token.top, strict=True)
     row[list(ids)] = logprobs
     return row
 
 
+@dataclass(frozen=True)
+class Answering:
+    """A process that answers into `directory`."""
+
+    directory: Path
+    process: subprocess.Popen[bytes]
+
+    def of(self, variant: Variant) -> Answers:
+        """Waits for it. Raises RuntimeError if it could not answer."""
+        answer, error = (self.directory / f"{variant}.{kind}" for kind in ("npz", "error"))
+        while not (answer.exists() or error.exists()) and self.process.poll() is None:
+            time.sleep(0.1)
+        if not answer.exists():
+            raise RuntimeError(error.read_text() if error.exists() else f"ended with {self.process.returncode}")
+        with np.load(answer) as saved:
+            return dict(saved)
+
+
+@contextmanager
+def answering(variants: Iterable[Variant], **environment: str) -> Iterator[Answering]:
+    """One process for all of `variants`, in their order; it takes no more of the device's memory than it needs."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "tests.gpu.answers", directory, *map(str, variants)]
+        own = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment}
+        with subprocess.Popen(command, env=own) as process:
+            try:
+                yield Answering(Path(directory), process)
+            finally:
+                process.kill()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("backend")
-    parser.add_argument("dtype")
-    parser.add_argument("stored", nargs="*", help="further options of the engine, as name=value")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("variants", nargs="+", type=Variant.parse)
     given = parser.parse_args()
     # A GPU's default f32 product rounds operands to tf32, which is not what a comparison with a CPU asks about.
     jax.config.update("jax_default_matmul_precision", "highest")
-    stored = dict(pair.split("=") for pair in given.stored)
-    np.savez(given.file, **answers(given.backend, given.dtype, **stored))  # type: ignore[arg-type]
+    for variant in given.variants:
+        variant.save(given.directory)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,11 @@ def measure(
             crowd += client.submit(count - len(crowd), context, scale.growth)
             fill(client, crowd)
             times = timed(client, scale.decode_steps)
-            cached = statistics.fmean(client.engine.live[number].computed for number in crowd)
+            live = [client.engine.live[number] for number in crowd]
+            cached = statistics.fmean(sequence.computed + len(sequence.source) for sequence in live)
             least = cost(scale, count, cached, quantize, 1 if cache else scale.itemsize)
-            stored = {"weights": quantize or scale.dtype, "cache": cache or scale.dtype}
-            record.add("decode", **stored, rows=count, context=context, cached=cached, **times, **least)
+            engine = {"model": scale.model, "weights": quantize or scale.dtype, "cache": cache or scale.dtype}
+            record.add("decode", **engine, rows=count, context=context, cached=cached, **times, **least)
         client.cancel(crowd)
 
 

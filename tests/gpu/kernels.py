@@ -4,7 +4,8 @@ What a layer's kernel must get right shows here: the causal mask behind a cached
 and that nothing of a page leaks which the row does not own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import BACKENDS, Angles, AttentionBatch, AttentionSpec, Ops
+from jaxengine.ops import BACKENDS, Angles, AttentionBatch, AttentionSpec, HeadTerms, Ops
 from jaxengine.sharding import make_mesh
+from tests.gpu.record import Record
 
 PAGE_SIZE = 16
 PLAIN = AttentionSpec()
@@ -35,6 +37,7 @@ class Case:
     head_dim: int = 128
     padding: int = 0
     turned: int = 0  # dimensions of each head that rotate
+    terms: bool = False  # ALiBi and sinks
 
     @property
     def ragged(self) -> bool:
@@ -47,9 +50,13 @@ CASES = (
     Case("decode", DECODE, padding=3, turned=128),
     Case("decode, head 64, one query head", DECODE, group=1, head_dim=64, turned=16),
     Case("decode, window 100, soft cap 5", DECODE, AttentionSpec(window=100, softcap=5.0)),
+    Case("decode, head 256, two query heads", DECODE, group=2, head_dim=256, turned=256),
+    Case("decode, head 80, ALiBi and sinks", DECODE, head_dim=80, terms=True),
     Case("mixed", MIXED, padding=18, turned=128),
     Case("mixed, head 64, seven query heads", MIXED, kv_heads=2, group=7, head_dim=64, padding=18),
     Case("mixed, window 100, soft cap 5", MIXED, AttentionSpec(window=100, softcap=5.0), padding=18),
+    Case("mixed, head 256, two query heads", MIXED, group=2, head_dim=256, padding=18, turned=256),
+    Case("mixed, head 80, ALiBi and sinks", MIXED, head_dim=80, padding=18, terms=True),
 )
 
 
@@ -64,7 +71,7 @@ def error(backend: str, case: Case, dtype: str) -> float:
     attend = jax.jit(partial(Ops(backend, make_mesh(1)).attend, spec=case.spec))
     cast = [jnp.asarray(array, dtype) for array in (step.q, step.k, step.v, step.keys, step.values)]
     qkv = jnp.concatenate([cast[0], *(array[:, :, None] for array in cast[1:3])], axis=2)
-    attended, _, _ = attend(qkv, step.angles(), *cast[3:], step.batch())
+    attended, _, _ = attend(qkv, step.angles(), *cast[3:], step.batch(), step.terms())
     exact = step.exact(*(np.asarray(array, np.float64) for array in cast))
     real = np.asarray(attended, np.float64)[: len(exact)]
     return float(np.linalg.norm(real - exact) / np.linalg.norm(exact))
@@ -83,6 +90,7 @@ class Step:
         self.tables = self._tables(random)
         self.q = random.normal(size=(tokens, heads, case.group, dim))
         self.k, self.v = (random.normal(size=(tokens, heads, dim)) for _ in range(2))
+        self.slopes, self.sinks = random.uniform(0, 0.1, (2, heads, case.group))
         self.angle = random.uniform(0, 2 * np.pi, (tokens, case.turned // 2))
         pages = int(self.tables.max()) + 8
         self.keys, self.values = (np.full((pages, PAGE_SIZE, heads, dim), np.nan) for _ in range(2))
@@ -128,6 +136,9 @@ class Step:
         angle = jnp.asarray(self.angle, jnp.float32)
         return Angles(jnp.cos(angle), jnp.sin(angle)) if self.case.turned else None
 
+    def terms(self) -> HeadTerms:
+        return HeadTerms(jnp.float32(self.slopes), jnp.float32(self.sinks)) if self.case.terms else HeadTerms()
+
     def rotated(self, x: np.ndarray) -> np.ndarray:
         """`x` [T, …, D], the pairs of its first dimensions turned as complex numbers."""
         half = self.case.turned // 2
@@ -149,16 +160,26 @@ class Step:
         scores = np.einsum("kgd,skd->kgs", q, keys[at]) * spec.scale_for(self.case.head_dim)
         if spec.softcap:
             scores = spec.softcap * np.tanh(scores / spec.softcap)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        attended: np.ndarray = np.einsum("kgs,skd->kgd", weights / weights.sum(-1, keepdims=True), values[at])
+        if self.case.terms:
+            scores = scores - self.slopes[..., None] * (position - np.arange(first, position + 1))
+        weights = np.exp(scores)  # of scores of a few units
+        total = weights.sum(-1, keepdims=True) + (np.exp(self.sinks[..., None]) if self.case.terms else 0)
+        attended: np.ndarray = np.einsum("kgs,skd->kgd", weights / total, values[at])
         return attended
 
 
-def measure(cases: Sequence[Case] = CASES) -> Iterator[dict[str, object]]:
-    """A row for every back end, case and dtype."""
-    for backend in backends():
-        for case in cases:
-            for dtype, limit in LIMITS.items():
-                found = error(backend, case, dtype)
-                name = f"attention: {case.name}"
-                yield {"check": name, "backend": backend, "dtype": dtype, "error": found, "limit": limit}
+def measure(record: Record, cases: Sequence[Case] = CASES) -> None:
+    """Rows of "correctness" for every back end, case and dtype; they compile side by side."""
+    with ThreadPoolExecutor() as pool:
+        futures = {
+            (backend, case, dtype): pool.submit(error, backend, case, dtype)
+            for backend in reversed(backends())
+            for case in cases
+            for dtype in LIMITS
+        }
+        for (backend, case, dtype), future in futures.items():
+            check, limit = f"attention: {case.name}", LIMITS[dtype]
+            with record.attempt(f"{check}, {backend}, {dtype}"):
+                found = future.result()
+                row = {"check": check, "backend": backend, "dtype": dtype, "error": found, "limit": limit}
+                record.add("correctness", **row, ok=found <= limit)

@@ -15,7 +15,8 @@ def measure(client: Client, record: Record, scale: Scale) -> None:
         first_token(client, length)
         seconds = statistics.median(first_token(client, length) for _ in range(scale.repeats))
         least = step_cost(scale.spec, 1, length, 0, itemsize=scale.itemsize, weight_itemsize=scale.itemsize)
-        record.add("prefill", tokens=length, seconds=seconds, bytes=least.bytes, operations=least.operations)
+        costs = {"seconds": seconds, "bytes": least.bytes, "operations": least.operations}
+        record.add("prefill", model=scale.model, tokens=length, **costs)
 
 
 def first_token(client: Client, length: int) -> float:

@@ -27,12 +27,18 @@ class Record:
     def part(self, name: str) -> Iterator[None]:
         """Time a part of a section; an error inside becomes a row of "errors", and the next part runs."""
         start = time.perf_counter()
+        with self.attempt(name):
+            yield
+        self.add("parts", part=name, seconds=time.perf_counter() - start)
+
+    @contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """`part`, untimed."""
         try:
             yield
         except Exception as error:
             traceback.print_exc()
             self.add("errors", part=name, error=one_line(error))
-        self.add("parts", part=name, seconds=time.perf_counter() - start)
 
 
 def one_line(error: BaseException) -> str:

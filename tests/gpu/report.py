@@ -1,17 +1,20 @@
-"""Rows → results: what the measured ceilings make of them, as JSON and as Markdown tables."""
+"""Rows → results: what the measured ceilings make of them, as JSON and as Markdown tables.
 
-import datetime
+`python -m tests.gpu.report rows.jsonl` writes those of a run that was killed.
+"""
+
 import importlib.metadata
 import json
 import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.gpu.loads import OURS
-from tests.gpu.record import Row, Tables
+from tests.gpu.record import Row, Tables, read
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax", "numpy", "torch", "transformers")
 Column = tuple[str, Callable[[Row], str]]
@@ -92,7 +95,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "prefill": (
         "Prefill: a lone prompt, submission → first token",
         (
-            text("tokens"),
+            *map(text, ("model", "tokens")),
             number("ms", "seconds", 1e3),
             TOKENS,
             number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
@@ -102,7 +105,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "decode": (
         "Decode",
         (
-            *map(text, ("weights", "cache", "rows", "context")),
+            *map(text, ("model", "weights", "cache", "rows", "context")),
             TOKENS,
             number("ms/step", "seconds", 1e3, ",.2f"),
             number("p99 ms", "p99_seconds", 1e3, ",.2f"),
@@ -135,7 +138,12 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     ),
     "traces": (
         "Traces of decode steps",
-        (text("rows"), number("kernels/step", "kernels_per_step", form=",.0f"), number("idle", "idle", form=".1%")),
+        (
+            text("rows"),
+            number("kernels/step", "kernels_per_step", form=",.0f"),
+            number("idle", "idle", form=".1%"),
+            text("driver_calls_a_step"),
+        ),
     ),
     "kernels": (
         "Slowest kernels of a decode step",
@@ -169,12 +177,17 @@ def markdown(tables: Tables) -> str:
     return "\n\n".join([*head, *(f"## {title}\n\n{body}" for title, body in filled)]) + "\n"
 
 
-def write(tables: Tables, directory: Path, date: datetime.date) -> Path:
+def write(tables: Tables, directory: Path) -> Path:
     """Writes both files; the Markdown one's path."""
     derive(tables)
-    device = tables.get("device", [{"kind": "unknown"}])[0]["kind"]
-    name = re.sub(r"[^a-z0-9]+", "-", f"{date}-{device}-{tables['run'][0]['commit']}".lower())
-    (directory / f"{name}.json").write_text(json.dumps({"date": str(date), **tables}, indent=1) + "\n")
+    (run,) = tables["run"]
+    name = re.sub(r"[^a-z0-9]+", "-", f"{run['started']}-{run['gpu'].split(',')[0]}-{run['commit']}".lower())
+    (directory / f"{name}.json").write_text(json.dumps(tables, indent=1) + "\n")
     path = directory / f"{name}.md"
     path.write_text(markdown(tables))
     return path
+
+
+if __name__ == "__main__":
+    left = Path(sys.argv[1])
+    print(write(read(left), left.parent).read_text())

@@ -1,8 +1,9 @@
 """The whole evidence of a GPU in one command: `python -m tests.gpu.run`. It needs this repository, JAX, Flax and NumPy;
 torch and transformers for the comparison. It downloads nothing and changes nothing on the device.
 
-Writes DATE-DEVICE-COMMIT.json and .md to `--out`. Ends with 1 if a section failed or an answer was wrong; the tables
-are written all the same.
+Writes TIME-DEVICE-COMMIT.json and .md to `--out`, again after each section; what a killed run leaves in rows.jsonl is
+made into tables by `python -m tests.gpu.report`. Ends with 1 if a section failed or an answer was wrong; the tables are
+written all the same.
 """
 
 import argparse
@@ -33,18 +34,22 @@ def main() -> int:
     given = arguments()
     end = time.monotonic() + 60 * given.minutes
     given.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ |= environment(Path(directory) / "compiled")
-        lines = Path(directory) / "rows.jsonl"
-        record = Record(lines)
-        record.add("run", **report.identity(given.commit), scale=given.scale)
+    rows = given.out / "rows.jsonl"
+    rows.unlink(missing_ok=True)
+    record = Record(rows)
+    started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d-%H%M")
+    record.add("run", started=started, scale=given.scale, **report.identity(given.commit))
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ |= environment(Path(cache))
         for name in given.only:
             left = end - time.monotonic()
-            problem = spawn(name, given.scale, lines, min(SECTIONS[name].seconds, left)) if left > 1 else "no time left"
+            own = SECTIONS[name].seconds if given.scale == "full" else left
+            problem = spawn(name, given.scale, rows, min(own, left)) if left > 1 else "no time left"
             if problem:
                 record.add("errors", part=name, error=problem)
-        tables = read(lines)
-    written = report.write(tables, given.out, datetime.date.today())
+            tables = read(rows)
+            written = report.write(tables, given.out)
+    rows.unlink()
     print(written.read_text())
     return 1 if tables.get("errors") or any(not row["ok"] for row in tables.get("correctness", ())) else 0
 

@@ -1,9 +1,9 @@
 """How large the measurements are: the real thing for a GPU, and a shrunken copy that proves the scripts on a CPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxengine.model.spec import ModelSpec
-from jaxengine.options import Limits
+from jaxengine.options import EngineOptions, Limits, derive_limits
 from tests.shapes import LLAMA_8B
 
 TINY = ModelSpec(
@@ -41,6 +41,7 @@ class Scale:
     """
 
     name: str
+    model: str
     spec: ModelSpec
     dtype: str
     decode_rows: tuple[int, ...]
@@ -62,11 +63,15 @@ class Scale:
     @property
     def limits(self) -> Limits:
         """Buckets of exactly the measured sizes: nothing is padded, and nothing else is compiled."""
-        return Limits(max(*self.prefills, *self.contexts) + self.growth, self.decode_rows, self.prefills)
+        longest = max(*self.prefills, *self.contexts) + self.growth
+        limits = derive_limits(EngineOptions(max_total_tokens=longest), self.spec, "gpu")
+        encode = self.prefills if self.spec.encoder else ()
+        return replace(limits, decode_buckets=self.decode_rows, mixed_buckets=self.prefills, encode_buckets=encode)
 
 
 FULL = Scale(
     name="full",
+    model="Llama-3.1-8B",
     spec=LLAMA_8B,
     dtype="bfloat16",
     decode_rows=(1, 8, 32, 128, 256),
@@ -82,6 +87,7 @@ FULL = Scale(
 )
 SMOKE = Scale(
     name="smoke",
+    model="tiny",
     spec=TINY,
     dtype="float32",
     decode_rows=(1, 4),

@@ -28,14 +28,18 @@ class Section:
     seconds: float
 
 
-SECTIONS = {  # in the order of what is worth having when time runs out; `restart` needs what `llama` compiled
+# In the order of what is worth having when time runs out; `restart` needs what `llama` compiled.
+SECTIONS = {
     "ceilings": Section("tests.gpu.ceilings", 40),
-    "correctness": Section("tests.gpu.correctness", 150),
-    "llama": Section("tests.gpu.llama", 270),
-    "restart": Section("tests.gpu.restart", 60),
+    "correctness": Section("tests.gpu.correctness", 130),
+    "llama": Section("tests.gpu.llama", 240),
+    "restart": Section("tests.gpu.restart", 50),
+    "races": Section("tests.gpu.races", 50),
+    "quantised": Section("tests.gpu.quantised", 90),
     "peers": Section("tests.gpu.peers", 150),
+    "arrangements": Section("tests.gpu.arrangements", 110),
     "experts": Section("tests.gpu.experts", 60),
-    "quantised": Section("tests.gpu.quantised", 100),
+    "families": Section("tests.gpu.families", 150),
 }
 
 

@@ -1,9 +1,13 @@
 """The device computes what a CPU computes: every attention back end, and whole engines. `pytest -m gpu tests/gpu`."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import jax
 import pytest
 
 from tests.gpu import correctness, kernels
+from tests.gpu.record import Record, read
 
 pytestmark = pytest.mark.gpu
 
@@ -22,6 +26,10 @@ def test_attention_equals_numpy(backend: str, case: kernels.Case, dtype: str) ->
     assert kernels.error(backend, case, dtype) <= kernels.LIMITS[dtype]
 
 
-def test_engines_answer_as_on_a_cpu() -> None:
-    wrong = [row for row in correctness.engines(correctness.LIMITS) if not row["ok"]]
-    assert not wrong
+@pytest.mark.parametrize("comparisons", [correctness.llama, correctness.others])
+def test_engines_answer_as_on_a_cpu(comparisons: Callable[[], list[correctness.Comparison]], tmp_path: Path) -> None:
+    record = Record(tmp_path / "rows")
+    correctness.compare(record, comparisons())
+    tables = read(record.path)
+    assert not tables.get("errors")
+    assert all(row["ok"] for row in tables["correctness"])

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.gpu import kernels, report, trace
+from tests.gpu import decode, families, kernels, report, trace
 from tests.gpu.answers import NEW, PROMPTS
 from tests.gpu.correctness import NEAR_TIE, wrong_tokens
 from tests.gpu.record import Record, read
-from tests.gpu.scale import TINY
+from tests.gpu.scale import FULL, TINY, Scale
 from tests.gpu.sections import ROOT, SECTIONS, spawn
 from tests.gpu.steptime import StepTimes
 from tests.gpu.weights import RandomSource
@@ -27,7 +27,7 @@ def python(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess
 
 
 def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
-    sections = ("ceilings", "correctness", "llama", "experts", "quantised")
+    sections = [name for name in SECTIONS if name not in ("restart", "peers")]
     done = python(
         *("-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--commit", "c0ffee"),
         *("--only", *sections),
@@ -40,9 +40,11 @@ def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
     assert all(
         row["seconds"] > 0 and row["share"] > 0 for row in [*tables["decode"], *tables["prefill"], *tables["experts"]]
     )
-    assert {(row["weights"], row["cache"]) for row in tables["decode"]} == {
+    assert {(row["weights"], row["cache"]) for row in tables["decode"] if row["model"] == "tiny"} == {
         ("float32", "float32"), ("int8", "float32"), ("fp8", "float32"), ("float32", "fp8_e4m3fn")
     }  # fmt: skip
+    assert {row["model"] for row in tables["decode"]} == {"tiny", "states"}
+    assert not (tmp_path / "rows.jsonl").exists()
     assert tables["counters"][0]["compiles_after_warmup"] == 0
     assert tables["run"][0]["commit"] == "c0ffee"
     page = results.with_suffix(".md").read_text()
@@ -56,6 +58,16 @@ def test_what_the_time_does_not_hold_is_recorded(tmp_path: Path) -> None:
     (results,) = tmp_path.glob("*.json")
     errors = json.loads(results.read_text())["errors"]
     assert errors == [{"part": name, "error": "no time left"} for name in SECTIONS]
+
+
+def test_a_killed_run_leaves_rows_that_become_tables(tmp_path: Path) -> None:
+    record = Record(tmp_path / "rows.jsonl")
+    record.add("run", started="2026-01-02-0304", scale="full", **report.identity("c0ffee"))
+    record.add("ceilings", what="copy", unit="byte", rate=4e12)
+    done = python("-m", "tests.gpu.report", str(record.path))
+    assert done.returncode == 0, done.stderr
+    (page,) = tmp_path.glob("2026-01-02-0304-*-c0ffee.md")
+    assert "| copy | 4.00 | byte |" in page.read_text()
 
 
 def test_a_section_that_fails_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -73,7 +85,8 @@ def test_a_section_that_fails_is_recorded_and_the_rest_goes_on(tmp_path: Path) -
 def test_engine_and_measurements_need_nothing_but_jax_flax_and_numpy() -> None:
     modules = (
         "jaxengine.engine",
-        *(f"tests.gpu.{name}" for name in ("run", "llama", "correctness", "restart", "quantised")),
+        "tests.gpu.run",
+        *(section.module for name, section in SECTIONS.items() if name != "peers"),
     )
     blocked = f"import sys; sys.modules.update(dict.fromkeys({ABSENT_ON_A_BARE_GPU_MACHINE}))"
     done = python("-c", "; ".join([blocked, *(f"import {module}" for module in modules)]))
@@ -110,6 +123,16 @@ def test_shares_and_ratios_follow_from_the_ceilings() -> None:
     assert tables["loads"][1]["ours_is_faster_by"] == pytest.approx(3.5)
 
 
+@pytest.mark.parametrize("scale", families.full(FULL), ids=lambda scale: scale.model)
+def test_every_family_is_measured_by_buckets_of_its_own_sizes(scale: Scale) -> None:
+    limits = scale.limits
+    assert limits.decode_buckets == scale.decode_rows
+    assert limits.max_total_tokens >= max(scale.contexts) + scale.growth
+    assert limits.encode_buckets == (scale.prefills if scale.spec.encoder else ())
+    cost = decode.cost(scale, scale.decode_rows[-1], max(scale.contexts), None, scale.itemsize)
+    assert 10e9 < cost["bytes"] < 100e9
+
+
 def event(name: str, start: float, duration: float) -> SimpleNamespace:
     return SimpleNamespace(name=name, start_ns=start, duration_ns=duration)
 
@@ -120,15 +143,15 @@ def test_a_trace_counts_overlapping_streams_once_and_ranks_kernels() -> None:
         SimpleNamespace(name="Stream #8(MemcpyD2H)", events=[event("copy", 50, 20)]),
         SimpleNamespace(name="XLA Ops", events=[event("fusion.1", 0, 100)]),
     ]
-    host = SimpleNamespace(
-        name="/host:CPU", lines=[SimpleNamespace(name="Stream #1", events=[event("python", 0, 900)])]
-    )
+    calls = [event(name, 0, 900) for name in ("python", "cuGraphLaunch:7", "cuGraphLaunch:8", "cuMemcpyDtoHAsync")]
+    host = SimpleNamespace(name="/host:CPU", lines=[SimpleNamespace(name="Stream #1", events=calls)])
     profile = SimpleNamespace(planes=[SimpleNamespace(name="/device:GPU:0", lines=streams), host])
     spans = list(trace.device_spans(profile))
     assert trace.busy_ns(spans) == 70 + 20
     ranked = trace.slowest(spans)
     assert [row["kernel"] for row in ranked] == ["gemm", "norm", "copy"]
     assert ranked[0]["share"] == pytest.approx(0.6)
+    assert trace.driver_calls(profile) == {"cuGraphLaunch": 2, "cuMemcpyDtoHAsync": 1}
 
 
 def test_a_greedy_token_may_differ_only_at_a_near_tie() -> None:

@@ -1,7 +1,8 @@
 """Which kernels decoding spends the device's time on, and how much of it nothing ran, from JAX's own profiler."""
 
+import re
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,15 @@ def measure(client: Client, record: Record, scale: Scale) -> None:
             record.add("skipped", what=f"trace of {rows} rows", why=f"no stream of a GPU in the profile, but {lines}")
             continue
         busy, whole = busy_ns(spans), max(span.end for span in spans) - min(span.start for span in spans)
-        record.add("traces", rows=rows, steps=STEPS, kernels_per_step=len(spans) / STEPS, idle=1 - busy / whole)
+        calls = ", ".join(f"{count / STEPS:.3g} {name}" for name, count in driver_calls(profile).most_common(SHOWN))
+        record.add(
+            "traces",
+            rows=rows,
+            steps=STEPS,
+            kernels_per_step=len(spans) / STEPS,
+            idle=1 - busy / whole,
+            driver_calls_a_step=calls,
+        )
         for row in slowest(spans):
             record.add("kernels", rows=rows, **row)
     client.cancel(crowd)
@@ -65,6 +74,18 @@ def device_spans(profile: ProfileData) -> Iterator[Span]:
         for line in plane.lines:
             if line.name.startswith("Stream"):
                 yield from (Span(e.name, e.start_ns, e.start_ns + e.duration_ns) for e in line.events)
+
+
+def driver_calls(profile: ProfileData) -> Counter[str]:
+    """What the host asked CUDA's driver for, by name: a step should be a few graphs and copies, and no lone kernels."""
+    return Counter(
+        event.name.partition(":")[0]
+        for plane in profile.planes
+        if not plane.name.startswith("/device:")
+        for line in plane.lines
+        for event in line.events
+        if re.match(r"cu[A-Z]", event.name)
+    )
 
 
 def busy_ns(spans: Iterable[Span]) -> float:

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxengine.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
-from tests.shapes import FALCON_MAMBA_7B, LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA_2_9B, LLAMA_8B
 
 
 def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
@@ -26,6 +26,18 @@ def test_decoding_128_rows_at_1k_context_is_bound_by_bytes() -> None:
     cost = step_cost(LLAMA_8B, rows=128, new=1, context=1024)
     assert cost.bytes == pytest.approx(15.0e9 + 128 * 1024 * 131072, rel=0.01)
     assert cost.seconds(4.3e12, 790e12) == cost.bytes / 4.3e12
+
+
+def test_behind_a_window_less_is_read_and_computed() -> None:
+    """Every other layer of Gemma 2 sees 4096 tokens."""
+    short, long = (step_cost(GEMMA_2_9B, rows=1, new=1, context=context) for context in (4096, 8192))
+    assert long.bytes - short.bytes == 4096 * kv_bytes_per_token(GEMMA_2_9B, 2) / 2
+    assert long.operations - short.operations == 4 * 21 * 4096 * 16 * 256
+
+
+def test_a_decoder_reads_none_of_its_encoder() -> None:
+    decoder = 24 * (4096 * 64 * 64 * 6 + 3 * 4096 * 10240)  # its own attention, half of the other, and the MLP
+    assert weight_elements(FLAN_T5_XXL) == pytest.approx(decoder + 32128 * 4096, rel=0.001)
 
 
 def test_prefilling_8k_tokens_is_bound_by_operations() -> None:
