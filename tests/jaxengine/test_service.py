@@ -15,6 +15,7 @@ from jaxengine.interface import StepResult
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
+from jaxengine.sequence import Event, Token
 from jaxengine.service import Peer, Service
 from jaxengine.step_loop import HEARTBEAT_SECONDS
 from tests.engine_mock import RAISE, MockEngine, MockOptions, continuation
@@ -235,7 +236,7 @@ async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_outp
     peer = Peer()
     for step in range(1000):
         for number in (1, 2):
-            peer.put(pb.RequestEvent(id=number, tokens=[pb.Token(id=step)]))
+            peer.put(number, Event(number, [Token(step, 0.0)]))
         peer.flush(step, pb.Stats(running=2))
     message = await peer.take()
     assert message is not None and message.step == 999
