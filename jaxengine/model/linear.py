@@ -67,7 +67,7 @@ class Linear(nnx.Module):
         if self.scale is None:
             y = multiply(x, self.weight[...], dtype)
         else:  # f32 until it is scaled: it may be beyond f16, and XLA fuses the scale into an f32 product only
-            y = (multiply(x, self.weight[...], jnp.dtype(jnp.float32)) * self.scale[...]).astype(dtype)
+            y = _scaled(multiply(x, self.weight[...], jnp.dtype(jnp.float32)), self.scale[...], dtype)
         return y if self.bias is None else y + self.bias[...]
 
     def _direct(self, x: Array, weight: Array, dtype: jnp.dtype) -> Array:
@@ -81,3 +81,14 @@ class Linear(nnx.Module):
         matrix = weight.reshape((-1, size) if self.first_input == 0 else (size, -1))
         y = product(x.reshape(x.shape[0], -1), matrix, 0 if self.first_input == 0 else 1, dtype)
         return y.reshape(x.shape[0], *out)
+
+
+def _scaled(y: Array, scale: Array, dtype: jnp.dtype) -> Array:
+    """y [T, out…] times scale [out…].
+
+    As a matrix on one device, since XLA of JAX 0.12 fuses a scale of several axes into no product. Over several it
+    would merge a sharded axis with one that is not: there a prompt's products are written in f32 and scaled behind.
+    """
+    if jax.sharding.get_abstract_mesh().size > 1:
+        return (y * scale).astype(dtype)
+    return (y.reshape(len(y), -1) * scale.reshape(-1)).astype(dtype).reshape(y.shape)
