@@ -31,7 +31,7 @@ def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
     done = python(
         *("-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--commit", "c0ffee"),
         *("--only", *sections),
-        timeout=480,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (results,) = tmp_path.glob("*.json")
@@ -41,7 +41,7 @@ def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
         row["seconds"] > 0 and row["share"] > 0 for row in [*tables["decode"], *tables["prefill"], *tables["experts"]]
     )
     assert {(row["weights"], row["cache"]) for row in tables["decode"] if row["model"] == "tiny"} == {
-        ("float32", "float32"), ("int8", "float32"), ("fp8", "float32"), ("float32", "fp8_e4m3fn")
+        ("float32", "float32"), ("int8", "float32"), ("float32", "fp8_e4m3fn")
     }  # fmt: skip
     assert {row["model"] for row in tables["decode"]} == {"tiny", "states"}
     assert not (tmp_path / "rows.jsonl").exists()
