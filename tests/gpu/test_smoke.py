@@ -30,7 +30,7 @@ def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
     sections = [name for name in SECTIONS if name not in ("restart", "peers")]
     done = python(
         *("-m", "tests.gpu.run", "--scale", "smoke", "--out", str(tmp_path), "--commit", "c0ffee"),
-        *("--only", *sections),
+        *("--minutes", "25", "--only", *sections),
         timeout=1500,
     )
     assert done.returncode == 0, done.stdout + done.stderr

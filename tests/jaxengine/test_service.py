@@ -174,8 +174,7 @@ async def test_everything_of_a_session_that_ends_is_cancelled(world: World, endi
         call.cancel()
     else:
         await call.done_writing()
-    await until(lambda: world.engine.idle)
-    assert not world.service._owners
+    await until(lambda: world.engine.idle and not world.service._owners)
 
 
 async def test_an_idle_engine_sends_heartbeats_with_its_state(world: World) -> None:
