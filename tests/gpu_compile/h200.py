@@ -63,10 +63,10 @@ def facts(lowered: Any, donated: Any, options: dict[str, str]) -> Facts:
 
 def dumping(directory: str) -> dict[str, str]:
     """The options that make XLA leave its thunks and kernels in `directory`: since JAX 0.11 PTX comes with LLVM's, and
-    since 0.12 from emitters that are named.
+    only from emitters that are named.
     """
     options = {"xla_dump_to": directory, "xla_gpu_dump_llvmir": "True"}
-    return {**options, "xla_dump_emitter_re": ".*"} if jax.__version_info__ >= (0, 12) else options
+    return {**options, "xla_dump_emitter_re": ".*"} if jax.__version_info__ >= (0, 11) else options
 
 
 def device_bytes(array: jax.ShapeDtypeStruct) -> int:
