@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from jaxengine.memory import CPU_POOL_BYTES, DoesNotFit, clamp_total, fitting_pages, page_bytes, pool_pages
-from jaxengine.model.spec import Attention, Encoder, RelativePositions
+from jaxengine.model.spec import Attention, Encoder, LayerKind, ModelSpec, RelativePositions
 from jaxengine.options import EngineOptions, Limits, derive_limits, resolve_dtype
 from jaxengine.sharding import make_mesh
-from tests.shapes import FALCON_MAMBA_7B, LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, LLAMA_8B
 
 ROOMY = EngineOptions()
 LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))  # 64 pages a request
@@ -42,6 +42,31 @@ def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog
     assert clamp_total(EngineOptions(max_total_tokens=131072), limits, fit=100) == limits
     assert clamp_total(EngineOptions(max_batch_total_tokens=800), limits, fit=100).max_total_tokens == 800
     assert clamp_total(ROOMY, LIMITS, fit=100) == LIMITS
+
+
+def test_a_pool_is_measured_by_what_each_table_keeps_of_the_longest_request() -> None:
+    """16 pages each of two tables that see 100 positions, in steps of 64 tokens, and all of the third."""
+    limits = replace(LIMITS, windows=(0, 100, 100))
+    assert limits.request_pages == 64 + 2 * 16
+    assert pool_pages(EngineOptions(max_batch_total_tokens=512), limits, "gpu", fit=1000) == 3 * 32 + 1
+    with pytest.raises(DoesNotFit, match="max_total_tokens needs a cache of 512 tokens, 496 fit: lower it"):
+        pool_pages(ROOMY, limits, "gpu", fit=95)
+    derived = replace(limits, max_total_tokens=100_000)
+    for fit, holds in ((60, 28 * 16), (95, 63 * 16), (96, 64 * 16)):
+        assert clamp_total(ROOMY, derived, fit).max_total_tokens == holds
+
+
+@pytest.mark.parametrize(("spec", "then"), [(GEMMA3_270M, 5.5), (GEMMA2_9B, 1.77)])
+def test_of_long_texts_more_fit_where_layers_have_windows_and_of_short_ones_no_fewer(
+    spec: ModelSpec, then: float
+) -> None:
+    """Texts of 200 and of 32,768 tokens as they grow, against pages that span all layers."""
+    limits = derive_limits(EngineOptions(max_batch_prefill_tokens=16, max_batch_size=16), spec, "cpu")
+    of_all = page_bytes(replace(spec, kinds=(LayerKind(),)), 16, "bfloat16", 1)
+    page = page_bytes(spec, 16, "bfloat16", 1)
+    for tokens, more in ((200, 1.0), (32768, then)):
+        before, after = -(-tokens // 16) * of_all, limits.pages_held(tokens) * page
+        assert before / after == pytest.approx(more, rel=0.01)
 
 
 def test_the_pool_holds_what_the_largest_batch_can_use_and_no_more() -> None:
