@@ -59,7 +59,12 @@ def close(ours: Array, theirs: Array, tolerance: float) -> None:
         ),
         pytest.param(Shape(kv_heads=1, group=2, dim=256), 256, GEMMA, False, "float16", id="gemma 2"),
         pytest.param(
-            Shape(kv_heads=1, group=20, dim=96), 0, AttentionSpec(window=70), True, "float32", id="every term"
+            Shape(kv_heads=1, group=20, dim=96),
+            0,
+            AttentionSpec(window=70, softcap=4.0),
+            True,
+            "float32",
+            id="every term",
         ),
     ],
 )
@@ -88,6 +93,20 @@ def test_a_decode_step_agrees_with_the_reference(
     for seed in range(3):
         step = random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window, turned=turned)
         check(kernels, oracle, step, dtype)
+
+
+@pytest.mark.parametrize(("group", "ragged"), [(7, False), (16, False), (71, False), (71, True)])
+def test_a_key_may_have_any_number_of_query_heads(group: int, ragged: bool) -> None:
+    """71 is Falcon 7B's: more than half a tile, so that a tile of prompts is one query."""
+    shape = Shape(kv_heads=1, group=group, dim=16, width=8)
+    check(*both(), random_step(group, shape, rows=5, tokens=32 if ragged else 5, ragged=ragged), "float32")
+
+
+@pytest.mark.parametrize(("window", "ragged"), [(1, False), (5, False), (5, True)])
+def test_a_window_may_be_smaller_than_a_page(window: int, ragged: bool) -> None:
+    spec, shape = AttentionSpec(window=window, softcap=4.0), Shape(kv_heads=1, group=2, dim=16, width=8)
+    step = random_step(window, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=window)
+    check(*both(spec, random_terms(window, shape)), step, "float32")
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
@@ -151,16 +170,18 @@ def test_a_step_of_padding_alone_is_zero(ragged: bool) -> None:
     check(*both(), step, "float32")
 
 
-def test_padding_never_reads_a_page() -> None:
-    """A decode step of one row in four; the tables of the others point nowhere."""
-    shape = Shape(kv_heads=1, group=1, dim=16, width=8)
-    step = random_step(3, shape, rows=4, tokens=4, ragged=False, absent_rows=3)
-    wild = replace(step.batch, tables=step.batch.tables.at[1:].set(2**31 - 1))
+@pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
+def test_no_page_is_read_that_a_table_has_behind_its_row_s_length_or_for_no_row(ragged: bool) -> None:
+    """One row in four, of 3 pages of 8; all else points nowhere."""
+    shape, count = Shape(kv_heads=1, group=1, dim=16, width=8), 20 if ragged else 1
+    tokens = 32 if ragged else 4
+    step = build_step(np.random.default_rng(3), shape, [40], [count], rows=4, tokens=tokens, ragged=ragged)
+    wild = replace(step.batch, tables=step.batch.tables.at[1:].set(2**31 - 1).at[0, 3:].set(2**31 - 1))
     kernels, oracle = both()
     expected, *_ = oracle(*step.arrays("float32"))
     out, *_ = kernels(*step.arrays("float32")[:4], wild)
-    close(out[:1], expected[:1], TOLERANCE["float32"])
-    assert not jnp.any(out[1:])
+    close(out[:count], expected[:count], TOLERANCE["float32"])
+    assert not jnp.any(out[count:])
 
 
 @pytest.mark.parametrize("queries", [1, 7, 32])
