@@ -9,7 +9,10 @@ import pytest
 import torch
 import transformers
 
+from convert.source import open_model
+from jaxengine.assembly import Setup
 from jaxengine.llm import LLM, SamplingParams
+from jaxengine.options import EngineOptions
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
 
@@ -35,6 +38,23 @@ def test_a_text_becomes_the_reference_s_ids_and_their_text(llm: LLM, directory: 
     assert completion.token_ids == reference_greedy(directory, ids, 6)
     assert completion.text == tokenizer().decode(completion.token_ids, skip_special_tokens=True)
     assert completion.finish_reason == "length"
+
+
+def test_the_log_says_which_back_end_attends(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "jaxengine.assembly"):
+        Setup.decide(open_model(str(directory)), EngineOptions()).tell()
+    assert "attention by reference" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("attention", "words"), [("triton", "triton needs an NVIDIA GPU"), ("flash", "one of auto, reference, triton")]
+)
+def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(
+    directory: Path, attention: str, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words) as refusal:
+        Setup.decide(open_model(str(directory)), EngineOptions(attention=attention))
+    assert "\n" not in str(refusal.value)
 
 
 def test_prompts_may_be_texts_or_ids_and_are_answered_in_order(llm: LLM) -> None:

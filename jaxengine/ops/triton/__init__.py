@@ -20,6 +20,7 @@ time, the 4 query rows being padded to 16. Prefill of n tokens from 0 computes 4
 """
 
 from jax import Array
+from jax.experimental import pallas as pl
 
 from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.spec import AttentionSpec
@@ -35,6 +36,7 @@ MIN_CAPABILITY = (8, 0)  # asynchronous copies and bf16 in the tensor cores
 E4M3_CAPABILITY = (8, 9)  # e5m2 is half an f16 and needs nothing
 MAX_HEAD_DIM = 256
 MAX_GROUP = 128  # a tile holds every query head of a key/value head
+MAX_TILE = 128 * 128  # elements of such a tile; more spill, and leave no shared memory for keys
 DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -42,8 +44,9 @@ def unsupported(head_dim: int, group: int, dtype: str) -> str:
     """Why the kernels cannot serve such a model, or ""."""
     if head_dim % 8 or not 16 <= head_dim <= MAX_HEAD_DIM:
         return f"triton supports head_dim 16 to {MAX_HEAD_DIM} in multiples of 8, the model has {head_dim}"
-    if group > MAX_GROUP:
-        return f"triton supports up to {MAX_GROUP} query heads per key/value head, the model has {group}"
+    most = min(MAX_GROUP, MAX_TILE // pl.next_power_of_2(head_dim))
+    if group > most:
+        return f"triton supports up to {most} query heads of {head_dim} per key/value head, the model has {group}"
     if dtype not in DTYPES:
         return f"triton supports dtype {', '.join(DTYPES)}, got {dtype}"
     return ""

@@ -38,7 +38,7 @@ from jaxengine.ops.triton.tile import (
 PROGRAMS = 4096  # about how many to start: a few per multiprocessor even when most rows are short
 SPLITS = (4, 32)  # fewest and most programs that share a row
 LEAST_BLOCKS = 2  # key blocks below which a row is not split further: a partial result costs as much as 4 keys
-WARPS, STAGES = 4, 5
+LARGE = 64  # rows of a tile from which its own arrays take what more blocks of keys in flight would
 
 
 class Rows(NamedTuple):
@@ -115,11 +115,16 @@ def _call(
         out_shape=(*results, partials),
         grid=(heads, count, splits),
         input_output_aliases=aliases,
-        compiler_params=plt.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        compiler_params=_params(tile_rows(problem.group)),
         interpret=problem.interpret,
         name="paged_decode",
     )(inputs, old, rows, queries, jnp.zeros(count * heads, jnp.int32))
     return list(made[:-1])
+
+
+def _params(rows: int) -> plt.CompilerParams:
+    """48 heads of 128 would take 115 KB of shared memory with five blocks in flight."""
+    return plt.CompilerParams(num_warps=8, num_stages=3) if rows >= LARGE else plt.CompilerParams(4, 5)
 
 
 def _token(rows: Rows, row: Array) -> Array:

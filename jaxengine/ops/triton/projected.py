@@ -19,7 +19,7 @@ from jaxengine.ops.batch import Angles, AttentionBatch
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.tile import Problem
 
-WARPS = 2
+LEAST_WARPS, PER_WARP = 2, 4096  # elements of a token's queries; twice as many spill
 
 
 class Projected(NamedTuple):
@@ -84,13 +84,13 @@ def write_all(
     """
     count = projected.page.shape[0]
     q = jax.ShapeDtypeStruct((count * problem.kv_heads * problem.group, problem.dim), projected.qkv.dtype)
-    leaves = len(jax.tree.leaves(projected))
+    leaves, rows = len(jax.tree.leaves(projected)), pl.next_power_of_2(problem.group)
     q, keys, values = pl.pallas_call(
         partial(_kernel, problem),
         out_shape=(q, jax.ShapeDtypeStruct(keys.shape, keys.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)),
         grid=(problem.kv_heads, count),
         input_output_aliases={leaves + 1: 1, leaves + 2: 2},
-        compiler_params=plt.CompilerParams(num_warps=WARPS),
+        compiler_params=plt.CompilerParams(num_warps=max(LEAST_WARPS, rows * problem.padded_dim // PER_WARP)),
         interpret=problem.interpret,
         name="rotate_and_write",
     )(projected, tokens.reshape(1), keys, values)

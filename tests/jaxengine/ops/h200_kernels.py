@@ -122,6 +122,8 @@ STEPS = {
     "head_dim 80": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=80, group=1, kv_heads=32),
     "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
     "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),
+    "48 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=48),
+    "71 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=71, dim=64),
     "fp8 cache": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, cache_dtype="float8_e4m3fn"),
     "encoder": partial(compile_step, tokens=512, rows=64, width=32, ragged=True, dim=64, group=1, relative=True),
     "decoder with relative positions": partial(compile_step, tokens=64, rows=64, width=32, dim=64, relative=True),

@@ -44,7 +44,8 @@ def test_the_reference_runs_anywhere_if_asked_for() -> None:
         ("auto", Gpu("gfx942"), 128, 4, "float16", "triton needs an NVIDIA GPU"),
         ("auto", H200, 512, 4, "bfloat16", "head_dim 16 to 256 in multiples of 8, the model has 512"),
         ("auto", H200, 100, 4, "bfloat16", "head_dim 16 to 256 in multiples of 8, the model has 100"),
-        ("auto", H200, 128, 129, "bfloat16", "up to 128 query heads per key/value head, the model has 129"),
+        ("auto", H200, 128, 129, "bfloat16", "up to 128 query heads of 128 per key/value head, the model has 129"),
+        ("auto", H200, 256, 71, "bfloat16", "up to 64 query heads of 256 per key/value head, the model has 71"),
         ("auto", H200, 128, 4, "float64", "dtype bfloat16, float16, float32, got float64"),
     ],
 )
