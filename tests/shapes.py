@@ -1,7 +1,6 @@
 """The shapes of real models, for what needs no weights."""
 
 import dataclasses
-import math
 
 from jaxengine.model.spec import (
     Attention,
@@ -39,24 +38,6 @@ MISTRAL_7B = ModelSpec(  # Mistral-7B-v0.1
     ffn_size=14336,
     max_positions=32768,
     kinds=(LayerKind(window=4096),),
-)
-
-GEMMA_2_9B = ModelSpec(
-    vocab_size=256000,
-    hidden_size=3584,
-    num_layers=42,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=256,
-    ffn_size=14336,
-    max_positions=8192,
-    norm=Norm("rms_plus_one", 1e-6),
-    block="sandwich",
-    kinds=(LayerKind(window=4096, scale=256**-0.5), LayerKind(scale=256**-0.5)),
-    attention=Attention(softcap=50.0),
-    activation="gelu_tanh",
-    embedding=Embedding(scale=math.sqrt(3584)),
-    head=Head(tied=True, softcap=30.0),
 )
 
 FLAN_T5_XXL = ModelSpec(

@@ -7,7 +7,7 @@ from tests.gpu.engines import Client, measured_engine
 from tests.gpu.models import MODELS
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
-from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA_2_9B
+from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B
 
 
 def run(record: Record, scale: Scale) -> None:
@@ -19,7 +19,7 @@ def run(record: Record, scale: Scale) -> None:
 def full(scale: Scale) -> list[Scale]:
     """Of `scale`; a T5's prompt is its encoder's, and no longer than its training's."""
     rows, alone = (1, 128), (2048,)
-    gemma = replace(scale, model="Gemma-2-9B", spec=GEMMA_2_9B, decode_rows=(1, 32), contexts=(6144,), prefills=alone)
+    gemma = replace(scale, model="Gemma-2-9B", spec=GEMMA2_9B, decode_rows=(1, 32), contexts=(6144,), prefills=alone)
     mamba = replace(scale, model="Falcon-Mamba-7B", spec=FALCON_MAMBA_7B, decode_rows=rows, contexts=(1024,))
     t5 = replace(scale, model="FLAN-T5-XXL", spec=FLAN_T5_XXL, decode_rows=rows, contexts=(512,), prefills=(512,))
     return [gemma, replace(mamba, prefills=alone), t5]

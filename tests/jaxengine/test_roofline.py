@@ -3,7 +3,7 @@
 import pytest
 
 from jaxengine.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
-from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA_2_9B, LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B
 
 
 def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
@@ -30,8 +30,8 @@ def test_decoding_128_rows_at_1k_context_is_bound_by_bytes() -> None:
 
 def test_behind_a_window_less_is_read_and_computed() -> None:
     """Every other layer of Gemma 2 sees 4096 tokens."""
-    short, long = (step_cost(GEMMA_2_9B, rows=1, new=1, context=context) for context in (4096, 8192))
-    assert long.bytes - short.bytes == 4096 * kv_bytes_per_token(GEMMA_2_9B, 2) / 2
+    short, long = (step_cost(GEMMA2_9B, rows=1, new=1, context=context) for context in (4096, 8192))
+    assert long.bytes - short.bytes == 4096 * kv_bytes_per_token(GEMMA2_9B, 2) / 2
     assert long.operations - short.operations == 4 * 21 * 4096 * 16 * 256
 
 
