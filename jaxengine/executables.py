@@ -44,7 +44,7 @@ class Executables:
         self._threads: list[threading.Thread] = []
         self._closed = False
         cores = os.cpu_count() or 1
-        with _deep_stacks(), ThreadPoolExecutor(cores) as pool:
+        with deep_stacks(), ThreadPoolExecutor(cores) as pool:
             for future in as_completed([pool.submit(self._build, name) for name in essential]):
                 future.result()
                 progress(len(self._built), len(essential))
@@ -58,7 +58,7 @@ class Executables:
     def build_rest(self) -> None:
         """Build what is missing, on half the cores and with low priority: requests are being served meanwhile."""
         queue = deque(name for name in self._jobs if name not in self._built)
-        with _deep_stacks():
+        with deep_stacks():
             for _ in range(max(1, (os.cpu_count() or 1) // 2)):
                 thread = threading.Thread(target=self._work, args=(queue,), name="compile", daemon=True)
                 self._threads.append(thread)
@@ -94,7 +94,7 @@ class Executables:
 
 
 @contextmanager
-def _deep_stacks() -> Iterator[None]:
+def deep_stacks() -> Iterator[None]:
     """Threads started inside get stacks that XLA's recursion does not overflow."""
     before = threading.stack_size(STACK_BYTES)
     try:

@@ -3,13 +3,16 @@
 import bisect
 import logging
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import jax
 from jax.sharding import Mesh
 
 from jaxengine.cache import layer_cache
 from jaxengine.compiler import Compiler
+from jaxengine.executables import deep_stacks
 from jaxengine.model.groups import LayerGroups
 from jaxengine.model.spec import ModelSpec
 from jaxengine.options import EngineOptions, Limits
@@ -36,12 +39,13 @@ def temporary_bytes(compiler: Compiler) -> int:
     shapes = compiler.shapes
     rows, tokens = shapes.limits.max_batch_size, shapes.limits.token_budget
     largest = (
-        compiler.lower_backbone(shapes.mixed(tokens)),
-        compiler.lower_backbone(shapes.decode(rows)),
-        compiler.lower_draw(rows, greedy=False),
-        *(compiler.lower_encode(layout) for layout in shapes.encodes()[-1:]),
+        partial(compiler.lower_backbone, shapes.mixed(tokens)),
+        partial(compiler.lower_backbone, shapes.decode(rows)),
+        partial(compiler.lower_draw, rows, greedy=False),
+        *(partial(compiler.lower_encode, layout) for layout in shapes.encodes()[-1:]),
     )
-    analyses = [compiler.compile(lowered).memory_analysis() for lowered in largest]
+    with deep_stacks(), ThreadPoolExecutor() as pool:
+        analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))
     return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
 
 

@@ -60,6 +60,7 @@ def others() -> list[Comparison]:
     return [
         *(Comparison(Variant(name, best, "float32"), F32) for name in names),
         *(Comparison(Variant(name, best, "bfloat16"), BF16) for name in names if name != "experts"),
+        Comparison(Variant("experts", best, "float32", ("quantize=int8",)), FEW_BITS),
     ]
 
 
