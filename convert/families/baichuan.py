@@ -1,7 +1,8 @@
 """Baichuan and Baichuan 2: a Llama with fused q, k and v; the 13B have ALiBi, Baichuan 2 a head of unit rows.
 
 The library's own code came with the checkpoints, so two things are told by the configuration's shape alone: 13B have no
-`max_position_embeddings`, and Baichuan 2 has a vocabulary of 125696.
+`max_position_embeddings`, and Baichuan 2 has a vocabulary of 125696, or where that was extended the `z_loss_weight`
+that the first has not.
 """
 
 from convert.config import Config
@@ -29,5 +30,5 @@ def _spec(config: Config) -> ModelSpec:
 
 
 def baichuan(config: Config) -> Family:
-    unit_head = config.get("vocab_size") == BAICHUAN2_VOCAB
+    unit_head = config.get("vocab_size") == BAICHUAN2_VOCAB or config.get("z_loss_weight") is not None
     return Family(_spec, PACKED, Layout(unit_head=unit_head), ignore=BUFFERS)

@@ -124,6 +124,8 @@ BAICHUAN: dict[str, dict[str, Any]] = {
     "baichuan_7b": {"max_position_embeddings": 128, "hidden_size": 64, "num_attention_heads": 4},
     "baichuan_13b": {"model_max_length": 128, "hidden_size": 48, "num_attention_heads": 6},
     "baichuan2_13b": {"model_max_length": 128, "hidden_size": 48, "num_attention_heads": 6, "vocab_size": 125696},
+    "baichuan2_extended": {"max_position_embeddings": 128, "hidden_size": 64, "num_attention_heads": 4}
+    | {"vocab_size": VOCAB, "z_loss_weight": 0},
 }
 SANTACODER = "santacoder"
 NAMES = (*ZOO, *BAICHUAN, SANTACODER)
