@@ -33,7 +33,7 @@ from convert.tokenizer import TOKENIZER_FILES
 from jaxengine.model.parameters import ParameterSource, parameter_table
 from jaxengine.model.spec import ModelSpec
 
-VERSION = 9  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
+VERSION = 10  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting

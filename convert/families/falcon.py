@@ -1,6 +1,6 @@
 """Falcon 7B, 11B, 40B, 180B and RW, which differ in norms, key/value heads and positions; also as RefinedWeb(Model).
 
-RW's ALiBi lies inside the scaling of scores, and its slopes were rounded to bfloat16 in training.
+RW's ALiBi lies inside the scaling of scores, and is rounded to bfloat16.
 """
 
 import ml_dtypes
@@ -30,7 +30,7 @@ def _spec(config: Config) -> ModelSpec:
         norm=Norm("layer", config.number("layer_norm_epsilon", 1e-5)),
         block=_block(config),
         kinds=(LayerKind(rotary),),
-        attention=Attention(alibi=_slopes(fields["num_heads"], fields["head_dim"]) if alibi else ()),
+        attention=Attention(alibi=_slopes(fields["num_heads"]) if alibi else (), alibi_rounded=alibi),
         activation=activation(config, "gelu"),
         gated=False,
         head=Head(tied=config.flag("tie_word_embeddings", True)),
@@ -56,9 +56,8 @@ def _block(config: Config) -> Block:
     return "parallel_norms" if config.integer("num_ln_in_parallel_attn", 2) == 2 else "parallel"
 
 
-def _slopes(heads: int, head_dim: int) -> tuple[float, ...]:
-    rounded = np.asarray(alibi_slopes(heads)).astype(ml_dtypes.bfloat16)
-    return tuple(float(slope) * head_dim**-0.5 for slope in rounded)
+def _slopes(heads: int) -> tuple[float, ...]:
+    return tuple(float(slope) for slope in np.asarray(alibi_slopes(heads)).astype(ml_dtypes.bfloat16))
 
 
 FALCON = Family(_spec, TENSORS, Layout(qkv="grouped"), RENAMES)

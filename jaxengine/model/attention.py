@@ -4,6 +4,7 @@ Legend: T tokens, K key/value heads, G query heads per key/value head, D head di
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,7 +27,9 @@ class Attention(nnx.Module):
         norm = spec.attention.qk_norm
         self.norm = None if norm is None else HeadNorm(norm, spec.norm.eps, get("qk_norm"), get("qk_norm_bias"))
         self.clip = spec.attention.clip
-        self.spec = AttentionSpec(kind.scale, kind.window, spec.attention.softcap)
+        plain = AttentionSpec(kind.scale, kind.window, spec.attention.softcap)
+        rounded = spec.attention.alibi_rounded
+        self.spec = replace(plain, alibi_scale=plain.scale_for(spec.head_dim)) if rounded else plain
         self.ops = ops
 
     def __call__(

@@ -120,6 +120,7 @@ class Attention:
     """What all layers' attention shares.
 
     alibi: one slope per query head; score(i, j) gets slope x j, after scaling. Empty = none.
+    alibi_rounded: Falcon's: the product is rounded to bf16, and scaled as scores are.
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
     clip: queries, keys and values are clamped to [-clip, clip] as they are projected; 0 = none.
     relative: what is added to scores by distance.
@@ -127,6 +128,7 @@ class Attention:
 
     qk_norm: QKNorm | None = None
     alibi: tuple[float, ...] = ()
+    alibi_rounded: bool = False
     softcap: float = 0.0
     clip: float = 0.0
     relative: RelativePositions | None = None

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.cache import floats, split, write
 from jaxengine.ops.spec import AttentionSpec
@@ -57,15 +58,16 @@ def _start(q: Array, sinks: Array | None) -> Running:
     return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
 
 
-def _biased(scores: Array, distance: Array, spec: AttentionSpec, heads: HeadTerms) -> Array:
-    """`scores` [T, K, G, S] with soft cap and biases; `distance` [T, S] is query position minus key position."""
+def _biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, heads: HeadTerms) -> Array:
+    """`scores` [T, K, G, S] of queries at `position` [T] and keys at `key` [S], with soft cap and biases."""
     if spec.softcap:
         scores = spec.softcap * jnp.tanh(scores / spec.softcap)
     if heads.slopes is not None:
-        scores = scores - heads.slopes[..., None] * distance[:, None, None, :]
+        scores = scores + alibi(heads.slopes[..., None], position[:, None, None, None], key, spec)
     if heads.relative is None:
         return scores
     furthest = heads.relative.shape[-1] // 2
+    distance = position[:, None] - key  # [T, S]
     bias = heads.relative[..., jnp.clip(distance, -furthest, furthest) + furthest]  # [K, G, T, S]
     return scores + jnp.moveaxis(bias, 2, 0)
 
@@ -139,7 +141,7 @@ def _decode(
         key = i * KEY_BLOCK + jnp.arange(KEY_BLOCK)
         visible = _visible(key, position, seen, spec)  # [R, S]
         v = jnp.where(visible[:, :, None, None], v, 0)
-        scores = _biased(scores, position[:, None] - key, spec, heads)
+        scores = _biased(scores, position, key, spec, heads)
         return _absorb(running, scores, visible[:, None, None, :], "rkgs,rskd->rkgd", v)
 
     real = jnp.arange(q.shape[0]) < batch.tokens
@@ -198,5 +200,5 @@ def _absorb_block(
     key = j * KEY_BLOCK + jnp.arange(KEY_BLOCK)
     visible = mine[:, None] & _visible(key, position, seen, spec)  # [block, S]
     v = jnp.where(visible.any(0)[:, None, None], v, 0)
-    scores = _biased(scores, position[:, None] - key, spec, heads)
+    scores = _biased(scores, position, key, spec, heads)
     return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)

@@ -10,6 +10,7 @@ class AttentionSpec:
     scale: multiplies q·k; None is head_dim^-0.5.
     window: key j is visible to query i iff 0 <= i - j < window; 0 is no window.
     softcap: c > 0 turns a scaled score s into c·tanh(s/c) (Gemma 2); 0 is none.
+    alibi_scale: ALiBi is rounded as in `alibi`, then multiplied by this; 0 is exact.
 
     The order is scale, soft cap, biases, mask, softmax. ALiBi (Press et al. 2021, arXiv 2108.12409) adds slope·(j - i),
     relative positions (Raffel et al. 2019, arXiv 1910.10683) a learned number for j - i; a sink (Xiao et al. 2023,
@@ -19,6 +20,7 @@ class AttentionSpec:
     scale: float | None = None
     window: int = 0
     softcap: float = 0.0
+    alibi_scale: float = 0.0
 
     def __post_init__(self) -> None:
         if self.window < 0:

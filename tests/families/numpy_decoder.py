@@ -6,6 +6,7 @@ It reads a `ModelSpec` and parameters in the table's layout, keeps no cache and 
 import math
 from collections.abc import Callable, Mapping
 
+import ml_dtypes
 import numpy as np
 
 from jaxengine.model.spec import Experts, LayerKind, ModelSpec, NormKind, Rope
@@ -77,6 +78,12 @@ def _layer(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndar
     return x + spec.residual_scale * norm("mlp_post_norm", _feed_forward(spec, kind, get, norm("mlp_norm", x)))
 
 
+def _alibi(spec: ModelSpec, slope: float, key: np.ndarray, scale: float) -> np.ndarray:
+    if not spec.attention.alibi_rounded:
+        return slope * key
+    return scale * (slope * key).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
 def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.ndarray:
     qkv = _linear(get, "qkv", x)  # [T, kv, group + 2, dim]
     if spec.attention.clip:
@@ -94,7 +101,7 @@ def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.
                 score = scale * qk[first : i + 1, j, -1] @ qk[i, j, g]
                 if spec.attention.softcap:
                     score = spec.attention.softcap * np.tanh(score / spec.attention.softcap)
-                score = score + slope * np.arange(first, i + 1)
+                score = score + _alibi(spec, slope, np.arange(first, i + 1), scale)
                 weight = np.exp(score - score.max())
                 heads[i, j, g] = weight / weight.sum() @ qkv[first : i + 1, j, -1]
     out, bias = get("out"), get("out_bias")

@@ -75,6 +75,7 @@ def random_spec(seed: int) -> ModelSpec:
         attention=Attention(
             qk_norm=maybe(QKNorm(draw.choice(get_args(NormKind)), draw.choice(["head", "projection"])), None),
             alibi=maybe(tuple(draw.uniform(0.01, 0.6) for _ in range(kv * group)), ()),
+            alibi_rounded=seed % 2 > 0,
             softcap=maybe(2.0, 0.0),
             clip=maybe(1.5, 0.0),
         ),

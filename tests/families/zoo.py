@@ -59,7 +59,7 @@ ZOO: dict[str, dict[str, Any]] = {
     "falcon_7b": _falcon(num_attention_heads=4, multi_query=True, parallel_attn=True),
     "falcon_11b": _falcon(num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
     "falcon_40b": _falcon(num_kv_heads=2, new_decoder_architecture=True),
-    "falcon_rw": _falcon(hidden_size=48, num_attention_heads=6, multi_query=False, parallel_attn=False, alibi=True)
+    "falcon_rw": _falcon(hidden_size=96, num_attention_heads=12, multi_query=False, parallel_attn=False, alibi=True)
     | {"bias": True},
     "galactica": _opt(activation_function="gelu", enable_bias=False, layer_norm_elementwise_affine=False),
     "gemma": _like_llama("gemma", num_key_value_heads=1, head_dim=24),

@@ -17,6 +17,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import AttentionBatch, row_starts
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.merge import Partials, keep, merge, store
@@ -33,6 +34,7 @@ from jaxengine.ops.triton.tile import (
     load_queries,
     relative,
     scaled_scores,
+    slopes,
 )
 
 PROGRAMS = 4096  # about how many to start: a few per multiprocessor even when most rows are short
@@ -228,6 +230,8 @@ def _own_token(
 
     key, value = (x.astype(q.dtype).astype(jnp.float32) for x in (key, value))
     score = scaled_scores(problem, (q.astype(jnp.float32) * key[None, :]).sum(1))
+    if problem.spec.alibi_scale:  # else it adds nothing at distance 0
+        score = score + alibi(slopes(problem, tile, inputs, m), tile.position, tile.position, problem.spec, LOG2E)
     if inputs.relative is not None:
         score = score + relative(problem, tile.head, inputs, jnp.zeros((m, 1), jnp.int32)).sum(1)
     return q, (score, jnp.ones(m), jnp.broadcast_to(value[None, :], (m, problem.padded_dim)))

@@ -20,6 +20,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import AttentionBatch, HeadTerms
 from jaxengine.ops.spec import AttentionSpec
 
@@ -117,10 +118,7 @@ def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Array, start: Runnin
     """Fold the tile's key blocks into `start`, for queries q [M, D]."""
     m = jnp.arange(q.shape[0])
     position = tile.position + m // problem.group  # [M]
-    slope = None
-    if inputs.slopes is not None:
-        in_tile = m < problem.group * tile.queries
-        slope = plt.load(inputs.slopes.at[problem.head_rows(tile.head, len(m))], mask=in_tile, other=0.0) * LOG2E
+    slope = None if inputs.slopes is None else slopes(problem, tile, inputs, len(m))
 
     last = tile.position + tile.queries - 1
     whole_from = (first_visible(problem, last) + problem.key_block - 1) // problem.key_block
@@ -152,7 +150,7 @@ def _absorb_block(
     scores = scaled_scores(problem, _dot(problem, q, k.astype(q.dtype), 1))  # [M, S]
     distance = position[:, None] - key[None, :]
     if slope is not None:
-        scores = scores - slope[:, None] * distance.astype(jnp.float32)
+        scores = scores + alibi(slope[:, None], position[:, None], key[None, :], problem.spec, LOG2E)
     if inputs.relative is not None:
         scores = scores + relative(problem, tile.head, inputs, distance)
     if masked:
@@ -167,6 +165,13 @@ def _absorb_block(
     decay = jnp.exp2(maximum - new)
     output = output * decay[:, None] + _dot(problem, weights.astype(q.dtype), v.astype(q.dtype), 0)
     return new, total * decay + weights.sum(1), output
+
+
+def slopes(problem: Problem, tile: Tile, inputs: Inputs, rows: int) -> Array:
+    """Of the tile's rows, f32 [M]."""
+    in_tile = jnp.arange(rows) < problem.group * tile.queries
+    slope: Array = plt.load(inputs.slopes.at[problem.head_rows(tile.head, rows)], mask=in_tile, other=0.0)
+    return slope
 
 
 def relative(problem: Problem, head: Array, inputs: Inputs, distance: Array) -> Array:

@@ -8,6 +8,7 @@ it reads the place of the step's own keys before it has written them.
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax import Array
 
@@ -176,6 +177,15 @@ def _written(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return qkv[:, :, :-2], keys, values
 
 
+def _alibi(slopes: np.ndarray, distance: np.ndarray, scale: float) -> np.ndarray:
+    """Of the keys up to the query's own; what is rounded is the product with the key's position."""
+    if not scale:
+        return -slopes * distance  # type: ignore[no-any-return]
+    position = distance.max() - distance
+    product = slopes * position.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return product.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64) * scale  # type: ignore[no-any-return]
+
+
 def _one_query(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, distance: np.ndarray, spec: AttentionSpec, heads: HeadTerms
 ) -> np.ndarray:
@@ -184,7 +194,7 @@ def _one_query(
     if spec.softcap:
         scores = spec.softcap * np.tanh(scores / spec.softcap)
     if heads.slopes is not None:
-        scores -= np.asarray(heads.slopes)[..., None] * distance
+        scores += _alibi(np.asarray(heads.slopes)[..., None], distance, spec.alibi_scale)
     if heads.relative is not None:
         furthest = heads.relative.shape[-1] // 2
         scores += np.asarray(heads.relative)[..., np.clip(distance, -furthest, furthest) + furthest]

@@ -16,6 +16,7 @@ SPECS = {
     "window": AttentionSpec(window=50),
     "window of one": AttentionSpec(window=1),
     "soft cap": AttentionSpec(softcap=2.0),
+    "rounded": AttentionSpec(alibi_scale=0.3),
     "all": AttentionSpec(scale=0.4, window=150, softcap=3.0),
 }
 
@@ -24,7 +25,7 @@ SPECS = {
 @pytest.mark.parametrize("name", SPECS)
 def test_reference_is_attention_as_defined(name: str, ragged: bool) -> None:
     spec = SPECS[name]
-    heads = random_terms(1, SHAPE) if name == "all" else HeadTerms()
+    heads = random_terms(1, SHAPE) if name in ("rounded", "all") else HeadTerms()
     turned = {"plain": 0, "scaled": SHAPE.dim}.get(name, 20)
     step = random_step(0, SHAPE, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=spec.window, turned=turned)
     out, _, _ = jax.jit(partial(reference.attend, spec=spec, heads=heads))(*step.arrays("float32"))

@@ -116,6 +116,13 @@ def test_relative_positions_are_added_by_distance(ragged: bool) -> None:
     check(*both(AttentionSpec(), relative_terms(1, shape)), step, "float32")
 
 
+@pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
+def test_alibi_may_be_rounded_as_falcon_s_is(ragged: bool) -> None:
+    shape = Shape(kv_heads=2, group=2, dim=64)
+    step = random_step(1, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged)
+    check(*both(AttentionSpec(alibi_scale=0.125), random_terms(1, shape)), step, "float32")
+
+
 def test_an_encoder_s_tokens_look_behind_them_too() -> None:
     shape = Shape(kv_heads=2, group=1, dim=64, width=8)
     step = seeing_all(random_step(2, shape, rows=5, tokens=96, ragged=True))
