@@ -60,7 +60,7 @@ def abstract_parameters(
 
 
 def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, platform: str) -> jax.ShapeDtypeStruct:
-    order = device_layout(parameter, platform)
+    order = device_layout(parameter, platform, dtype)
     shape = tuple(parameter.shape[axis] for axis in order)
     sharding = partition(mesh, shape, [parameter.axes[axis] for axis in order])
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
@@ -80,10 +80,10 @@ def as_stored(
     quantize: str | None,
     targets: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, Array]:
-    """Parameter `name` in device layout, as the arrays that `abstract_parameters`, here `targets`, has of it."""
+    """Parameter `name`, laid out as `targets`, which are `abstract_parameters`, have it, as the arrays they are."""
     if not quantize or not is_quantized(name, quantize):
         return {name: array}
-    order, rank = device_layout(parameter, platform), len(parameter.shape)
+    order, rank = device_layout(parameter, platform, FORMATS[quantize].dtype), len(parameter.shape)
     inputs = tuple(order.index(axis) for axis in range(rank - parameter.inputs, rank))
     return quantized(name, array, inputs, quantize, targets)
 
@@ -98,22 +98,21 @@ def load_parameters(
 ) -> dict[str, Array]:
     """Every array of `abstract_parameters`, filled from `source`. `progress(done, total)` counts arrays."""
     table = parameter_table(source.spec)
-    abstract = abstract_parameters(source.spec, mesh, dtype, platform)
+    stored = abstract_parameters(source.spec, mesh, dtype, platform, quantize)
 
     def load(name: str) -> Array:
-        order = device_layout(table[name], platform)
-        target = abstract[name]
+        target = stored[name]
+        order = device_layout(table[name], platform, target.dtype.name)
 
         def read(index: tuple[slice, ...] | None) -> np.ndarray:
             wanted = [slice(None)] * len(order)
             for axis, part in zip(order, index or (slice(None),) * len(order), strict=True):
                 wanted[axis] = part
-            return _laid_out(source.read(name, tuple(wanted)).transpose(order), target.dtype)
+            return _laid_out(source.read(name, tuple(wanted)).transpose(order), jnp.dtype(dtype))
 
         return jax.make_array_from_callback(target.shape, target.sharding, read)
 
     parameters: dict[str, Array] = {}
-    stored = abstract_parameters(source.spec, mesh, dtype, platform, quantize)
     for done, (name, array) in enumerate(zip(table, _ahead(load, table), strict=True), start=1):
         parameters |= jax.block_until_ready(as_stored(name, table[name], array, platform, quantize, stored))
         progress(done, len(table))

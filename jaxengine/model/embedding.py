@@ -42,10 +42,9 @@ class Head(nnx.Module):
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str) -> None:
         projected = spec.embedding_width != spec.hidden_size
         self.project = Linear.named("project_out", get, platform) if projected else None
-        cpu = input_major(platform)
-        self.linear = Linear(  # a tied head is stored as the embedding is
-            get("head"), get("head_bias"), None, inputs=1, input_major=cpu and not spec.head.tied, flat=cpu
-        )
+        weight = get("head")
+        major = input_major(platform, weight.dtype.name) and not spec.head.tied  # a tied one is stored as the embedding
+        self.linear = Linear(weight, get("head_bias"), None, inputs=1, input_major=major, flat=platform == "cpu")
         self.scale = spec.head.scale
         self.softcap = spec.head.softcap
         self.tokens = spec.tokens if spec.tokens < spec.vocab_size else None

@@ -3,7 +3,7 @@
 XLA leaves a product to a library of kernels (YNNPACK) where both sides are of one type, the left has two rows or more,
 and the result is f32 (of f32 or bf16) or i32 (of int8). For other combinations with a narrow weight it writes the whole
 weight as f32 first, each time. The four products of a layer of a 135M model took a core with AMX 2.0 ms at 16 rows in
-f32, 0.9 in bf16 and 0.7 with int8 weights; at one row 0.8, 0.9 and 0.5, against 4.4 with a cast (JAX 0.10.2).
+f32, 0.8 in bf16 and 0.4 with int8 weights; at one row 0.8, 0.8 and 0.4, against 4.4 with a cast (JAX 0.10.2).
 """
 
 import jax

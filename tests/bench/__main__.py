@@ -1,6 +1,7 @@
 """One command, one table: our engine against transformers, and the gateway against a mock engine.
 
-python -m tests.bench [--rounds 5] [--new-tokens 64] [--skip-engine] [--skip-gateway]
+python -m tests.bench [--rounds 5] [--new-tokens 64] [--dtype bfloat16] [--quantize int8] [--skip-engine]
+[--skip-gateway]
 """
 
 import argparse
@@ -8,6 +9,7 @@ import platform
 import subprocess
 import sys
 
+from jaxengine.options import EngineOptions
 from tests.bench import engine, gateway
 from tests.bench.table import markdown
 
@@ -16,12 +18,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--dtype", default="float32", help="of our engine; transformers computes in float32")
+    parser.add_argument("--quantize", help="of our engine")
     parser.add_argument("--skip-engine", action="store_true")
     parser.add_argument("--skip-gateway", action="store_true")
     options = parser.parse_args()
     print(f"{_machine()}, commit {_commit()}, medians of {options.rounds} rounds\n")
     if not options.skip_engine:
-        rows = engine.measure(batches=(1, 16), rounds=options.rounds, new_tokens=options.new_tokens)
+        chosen = EngineOptions(dtype=options.dtype, quantize=options.quantize, prefix_cache=False, max_batch_size=16)
+        rows = engine.measure(chosen, batches=(1, 4, 16), rounds=options.rounds, new_tokens=options.new_tokens)
         print(markdown(engine.COLUMNS, rows), "\n")
     if not options.skip_gateway:
         print(markdown(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))

@@ -17,7 +17,7 @@ from jaxengine.compile_cache import enable_compile_cache
 from jaxengine.engine import Engine
 from jaxengine.options import EngineOptions
 from jaxengine.params import SamplingParams
-from jaxengine.roofline import step_cost, weight_elements
+from jaxengine.roofline import step_cost, weight_bytes
 from jaxengine.sequence import Request
 from tests.bench.transformers_twin import twin
 
@@ -25,12 +25,12 @@ PROMPT = 32  # tokens
 COLUMNS = ("default model", "decode tok/s", "transformers", "ratio", "seen", "whole requests", "weights read GB/s")
 
 
-def measure(batches: tuple[int, ...], rounds: int, new_tokens: int) -> list[list[str]]:
-    """Greedy, f32, no prefix shared; one row a batch size. Decoding is what `new_tokens` take beyond one token."""
+def measure(options: EngineOptions, batches: tuple[int, ...], rounds: int, new_tokens: int) -> list[list[str]]:
+    """Greedy, no prefix shared; one row a batch size. Decoding is what `new_tokens` take beyond one token."""
     enable_compile_cache(cache_root() / "compiled")
     torch.set_num_threads(os.cpu_count() or 1)
     model = open_model(None)
-    engine = load_engine(model, EngineOptions(dtype="float32", prefix_cache=False, max_batch_size=max(batches)))
+    engine = load_engine(model, options)
     engine.finish_compiling()
     reference = twin(model.source)
     contenders: list[tuple[Callable[..., None], Any]] = [(_ours, engine), (_theirs, reference)]
@@ -46,7 +46,7 @@ def measure(batches: tuple[int, ...], rounds: int, new_tokens: int) -> list[list
             whole.append((ours, theirs))
             decode.append((ours - our_first, theirs - their_first))
         tokens = batch * (new_tokens - 1)
-        rows.append(_row(engine, batch, tokens, decode[1:], whole[1:]))  # the first round warms up
+        rows.append(_row(engine, options.quantize, batch, tokens, decode[1:], whole[1:]))  # the first round warms up
     return rows
 
 
@@ -77,26 +77,29 @@ def _theirs(model: Any, prompts: np.ndarray, new_tokens: int) -> None:
         )
 
 
-def _row(engine: Engine, batch: int, tokens: int, decode: list[tuple[float, float]], whole: Any) -> list[str]:
+def _row(
+    engine: Engine, quantize: str | None, batch: int, tokens: int, decode: list[tuple[float, float]], whole: Any
+) -> list[str]:
     ours, theirs = (tokens / median(seconds) for seconds in zip(*decode, strict=True))
     ratios = sorted(b / a for a, b in decode)
     spec, itemsize = engine.runner.shapes.spec, 4 if engine.description.dtype == "float32" else 2
+    stored = " and ".join(filter(None, (engine.description.dtype, quantize)))
     return [
-        f"{engine.description.dtype}, batch {batch}{_share(batch, spec, ours, itemsize)}",
+        f"{stored}, batch {batch}{_share(batch, spec, ours, itemsize, quantize)}",
         f"{ours:.1f}",
         f"{theirs:.1f}",
         f"{median(ratios):.2f}x",
         f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
         f"{median(b / a for a, b in whole):.2f}x",
-        f"{ours / batch * weight_elements(spec) * itemsize / 1e9:.1f}",
+        f"{ours / batch * weight_bytes(spec, itemsize, quantize) / 1e9:.1f}",
     ]
 
 
-def _share(batch: int, spec: Any, rate: float, itemsize: int) -> str:
+def _share(batch: int, spec: Any, rate: float, itemsize: int, quantize: str | None) -> str:
     """On a GPU, the share of what its bandwidth (a copy, measured here) would allow."""
     if jax.default_backend() == "cpu":
         return ""
-    floor = step_cost(spec, batch, 1, PROMPT, itemsize, itemsize).bytes / _copy_bandwidth()
+    floor = step_cost(spec, batch, 1, PROMPT, itemsize, itemsize, quantize).bytes / _copy_bandwidth()
     return f", {rate / batch * floor:.0%} of the roofline"
 
 

