@@ -62,7 +62,8 @@ class PageTables:
         """
         end = self._entries(sequence, sequence.prompt_length + sequence.params.max_tokens)
         more = len(self.windows) if end > len(sequence.tables[0].pages) else 0
-        return max(more, self.most(sequence, sequence.tables) - sum(len(table.held) for table in sequence.tables))
+        held = sum(len(table.pages) - table.passed for table in sequence.tables)
+        return max(more, self.most(sequence, sequence.tables) - held)
 
     def _entries(self, sequence: Sequence, tokens: int) -> int:
         """Of each table: its source's pages come first, and its own tokens start a new one."""
