@@ -77,7 +77,7 @@ def add_event(message: pb.RequestEvent, event: Event) -> None:
 
 
 def _add_token(tokens: RepeatedCompositeFieldContainer[pb.Token], token: Token) -> None:
-    added = tokens.add(id=token.id, logprob=token.logprob)
+    added = tokens.add(id=token.id, logprob=token.logprob, rank=token.rank)
     for number, logprob in token.top:
         added.top.add(id=number, logprob=logprob)
 

@@ -286,7 +286,7 @@ class Runner:
         for row, first in flight.prompts:
             count = min(row.start + row.count, row.sequence.prompt_length - 1) - row.start
             top = row.sequence.params.logprobs
-            prompts.append((row, [table.token(first + i, top) for i in range(count)]))
+            prompts.append((row, [table.scored(first + i, top) for i in range(count)]))
         return prompts
 
 
@@ -297,7 +297,8 @@ class _Fetched:
         table = np.asarray(packed)  # [R, 3 + 2N]
         self.ids = table[:, 0].tolist()
         self.logprobs = table[:, 1].view(np.float32).tolist()
-        self.finite = (table[:, 2] != 0).tolist()
+        self.third = table[:, 2]
+        self.finite = (self.third != 0).tolist()
         self.top_ids = table[:, 3 : 3 + top]
         self.top_logprobs = table[:, 3 + top :].view(np.float32)
 
@@ -306,6 +307,10 @@ class _Fetched:
             return Token(self.ids[row], self.logprobs[row])
         alternatives = zip(self.top_ids[row, :top].tolist(), self.top_logprobs[row, :top].tolist(), strict=True)
         return Token(self.ids[row], self.logprobs[row], tuple(alternatives))
+
+    def scored(self, row: int, top: int) -> Token:
+        """Of a result of `steps.score`, where the third column is the rank."""
+        return self.token(row, top)._replace(rank=int(self.third[row]))
 
 
 def _padded(values: Items[float], size: int, fill: int, dtype: type = np.int32) -> np.ndarray:

@@ -47,11 +47,15 @@ class Request:
 
 
 class Token(NamedTuple):
-    """A sampled (or prompt) token with its natural-log probability and the `top` alternatives, likeliest first."""
+    """A sampled (or prompt) token with its natural-log probability and the `top` alternatives, likeliest first.
+
+    `rank` is a prompt token's own, 1 for the likeliest; 0 of others, and of the first, which nothing predicts.
+    """
 
     id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0
 
 
 @dataclass(slots=True)

@@ -175,7 +175,9 @@ def pack_sampled(sampled: sampling.Sampled) -> Array:
 
 
 def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
-    """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2N]."""
+    """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2N], with
+    the successor's rank in place of `finite`.
+    """
     tokens = hidden.shape[0]
     block = min(SCORE_BLOCK, tokens)
 
@@ -183,8 +185,9 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
         logits = head(part[0])  # [block, V]
         logprob = jnp.take_along_axis(jax.nn.log_softmax(logits), part[1][:, None], axis=1)[:, 0]
         top_id, top_logprob = sampling.top_logprobs(logits, top)
-        finite = jnp.isfinite(logits).all(axis=-1)
-        return pack_sampled(sampling.Sampled(part[1], logprob, finite, top_id, top_logprob))
+        own = jnp.take_along_axis(logits, part[1][:, None], axis=1)  # [block, 1]
+        rank = 1 + jnp.sum(logits > own, axis=-1)
+        return pack_sampled(sampling.Sampled(part[1], logprob, rank, top_id, top_logprob))
 
     parts = hidden.reshape(-1, block, hidden.shape[1]), target.reshape(-1, block)
     return jax.lax.map(one_block, parts).reshape(tokens, -1)

@@ -180,7 +180,8 @@ class MockEngine:
         event.tokens.append(token)
         event.first = not row.generated
         if event.first and request.params.prompt_logprobs:
-            event.prompt = [Token(number, -0.5 if i else math.nan) for i, number in enumerate(request.prompt)]
+            first, *others = request.prompt
+            event.prompt = [Token(first, math.nan), *(Token(number, -0.5, rank=3) for number in others)]
         row.ids.append(token.id)
         row.generated += 1
         self._generated_tokens += 1

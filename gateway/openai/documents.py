@@ -23,7 +23,7 @@ class Usage(Told):
 
 class Ranked(Told):
     logprob: float
-    rank: int | None
+    rank: int
     decoded_token: str
 
 

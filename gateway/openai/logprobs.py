@@ -102,18 +102,15 @@ def _alternatives(names: Names, token: TokenText | pb.Token, top: int) -> dict[s
 
 
 def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[pb.Token], top: int) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: per prompt token its logprob and the `top` likeliest ones', by id; none for the first.
-
-    `rank` is null for a token that is not among the alternatives known.
-    """
+    """vLLM's `prompt_logprobs`: per prompt token its logprob and rank and the `top` likeliest ones', by id."""
     return [None if math.isnan(token.logprob) else _ranked(tokenizer, token, top) for token in tokens]
 
 
 def _ranked(tokenizer: Tokenizer, token: pb.Token, top: int) -> dict[str, Any]:
-    ranks = {each.id: rank for rank, each in enumerate(token.top, 1)}
+    ranks = {each.id: rank for rank, each in enumerate(token.top[:top], 1)} | {token.id: token.rank}
     shown = {each.id: each.logprob for each in token.top[:top]} | {token.id: token.logprob}
     return {
-        str(id): {"logprob": _number(logprob), "rank": ranks.get(id), "decoded_token": tokenizer.token_text(id)}
+        str(id): {"logprob": _number(logprob), "rank": ranks[id], "decoded_token": tokenizer.token_text(id)}
         for id, logprob in shown.items()
     }
 

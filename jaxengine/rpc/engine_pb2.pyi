@@ -203,14 +203,16 @@ class RequestEvent(_message.Message):
     def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ...) -> None: ...
 
 class Token(_message.Message):
-    __slots__ = ("id", "logprob", "top")
+    __slots__ = ("id", "logprob", "top", "rank")
     ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     id: int
     logprob: float
     top: _containers.RepeatedCompositeFieldContainer[Alternative]
-    def __init__(self, id: _Optional[int] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
+    rank: int
+    def __init__(self, id: _Optional[int] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Alternative(_message.Message):
     __slots__ = ("id", "logprob")

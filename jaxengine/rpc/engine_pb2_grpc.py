@@ -59,8 +59,9 @@ class EngineServicer(object):
     def Session(self, request_iterator, context):
         """One stream per gateway. Commands go in; every engine step answers with at most one StepEvents, which carries the
         new tokens of all this gateway's requests. With no step to report a heartbeat (no events) comes every 500 ms,
-        written by the step loop itself, so that a stuck engine falls silent. When the stream ends, everything submitted
-        on it is cancelled.
+        written by the step loop itself, so that a stuck engine falls silent; where the CPU computes a step, also while it
+        lasts, as long as it really computes, for ten minutes. When the stream ends, everything submitted on it is
+        cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

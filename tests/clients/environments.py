@@ -17,7 +17,7 @@ from convert.cache import cache_root, locked
 
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 600
-SCRIPT_SECONDS = 120
+SCRIPT_SECONDS = 600  # on a busy machine
 # Nothing of the developer's: no keys, no proxies, no tracing.
 ENVIRONMENT = {"NO_PROXY": "127.0.0.1", "PYTHONWARNINGS": "ignore", "HF_HUB_DISABLE_TELEMETRY": "1"}
 

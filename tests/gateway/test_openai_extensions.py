@@ -31,7 +31,7 @@ async def test_bad_words_are_sent_as_they_are_spelled_at_the_start_and_behind_a_
 
 
 async def test_prompt_logprobs_list_every_prompt_token_but_the_first() -> None:
-    expected = [None, {str(LO): {"logprob": -0.5, "rank": None, "decoded_token": "lo"}}]
+    expected = [None, {str(LO): {"logprob": -0.5, "rank": 3, "decoded_token": "lo"}}]
     async with serve() as served:
         answer = (await served.post("/v1/completions", prompt="lo", prompt_logprobs=2)).json()
         assert answer["choices"][0]["prompt_logprobs"] == expected

@@ -40,6 +40,9 @@ def assert_prompt_as_reference(answer: Answer, directory: Path, ids: list[int]) 
     np.testing.assert_allclose(ours, reference_rows(reference_logits(directory, ids))[:-1], atol=1e-3)
     own = [token.logprob for token in answer.prompt[1:]]
     np.testing.assert_allclose(own, ours[np.arange(len(own)), ids[1:]], atol=1e-6)
+    higher, as_high = (1 + (ours > np.array(own)[:, None] + slack).sum(axis=1) for slack in (1e-6, -1e-6))
+    ranks = [token.rank for token in answer.prompt]
+    assert ranks[0] == 0 and (higher <= ranks[1:]).all() and (ranks[1:] <= as_high).all()
 
 
 def assert_generated_as_reference(answer: Answer, directory: Path, ids: list[int]) -> None:
