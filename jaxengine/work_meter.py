@@ -5,7 +5,8 @@ On a GPU a step takes milliseconds, and a thread that waits for one that never e
 
 import time
 
-MIN_SHARE = 0.05  # of one core: a fraction of what a step gets on a busy machine, far above what an idle process takes
+# Of one core. On two that thirty programs wanted a step fell below 0.05 for two seconds; a process that waits takes 0.
+MIN_SHARE = 0.01
 
 
 class WorkMeter:

@@ -264,7 +264,7 @@ def spin() -> None:
 
 
 def rest() -> None:
-    time.sleep(0.01)
+    time.sleep(0.5)
 
 
 @pytest.mark.parametrize(("device", "work", "lives"), [("cpu", spin, True), ("cpu", rest, False), ("gpu", spin, False)])
