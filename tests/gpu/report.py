@@ -118,7 +118,7 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
     "experts": (
         "A layer of experts, each token's drawn at random",
         (
-            *map(text, ("shape", "tokens")),
+            *map(text, ("shape", "weights", "tokens")),
             number("ms", "seconds", 1e3, ",.3f"),
             number("GB/s", "bandwidth", 1e-9, ",.0f"),
             number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),

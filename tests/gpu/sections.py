@@ -38,7 +38,7 @@ SECTIONS = {
     "quantised": Section("tests.gpu.quantised", 90),
     "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 110),
-    "experts": Section("tests.gpu.experts", 60),
+    "experts": Section("tests.gpu.experts", 80),
     "families": Section("tests.gpu.families", 150),
 }
 
