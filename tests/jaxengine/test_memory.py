@@ -116,3 +116,5 @@ def test_what_overflows_f16_is_never_served_in_it() -> None:
     assert resolve_dtype(ROOMY, t5, "float16", "gpu") == "bfloat16"
     with pytest.raises(ValueError, match=r"dtype 'float16' cannot hold .*: use 'bfloat16' or 'float32'"):
         resolve_dtype(EngineOptions(dtype="float16"), t5, "float16", "gpu")
+    bart = replace(LLAMA_8B, encoder=Encoder(2, 0))
+    assert resolve_dtype(EngineOptions(dtype="float16"), bart, "float32", "gpu") == "float16"
