@@ -94,11 +94,14 @@ def _measure(directory: Path, rounds: int) -> dict[str, float]:
     seconds: dict[str, list[float]] = {}
     beyond = 0
 
-    def timed(name: str, action: Callable[[], Any]) -> None:
+    def timed(name: str, action: Callable[[], Any]) -> int:
+        """Bytes that no file backs while what `action` returns is kept."""
         start = time.perf_counter()
         kept = action()
         seconds.setdefault(name, []).append(time.perf_counter() - start)
+        held = anonymous_bytes()
         del kept
+        return held
 
     def load(dtype: str, platform: str) -> list[jax.Array]:
         loaded = load_parameters(source, mesh, dtype, platform, lambda *_: None)
@@ -109,10 +112,9 @@ def _measure(directory: Path, rounds: int) -> dict[str, float]:
         timed("read", lambda: _read(file))
         timed("read and kept", lambda: np.fromfile(file, np.uint8))
         timed("loaded as stored", lambda: load("bfloat16", "cuda"))
-        before = anonymous_bytes()
         with peak_memory() as peak:
-            timed("loaded transposed", lambda: load("bfloat16", "cpu"))
-        beyond = max(beyond, peak[0] - before - total)
+            held = timed("loaded transposed", lambda: load("bfloat16", "cpu"))
+        beyond = max(beyond, peak[0] - held)
         timed("loaded transposed to f32", lambda: load("float32", "cpu"))
     rates = {name: total / 1e9 / statistics.median(each) for name, each in seconds.items()}
     return {"bytes": total, "largest": 2 * max(map(math.prod, shapes)), "beyond": beyond, **rates}

@@ -22,7 +22,8 @@ from jaxengine.model.groups import LayerGroups
 from jaxengine.model.parameters import ParameterSource
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import AttentionBatch, Ops
-from jaxengine.sharding import make_mesh
+from jaxengine.replication import replicate_heads
+from jaxengine.sharding import check_divisible, make_mesh
 
 PAGE, WIDTH = 16, 8  # the reference back end reads keys in blocks of 128
 TOKENS = 64  # of a step of several, in whole blocks of 32
@@ -35,10 +36,13 @@ class Forward:
     source: ParameterSource
     rooms: int = 2
     quantize: str | None = None
+    devices: int = 1
     step: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        mesh, spec = make_mesh(), self.source.spec
+        self.source = replicate_heads(self.source, self.devices)
+        mesh, spec = make_mesh(self.devices), self.source.spec
+        check_divisible(spec, self.devices)
         parameters: dict[str, Any] = load_parameters(
             self.source, mesh, "float32", "cpu", lambda *_: None, self.quantize
         )

@@ -1,0 +1,26 @@
+"""Every family over two devices, sizes and weights being others than in its first proof. About a second for each."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.families.two_devices import families
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, float]]:
+    program = [sys.executable, "-m", "tests.families.two_devices", str(tmp_path_factory.mktemp("two"))]
+    xla = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(program, env={**os.environ, **flags}, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", families().values())
+def test_logits_over_two_devices_are_the_reference_s(outcome: dict[str, tuple[float, float]], name: str) -> None:
+    difference, spread = outcome[name]
+    assert difference < 1e-3 and spread > 0.5
