@@ -111,6 +111,6 @@ def _watched() -> Any:
         def _check(name: str, shape: list[int]) -> None:
             other = any(size in NEIGHBOURS and size != TOKENS for size in shape)
             if other or shape.count(TOKENS) > 1 or (name in MIXING and TOKENS in shape):
-                raise ValueError(f"its tokens see each other outside of attention ({name} makes {shape})")
+                raise ValueError(f"its tokens see each other outside of the attention interface ({name} makes {shape})")
 
     return Watched()
