@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,10 @@ def _occupy(directory: Path) -> int:
     """The lock of a directory that is now ours, with nothing in it of whoever had the port before."""
     for _ in range(TRIES):
         make_private(directory)
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # the directory was taken away just now
+            continue
         if _is_free(lock) and _is_at(lock, directory / LOCK):
             _empty(directory)
             return lock
@@ -55,13 +59,13 @@ def _occupy(directory: Path) -> int:
 def _empty(directory: Path) -> None:
     for each in directory.iterdir():
         if each.name != LOCK:
-            each.unlink()
+            each.unlink(missing_ok=True)
 
 
 def _clear_if_abandoned(directory: Path) -> None:
     """Best effort: what cannot be read or removed is somebody else's."""
     with contextlib.suppress(OSError):
-        if directory.is_symlink() or directory.stat().st_uid != os.getuid():
+        if not _is_a_servers(directory):
             return
         lock = os.open(directory / LOCK, os.O_RDWR)
         try:
@@ -69,6 +73,13 @@ def _clear_if_abandoned(directory: Path) -> None:
                 shutil.rmtree(directory)
         finally:
             os.close(lock)
+
+
+def _is_a_servers(directory: Path) -> bool:
+    """Whether it is named and kept as ours are. Whoever shares the prefix by chance must lose nothing."""
+    status = directory.lstat()
+    private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+    return private and status.st_uid == os.getuid() and directory.name.rpartition("-")[2].isdecimal()
 
 
 def _is_free(lock: int) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway import runtime_directory as module
 from gateway.runtime_directory import LOCK, runtime_directory
+from jaxengine.rpc.transport import make_private
 
 
 @pytest.fixture(autouse=True)
@@ -36,16 +37,17 @@ def test_what_a_killed_server_left_goes_when_the_next_one_starts(tmp_path: Path)
 
 
 def test_what_lives_or_is_not_a_servers_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "s-notes").mkdir()
+    abandon(tmp_path / "s-notes")
+    abandon(tmp_path / "s-3").chmod(0o755)
     (tmp_path / "t-1").mkdir()
     abandon(tmp_path / "elsewhere")
-    (tmp_path / "s-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "s-4").symlink_to(tmp_path / "elsewhere")
     with runtime_directory(tmp_path / "s", 1) as first:
         (first / "engine.sock").touch()
         with runtime_directory(tmp_path / "s", 2):
             assert (first / "engine.sock").exists()
-    assert {each.name for each in tmp_path.iterdir()} == {"s-notes", "t-1", "elsewhere", "s-link"}
-    assert (tmp_path / "elsewhere" / "tally").exists()
+    assert {each.name for each in tmp_path.iterdir()} == {"s-notes", "s-3", "t-1", "elsewhere", "s-4"}
+    assert all((tmp_path / name / "tally").exists() for name in ("s-notes", "s-3", "elsewhere"))
 
 
 def test_a_second_server_in_it_is_refused(tmp_path: Path) -> None:
@@ -56,6 +58,20 @@ def test_a_second_server_in_it_is_refused(tmp_path: Path) -> None:
         ):
             pass
         assert first.exists()
+
+
+def test_one_that_is_taken_away_at_this_moment_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def make(directory: Path) -> None:
+        make_private(directory)
+        made.append(directory)
+        if len(made) == 1:
+            directory.rmdir()
+
+    monkeypatch.setattr(module, "make_private", make)
+    with runtime_directory(tmp_path / "s", 1) as directory:
+        assert (directory / LOCK).exists() and len(made) == 2
 
 
 def test_one_that_others_may_look_into_is_refused(tmp_path: Path) -> None:
