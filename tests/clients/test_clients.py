@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.clients.environments import run_script
-from tests.processes import ROOT
+from tests.processes import PATIENCE, ROOT
 from tests.servers import Server, serving
 
 GOLDEN = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"][0]
@@ -163,5 +163,5 @@ def test_curl_with_the_readmes_command(smollm2: Server) -> None:
     (command,) = re.findall(r"^curl .*?(?=^```)", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert "127.0.0.1:3000" in command
     here = command.replace("127.0.0.1:3000", smollm2.url.removeprefix("http://"))
-    done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, timeout=PATIENCE)
     assert "Deep Learning is a subfield of artificial intelligence" in json.loads(done.stdout)["generated_text"]

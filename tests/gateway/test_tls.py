@@ -4,6 +4,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,8 +39,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = (f"--ssl-certfile={directory}/chain.pem", f"--ssl-keyfile={directory}/key.pem", "--api-workers=2")
     with running_launcher(directory, *flags) as launcher:
         server = Server(launcher, authority)
+        deadline = time.monotonic() + PATIENCE
         while not answers(server):
-            assert launcher.process.poll() is None, launcher.log.read_text()
+            assert launcher.process.poll() is None and time.monotonic() < deadline, launcher.log.read_text()
+            time.sleep(0.02)
         assert f"ready: mock/model (float32, 1 x mock) on {server.url}" in launcher.log.read_text()
         yield server
 

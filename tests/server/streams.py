@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-TIMEOUT = 60.0
+from tests.processes import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ async def stream(
     `begun` is set by the first event.
     """
     body = {"inputs": inputs, "parameters": {"max_new_tokens": new_tokens, **parameters}}
-    http = httpx.AsyncClient(timeout=TIMEOUT)
+    http = httpx.AsyncClient(timeout=PATIENCE)
     async with http, http.stream("POST", url + "/generate_stream", json=body) as answer:
         if answer.status_code == 200:
             lines = []

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.families.seq2seq import seq2seq_logits, start_of, write_seq2seq
+from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.servers import Server, serving
 from tests.tiny import EOS, tokenizer
@@ -40,7 +41,7 @@ def greedy(model: Path, source: list[int], count: int) -> list[int]:
 def test_generate_answers_as_transformers_with_the_start_token_as_its_only_prefill(server: Server, model: Path) -> None:
     source = tokenizer()(TEXT).input_ids
     asked = {"max_new_tokens": 12, "details": True, "decoder_input_details": True}
-    answer = httpx.post(server.url + "/generate", json={"inputs": TEXT, "parameters": asked}, timeout=60).json()
+    answer = httpx.post(server.url + "/generate", json={"inputs": TEXT, "parameters": asked}, timeout=PATIENCE).json()
     ids = [token["id"] for token in answer["details"]["tokens"]]
     assert ids == greedy(model, source, 12)
     assert answer["generated_text"] == tokenizer().decode(ids, skip_special_tokens=True)
@@ -50,13 +51,13 @@ def test_generate_answers_as_transformers_with_the_start_token_as_its_only_prefi
 def test_a_truncated_prompt_is_its_end(server: Server, model: Path) -> None:
     source = tokenizer()(TEXT).input_ids[-7:]
     asked = {"max_new_tokens": 5, "details": True, "truncate": 7}
-    answer = httpx.post(server.url + "/generate", json={"inputs": TEXT, "parameters": asked}, timeout=60).json()
+    answer = httpx.post(server.url + "/generate", json={"inputs": TEXT, "parameters": asked}, timeout=PATIENCE).json()
     assert [token["id"] for token in answer["details"]["tokens"]] == greedy(model, source, 5)
 
 
 def test_completions_of_several_prompts_are_those_of_each(server: Server, model: Path) -> None:
     body = {"prompt": [TEXT, TEXT[:20]], "max_tokens": 6, "temperature": 0}
-    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60).json()
+    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=PATIENCE).json()
     expected = [greedy(model, tokenizer()(text).input_ids, 6) for text in body["prompt"]]
     texts = [tokenizer().decode(ids, skip_special_tokens=True) for ids in expected]
     assert [choice["text"] for choice in answer["choices"]] == texts

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.families.zoo import ZOO
+from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.servers import READY_SECONDS, serving
 from tests.tiny import BASE, reference_greedy, tokenizer, write_model
@@ -28,8 +29,8 @@ def test_generate_and_completions_answer_as_transformers(kind: str, tmp_path: Pa
     with serving(tmp_path, f"--model-id={model}", *TINY_OPTIONS, *limits) as server:
         server.wait_ready(2 * READY_SECONDS)
         asked = {"inputs": TEXT, "parameters": {"max_new_tokens": COUNT, "details": True}}
-        answer = httpx.post(server.url + "/generate", json=asked, timeout=60).json()
+        answer = httpx.post(server.url + "/generate", json=asked, timeout=PATIENCE).json()
         assert [token["id"] for token in answer["details"]["tokens"]] == expected
         body = {"prompt": TEXT, "max_tokens": COUNT, "temperature": 0}
-        answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60).json()
+        answer = httpx.post(server.url + "/v1/completions", json=body, timeout=PATIENCE).json()
         assert answer["choices"][0]["text"] == tokenizer().decode(expected, skip_special_tokens=True)

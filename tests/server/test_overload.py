@@ -1,6 +1,8 @@
 """A full server says so at once, and when to come back."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,15 +28,18 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 async def test_beyond_the_concurrency_limit_every_route_answers_429_with_retry_after(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, f"--model-id={tiny_model}", "--max-concurrent-requests=2", *TINY_OPTIONS) as server:
+    limits = ("--max-concurrent-requests=2", "--engine-hang-timeout=600")
+    with serving(tmp_path, f"--model-id={tiny_model}", *limits, *TINY_OPTIONS) as server:
         await asyncio.to_thread(server.wait_ready)
         async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as http:
             async with streaming(http), streaming(http):
+                os.kill(server.engine_pid(), signal.SIGSTOP)  # so that both still run when the last is refused
                 for path, body in OTHERS:
                     refusal = await http.post(path, json=body)
                     assert refusal.status_code == 429, path
                     assert 1 <= int(refusal.headers["retry-after"]) <= 60
                     assert_worded(path, refusal.json()["error"])
+                os.kill(server.engine_pid(), signal.SIGCONT)
             for path, body in OTHERS:
                 assert (await accepted(http, path, body)).status_code == 200
 

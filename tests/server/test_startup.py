@@ -28,7 +28,7 @@ def test_a_later_start_needs_no_network_and_is_ready_within_forty_seconds(smollm
         took = server.wait_ready()
         print(f"a later start of the default model: {took:.1f} s")
         body = {"inputs": GOLDENS[0]["prompt"], "parameters": {"max_new_tokens": 40}}
-        answer = httpx.post(server.url + "/generate", json=body, timeout=60).json()
+        answer = httpx.post(server.url + "/generate", json=body, timeout=PATIENCE).json()
         assert answer == {"generated_text": GOLDENS[0]["text"]}
     assert took < LATER_START_SECONDS or is_busy()
 
@@ -58,7 +58,7 @@ def test_under_json_output_every_line_of_all_processes_is_json(tiny_model: Path,
     flags = (f"--model-id={tiny_model}", "--json-output", "--api-workers=2", *TINY_OPTIONS)
     with serving(tmp_path, *flags) as server:
         server.wait_ready()
-        assert httpx.post(server.url + "/generate", json={"inputs": "a"}, timeout=60).status_code == 200
+        assert httpx.post(server.url + "/generate", json={"inputs": "a"}, timeout=PATIENCE).status_code == 200
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     assert all({"timestamp", "level", "message", "target", "filename", "line_number"} <= line.keys() for line in lines)
     assert {"gateway", "gateway.access"} <= {line["target"] for line in lines}
