@@ -12,11 +12,15 @@ import numpy as np
 from jaxengine.model.spec import Head
 
 NAME = "observed"  # of the attention that only looks, in transformers' interface
-TOKENS = 53  # a length that nothing else in a model has
-NEIGHBOURS = range(TOKENS - 4, TOKENS + 5)
+LENGTHS = (53, 43)  # of the text: a model may have sizes near the one, 56 heads for instance, but not near both
+NEAR = 4  # how much longer or shorter a convolution or a shift makes it
 MIXING = ("convolution", "cumsum", "cumprod", "roll", "flip")
 LOGITS = np.array([1e9, -64.0, -8.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 8.0, 64.0, -1e9])
 FACTOR = 6  # which of LOGITS is small enough for any soft cap to leave it alone
+
+
+class Mixing(ValueError):
+    """Tokens see each other outside of attention, or a size of the model is near the text's length."""
 
 
 def observe(module: Any) -> tuple[dict[str, Any], Head]:
@@ -28,11 +32,20 @@ def observe(module: Any) -> tuple[dict[str, Any], Head]:
             logits of which more is made.
         Exception: whatever else the module does without weights.
     """
+    if any(hasattr(each, "create_position_ids_from_input_ids") for each in module.modules()):
+        raise ValueError("it counts positions in a way of its own")
+    first, second = LENGTHS
+    try:
+        return _observed(module, first)
+    except Mixing:
+        return _observed(module, second)
+
+
+def _observed(module: Any, tokens: int) -> tuple[dict[str, Any], Head]:
+    """`observe` with a text of `tokens`."""
     import torch
     from transformers import AttentionInterface
 
-    if any(hasattr(each, "create_position_ids_from_input_ids") for each in module.modules()):
-        raise ValueError("it counts positions in a way of its own")
     shapes: list[tuple[int, int, int]] = []  # of each layer: heads, key/value heads and their width
 
     def attention(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> tuple[Any, None]:
@@ -41,10 +54,10 @@ def observe(module: Any) -> tuple[dict[str, Any], Head]:
 
     AttentionInterface.register(NAME, attention)
     module.set_attn_implementation(NAME)
-    ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
-    logits = torch.from_numpy(np.tile(LOGITS, (1, TOKENS, 1)))
+    ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
+    logits = torch.from_numpy(np.tile(LOGITS, (1, tokens, 1)))
     module.set_output_embeddings(_instead(logits))
-    with torch.no_grad(), _watched():
+    with torch.no_grad(), _watched(tokens):
         out = module(input_ids=ids, position_ids=ids, use_cache=False).logits
     if not shapes or len({heads for heads, *_ in shapes}) > 1:
         raise ValueError("its layers do not attend through the interface, or with different numbers of heads")
@@ -90,11 +103,11 @@ def _instead(logits: Any) -> Any:
     return Instead()
 
 
-def _watched() -> Any:
+def _watched(tokens: int) -> Any:
     """A mode of PyTorch in which only attention may let a token see others.
 
     What shifts, sums up or convolves tokens has an axis a little shorter or longer than they are many, or two of that
-    length, or is one of a few operations. Integers may: they are masks, and where tokens are sent.
+    length, or is one of a few operations: it raises `Mixing`. Integers may: they are masks, and where tokens are sent.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -109,8 +122,8 @@ def _watched() -> Any:
 
         @staticmethod
         def _check(name: str, shape: list[int]) -> None:
-            other = any(size in NEIGHBOURS and size != TOKENS for size in shape)
-            if other or shape.count(TOKENS) > 1 or (name in MIXING and TOKENS in shape):
-                raise ValueError(f"its tokens see each other outside of the attention interface ({name} makes {shape})")
+            other = any(0 < abs(size - tokens) <= NEAR for size in shape)
+            if other or shape.count(tokens) > 1 or (name in MIXING and tokens in shape):
+                raise Mixing(f"its tokens see each other outside of the attention interface ({name} makes {shape})")
 
     return Watched()

@@ -76,6 +76,14 @@ def test_a_model_of_transformers_computes_what_it_does_there(name: str, written:
     np.testing.assert_allclose(np.stack(rows), reference_logits(directory, ids), atol=1e-3)
 
 
+@pytest.mark.parametrize("sizes", [(56, 8), (8, 56), (53, 48)])
+def test_a_size_of_the_model_is_not_taken_for_the_text_s(sizes: tuple[int, int], tmp_path: Path) -> None:
+    heads, width = sizes
+    fields = {"model_type": "olmo", **BASE, "num_attention_heads": heads, "hidden_size": heads * width}
+    spec = open_model(str(write_model(tmp_path / "olmo", fields))).source.spec
+    assert (spec.num_heads, spec.head_dim) == sizes
+
+
 def test_it_is_served_by_the_engine_as_any_other(written: Callable[..., Path]) -> None:
     directory, ids = written("smollm3"), prompt(40)
     engine = load(directory, max_batch_size=2, max_batch_prefill_tokens=32, max_total_tokens=64)
