@@ -32,8 +32,8 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 def greedy(model: Path, source: list[int], count: int) -> list[int]:
     """What transformers generates."""
-    ids = [start_of(NAME)]
-    while len(ids) <= count and ids[-1] != EOS:
+    ids = [start_of(model.name)]
+    while len(ids) <= count and EOS not in ids[1:]:
         ids.append(int(np.argmax(seq2seq_logits(model, source, ids)[-1])))
     return ids[1:]
 
@@ -62,3 +62,17 @@ def test_completions_of_several_prompts_are_those_of_each(server: Server, model:
     texts = [tokenizer().decode(ids, skip_special_tokens=True) for ids in expected]
     assert [choice["text"] for choice in answer["choices"]] == texts
     assert answer["usage"]["prompt_tokens"] == sum(len(tokenizer()(text).input_ids) for text in body["prompt"])
+
+
+def test_bart_answers_as_transformers_and_says_how_many_positions_there_are(tmp_path: Path) -> None:
+    model = write_seq2seq(tmp_path, "bart", seed=4)  # of which the answer is no one token again and again
+    source = tokenizer()(TEXT).input_ids
+    with serving(tmp_path, f"--model-id={model}", *TINY_OPTIONS) as server:
+        server.wait_ready()
+        asked = {"inputs": TEXT, "parameters": {"max_new_tokens": 12, "details": True}}
+        answer = httpx.post(server.url + "/generate", json=asked, timeout=60).json()
+        assert [token["id"] for token in answer["details"]["tokens"]] == greedy(model, source, 12)
+        body = {"prompt": TEXT, "max_tokens": 97 - len(source)}
+        refused = httpx.post(server.url + "/v1/completions", json=body, timeout=60)
+    assert refused.status_code == 400
+    assert "maximum context length is 96 tokens, but 97 were requested" in refused.json()["error"]["message"]
