@@ -3,9 +3,9 @@
 Best effort, with the extra `hf`: torchax does the tracing. The module computes everything but attention, which it hands
 to us through transformers' attention interface, and the output embedding, which is left out: what reaches it are the
 hidden states. The trace is an ordinary step, compiled ahead of time; no PyTorch runs while serving. Refused at start,
-with the reason, is a module that cannot be traced, whose layers keep anything but keys and values between tokens, that
-masks in its own way, or whose logits are more than the output embedding's product. On one device, with matrices as
-PyTorch has them.
+with the reason, is a module that cannot be traced, whose layers do not attend through the interface once each, or that
+masks in its own way; `convert/trial.py` has looked at the rest before. On one device, with matrices as PyTorch has
+them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Whole models compiled for H200s that are not there: `python -m tests.gpu_compile [NAME…]` prints what came of them.
 
-The tests compile all 32 layers of the 8B once, and else four layers of a model, since all are alike. What this prints
+The tests compile all 32 layers of the 8B once, and else two or four of a model, since all are alike. What this prints
 is in README.md.
 """
 
