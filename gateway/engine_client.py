@@ -70,7 +70,7 @@ class EngineClient:
         self._ids = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
         self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
-        self._last_message = time.monotonic()
+        self._last_sign = time.monotonic()
         self._began = time.monotonic()
         self._start_seconds: float | None = None
         self._closed: str | None = None
@@ -89,7 +89,7 @@ class EngineClient:
 
     @property
     def last_step_age(self) -> float:
-        return time.monotonic() - self._last_message if self.ready else 0.0
+        return time.monotonic() - self._last_sign if self.ready else 0.0
 
     @property
     def retry_after(self) -> int:
@@ -194,7 +194,8 @@ class EngineClient:
             inbox.fail(failure)
 
     def _deliver(self, step: pb.StepEvents) -> None:
-        self._last_message = time.monotonic()
+        if step.HasField("stats") or not step.events:  # else it ends requests whose step may be stuck
+            self._last_sign = time.monotonic()
         if step.HasField("stats"):
             self._stats = step.stats
         for event in step.events:
@@ -205,10 +206,10 @@ class EngineClient:
 
     async def _watch(self, call: Any) -> None:
         """End `call` when the step loop has shown no life for the hang limit."""
-        silent, last = 0, self._last_message
+        silent, last = 0, self._last_sign
         while silent < SILENCE_TICKS:
             await asyncio.sleep(self._hang_limit / SILENCE_TICKS)
-            silent, last = (silent + 1, last) if last == self._last_message else (0, self._last_message)
+            silent, last = (silent + 1, last) if last == self._last_sign else (0, self._last_sign)
         logger.error("the engine has been silent for %g s", self._hang_limit)
         self._on_hang()
         call.cancel()

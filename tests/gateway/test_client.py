@@ -91,6 +91,19 @@ async def test_a_step_that_never_ends_is_a_hang_although_grpc_still_answers(tmp_
             assert engine.process.poll() is None
 
 
+async def test_deadlines_that_pass_during_a_step_that_never_ends_do_not_hide_the_hang(tmp_path: Path) -> None:
+    hangs: list[None] = []
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+            stuck = asyncio.create_task(collect(client, ask([HANG], 5)))
+            began, ends = time.monotonic(), []
+            while not hangs and time.monotonic() - began < PATIENCE:
+                _, last = await collect(client, ask([5], 5, timeout_seconds=0.2))
+                ends.append(getattr(last, "finish", None))
+            assert hangs and ends.count(pb.DEADLINE) > 1
+            await stuck
+
+
 async def test_an_idle_engine_is_never_taken_for_stuck(tmp_path: Path) -> None:
     hangs: list[None] = []
     with running_engine(tmp_path) as engine:
