@@ -140,7 +140,7 @@ class Setup:
         trial = self.compiler(limits, TRIAL_PAGES, abstract)
         temporaries = 0 if self.platform == "cpu" else temporary_bytes(trial)
         weights = held_bytes(abstract)
-        fit = fitting_pages(self.options, limits, self.spec, self.cache_dtype, self.mesh, weights, temporaries)
+        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, weights, temporaries)
         limits = clamp_total(self.options, limits, fit)
         return limits, pool_pages(self.options, limits, self.platform, fit)
 

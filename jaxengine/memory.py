@@ -49,9 +49,7 @@ def temporary_bytes(compiler: Compiler) -> int:
     return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
 
 
-def fitting_pages(
-    options: EngineOptions, limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weights: int, temporaries: int
-) -> int:
+def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weights: int, temporaries: int) -> int:
     """Pages that memory has room for, the sink left out.
 
     Args:
@@ -76,12 +74,21 @@ def fitting_pages(
 
 
 def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
-    """`limits` with a longest request that the pool can hold, where the operator did not set its length."""
+    """`limits` with a longest request that the pool can hold, where the operator did not set its length.
+
+    Raises:
+        DoesNotFit: not even a page of tokens.
+    """
     fit = min(fit, _pages(options.max_batch_total_tokens, limits) or fit)
     if options.max_total_tokens is not None or limits.request_pages <= fit:
         return limits
     sizes = range(limits.page_size, limits.max_total_tokens, limits.page_size)
     holds = limits.page_size * bisect.bisect_right(sizes, fit, key=limits.pages_held)
+    if not holds:
+        least = limits.pages_held(limits.page_size)
+        raise DoesNotFit(
+            f"a request of {limits.page_size} tokens takes {least} pages, memory or max_batch_total_tokens gives {fit}"
+        )
     log.warning("max_total_tokens is %d: the model takes %d, but memory does not", holds, limits.max_total_tokens)
     return replace(limits, max_total_tokens=holds)
 

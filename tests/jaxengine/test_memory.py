@@ -15,13 +15,13 @@ LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))
 
 
 def test_a_cpu_offers_its_share_in_whole_pages_less_the_sink() -> None:
-    pages = fitting_pages(ROOMY, LIMITS, LLAMA_8B, "float32", make_mesh(), weights=0, temporaries=0)
+    pages = fitting_pages(LIMITS, LLAMA_8B, "float32", make_mesh(), weights=0, temporaries=0)
     assert pages == CPU_POOL_BYTES // page_bytes(LLAMA_8B, 16, "float32", 1) - 1
 
 
 def test_an_8_bit_cache_has_twice_the_pages_of_a_16_bit_one() -> None:
     def pages(cache: str) -> int:
-        return fitting_pages(ROOMY, LIMITS, LLAMA_8B, cache, make_mesh(), weights=0, temporaries=0) + 1
+        return fitting_pages(LIMITS, LLAMA_8B, cache, make_mesh(), weights=0, temporaries=0) + 1
 
     assert pages("float8_e4m3fn") == pages("float8_e5m2") == 2 * pages("bfloat16")
 
@@ -30,7 +30,7 @@ def test_no_layer_has_more_elements_than_32_bits_can_number(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jaxengine.memory.CPU_POOL_BYTES", 1 << 40)
-    pages = fitting_pages(ROOMY, LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), weights=0, temporaries=0)
+    pages = fitting_pages(LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), weights=0, temporaries=0)
     assert (pages + 1) * 16 * LLAMA_8B.num_kv_heads * LLAMA_8B.head_dim == 2**31
     assert "the cache gets 131071 pages of the 1048575 that fit" in caplog.text
 
@@ -54,6 +54,18 @@ def test_a_pool_is_measured_by_what_each_table_keeps_of_the_longest_request() ->
     derived = replace(limits, max_total_tokens=100_000)
     for fit, holds in ((60, 28 * 16), (95, 63 * 16), (96, 64 * 16)):
         assert clamp_total(ROOMY, derived, fit).max_total_tokens == holds
+
+
+@pytest.mark.parametrize(
+    ("options", "limits", "fit"),
+    [
+        (ROOMY, replace(LIMITS, windows=(0, 100, 100)), 2),
+        (EngineOptions(max_batch_total_tokens=16), replace(LIMITS, encode_buckets=(64,)), 100),
+    ],
+)
+def test_a_pool_too_small_for_any_request_is_refused(options: EngineOptions, limits: Limits, fit: int) -> None:
+    with pytest.raises(DoesNotFit, match=r"a request of 16 tokens takes . pages, .* gives [12]"):
+        clamp_total(options, limits, fit)
 
 
 @pytest.mark.parametrize(("spec", "then"), [(GEMMA3_270M, 5.5), (GEMMA2_9B, 1.77)])
