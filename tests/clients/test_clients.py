@@ -35,6 +35,43 @@ LEFT_OUT = {
     "Skipped: VCR not set up.",  # it measures the replay of recorded answers
 }
 
+# What the `openai` SDK can send, by route: what is obeyed or a hint, and what is refused.
+SAMPLING = {
+    "n": 2, "temperature": 0.7, "top_p": 0.9, "frequency_penalty": 0.1, "presence_penalty": 0.1, "logit_bias": {"5": 1},
+    "seed": 5, "stop": ["\n\n"], "max_tokens": 8, "user": "me",
+}  # fmt: skip
+HINTS = {
+    "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "parallel_tool_calls": True, "verbosity": "low",
+    "prediction": {"type": "content", "content": "a"}, "moderation": {}, "prompt_cache_key": "a",
+    "prompt_cache_options": {}, "prompt_cache_retention": "24h", "safety_identifier": "me",
+}  # fmt: skip
+FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+SERVED: dict[str, dict[str, Any]] = {
+    "chat": {
+        **SAMPLING, **HINTS, "max_completion_tokens": 8, "logprobs": True, "top_logprobs": 2, "reasoning_effort": "low",
+    },
+    # An echo's first logprob is null, as OpenAI's was; the SDK's own type does not know that.
+    "completions": {**SAMPLING, "logprobs": 2, "best_of": 2, "echo": False},
+}  # fmt: skip
+REFUSED: dict[str, dict[str, Any]] = {
+    "chat": {
+        "audio": {"format": "wav", "voice": "alloy"}, "modalities": ["audio"],
+        "response_format": {"type": "json_object"},
+        "functions": [FUNCTION], "function_call": {"name": "f"}, "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": "required", "web_search_options": {},
+    },
+    "completions": {"suffix": "a"},
+}  # fmt: skip
+
+# What TGI's clients can send: always, not with a stream, and what is refused.
+TGI_SAMPLING: dict[str, Any] = {
+    "do_sample": True, "max_new_tokens": 8, "repetition_penalty": 1.1, "frequency_penalty": 0.1, "seed": 5,
+    "return_full_text": True, "temperature": 0.7, "top_k": 50, "top_p": 0.9, "truncate": 100, "typical_p": 0.9,
+    "watermark": True, "top_n_tokens": 2,
+}  # fmt: skip
+TGI_WHOLE = {"best_of": 1, "decoder_input_details": True}
+GRAMMAR = {"type": "regex", "value": "a"}
+
 
 @pytest.fixture
 def job(smollm2: Server) -> dict[str, Any]:
@@ -65,6 +102,19 @@ def test_openai(job: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.parametrize("route", SERVED)
+def test_every_parameter_of_openais_sdk_is_taken_or_refused_by_name(job: dict[str, Any], route: str) -> None:
+    messages = [{"role": "user", "content": job["user"]}]
+    question = {"chat": {"messages": messages}, "completions": {"prompt": job["prompt"]}}
+    served = {**SERVED[route], **question[route], "model": MODEL}
+    seen = run_script("modern", "openai_parameters", url=job["url"], route=route, served=served, refused=REFUSED[route])
+    assert set(seen["parameters"]) == {*served, *REFUSED[route], "stream", "stream_options"}
+    assert seen["refused"] == {name: name for name in REFUSED[route]}
+    assert len(seen["texts"]) == 2 and seen["streamed"] == seen["texts"], "by the seed"
+    whole, streamed = seen["usage"]
+    assert 0 < whole == streamed <= 16
+
+
 def test_openai_async(job: dict[str, Any]) -> None:
     assert run_script("modern", "openai_async", **job) == {"chats": [TEXT] * 4}
 
@@ -93,6 +143,24 @@ def test_text_generation(job: dict[str, Any]) -> None:
         "stream_text": TEXT,
         "async_stream_ids": GOLDEN["greedy_ids"],
     }
+
+
+@pytest.mark.parametrize(("environment", "client"), [("classic", "text_generation"), ("modern", "huggingface_hub")])
+def test_every_parameter_of_tgis_clients_is_obeyed_or_refused_by_name(
+    job: dict[str, Any], environment: str, client: str
+) -> None:
+    stop, refused, call = "stop_sequences", {"grammar": GRAMMAR}, set[str]()
+    if client == "huggingface_hub":
+        stop, refused, call = "stop", {"grammar": GRAMMAR, "adapter_id": "a"}, {"details", "stream", "model"}
+    served = {**TGI_SAMPLING, "prompt": job["prompt"], stop: ["\n\n"]}
+    asked = {"client": client, "url": job["url"], "served": served, "whole": TGI_WHOLE, "refused": refused}
+    seen = run_script(environment, "tgi_parameters", **asked)
+    assert set(seen["parameters"]) == {*served, *TGI_WHOLE, *refused, *call}
+    assert all(f"`{name}`" in (seen["refused"][name] or "") for name in refused)
+    assert 0 < len(seen["ids"]) <= 8 and seen["stream_ids"] == seen["ids"], "by the seed"
+    assert seen["stream_text"] == seen["text"] and seen["text"].startswith(job["prompt"]) and seen["seed"] == 5
+    assert seen["top_tokens"] == seen["stream_top_tokens"] == [2] * len(seen["ids"])
+    assert seen["others"] == 1
 
 
 @pytest.mark.parametrize("environment", ["classic", "modern"])

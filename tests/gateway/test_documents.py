@@ -74,7 +74,7 @@ def test_a_readme_names_no_variable_that_is_not_read(name: str) -> None:
 
 def test_defaults_in_the_table_of_differences_are_the_defaults() -> None:
     """As `--name` (90 s), or `--name` defaults to …"""
-    said = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s\)", READMES["gateway/README.md"])
+    said = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s[);]", READMES["gateway/README.md"])
     assert said
     for name, seconds in said:
         assert ROWS[name.replace("-", "_")].default == float(seconds)
