@@ -52,7 +52,7 @@ def t5(config: Config) -> Family:
 def _spec(config: Config) -> ModelSpec:
     heads, layers = config.integer("num_heads"), config.integer("num_layers")
     fields = sizes(config, head_dim=config.integer("d_kv"), positions=POSITIONS)
-    tied = config.flag("tie_word_embeddings", config.text("model_type") != "umt5")
+    tied = config.flag("tie_word_embeddings", True)
     divided = tied and config.text("model_type") != "mt5"
     activation, gated = _feed_forward(config)
     start = config.integer("decoder_start_token_id", config.integer("pad_token_id", 0, least=0), least=0)

@@ -31,3 +31,13 @@ def test_logits_are_the_reference_s(name: str, seq2seq: Zoo) -> None:
     rows = [model.prefill(0, ids[:21], 0, 1), model.prefill(0, ids[21:40], 21, 1)]
     rows += [model.decode(0, ids[position], position, 1)[None] for position in range(40, 45)]
     np.testing.assert_allclose(np.concatenate(rows), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["t5", "mt5", "umt5_tied"])
+def test_a_head_is_tied_where_nothing_is_said_of_it(name: str, seq2seq: Zoo) -> None:
+    """As transformers 4 wrote it: its default is left out."""
+    directory = seq2seq(name)
+    said, tensors = Config.load(directory / "config.json"), open_tensors(directory)
+    assert said.values["tie_word_embeddings"] is True
+    unsaid = {key: value for key, value in said.values.items() if key != "tie_word_embeddings"}
+    assert compose(Config(unsaid, said.where), tensors).spec == compose(said, tensors).spec
