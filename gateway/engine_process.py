@@ -1,4 +1,4 @@
-"""How the engine process is started: its command line, its socket, and the little of our environment it may see.
+"""How the engine process is started: its command line, and the little of our environment it may see.
 
 The environment is an allow-list. The API key never reaches the engine; a hub token does, because the engine process
 fetches the model, and is dropped there once it has.
@@ -40,8 +40,9 @@ NAMES = {
         "TF_CPP_MIN_LOG_LEVEL",
     ),
 }
-# HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, the others the device.
-PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
+# HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
+# collector's headers, say), the others the device.
+PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
 GIVEN_BY_LIMIT = ("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size")
 
 

@@ -135,9 +135,12 @@ async def test_stopping_during_the_backoff_ends_at_once(monkeypatch: pytest.Monk
 
 
 def test_the_engine_sees_an_allowed_environment_only() -> None:
-    ours = {"PATH": "/bin", "API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s", "HF_TOKEN": "h", "XLA_FLAGS": "x", "FOO": "y"}
+    ours = {
+        "PATH": "/bin", "API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "s", "HF_TOKEN": "h", "XLA_FLAGS": "x", "FOO": "y",
+        "OTEL_A": "o",
+    }  # fmt: skip
     assert engine_process.environment(ours, "t") == {
-        "PATH": "/bin", "HF_TOKEN": "h", "XLA_FLAGS": "x", transport.TOKEN_VARIABLE: "t"
+        "PATH": "/bin", "HF_TOKEN": "h", "XLA_FLAGS": "x", "OTEL_A": "o", transport.TOKEN_VARIABLE: "t"
     }  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -31,6 +33,18 @@ class Collector(trace_grpc.TraceServiceServicer):
     def Export(self, request: trace.ExportTraceServiceRequest, context: grpc.ServicerContext):  # type: ignore[no-untyped-def]
         self.received.append(request)
         return trace.ExportTraceServiceResponse()
+
+    @property
+    def spans(self) -> list[Any]:
+        resources = [resource for each in self.received for resource in each.resource_spans]
+        return [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
+
+    def wait_for(self, *names: str) -> None:
+        """Until spans of these names have come. Fails after `PATIENCE`."""
+        deadline = time.monotonic() + PATIENCE
+        while not {span.name for span in self.spans}.issuperset(names):
+            assert time.monotonic() < deadline, self.spans
+            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -62,9 +76,10 @@ async def test_spans_reach_the_collector_under_the_clients_trace(collector: tupl
 
 
 def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
-    collector: tuple[Collector, str], tmp_path: Path
+    collector: tuple[Collector, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, endpoint = collector
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")  # milliseconds, of both processes
     mock = ("--step-seconds=0.01", f"--otlp-endpoint={endpoint}")
     with running_launcher(write_model(tmp_path), f"--otlp-endpoint={endpoint}", mock=mock) as server:
         server.wait_for(200)
@@ -72,13 +87,13 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
         headers = {"traceparent": TRACEPARENT}
         answer = httpx.post(server.url + "/generate", json=body, headers=headers, timeout=PATIENCE)
         assert answer.status_code == 200
+        kept.wait_for("POST /generate", "infer")  # the last of each process; at its end it has but a moment
         server.process.terminate()
         assert server.process.wait(PATIENCE) == 0
-    found = [(resource, span) for each in kept.received for resource in each.resource_spans
-             for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
-    names = {span.span_id: span.name for _, span in found}
-    assert {span.trace_id.hex() for _, span in found} == {TRACE}
-    assert sorted((names.get(span.parent_span_id, "client"), span.name) for _, span in found) == [
+    found = kept.spans
+    names = {span.span_id: span.name for span in found}
+    assert {span.trace_id.hex() for span in found} == {TRACE}
+    assert sorted((names.get(span.parent_span_id, "client"), span.name) for span in found) == [
         ("POST /generate", "infer"),
         ("POST /generate", "tokenize"),
         ("POST /generate", "validate"),
@@ -87,7 +102,7 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
         ("infer", "prefill"),
         ("infer", "queued"),
     ]
-    spans = {span.name: span for _, span in found}
+    spans = {span.name: span for span in found}
     assert spans["queued"].end_time_unix_nano <= spans["prefill"].end_time_unix_nano
     assert spans["decode"].end_time_unix_nano - spans["decode"].start_time_unix_nano >= 30_000_000  # 4 steps of 10 ms
     assert spans["validate"].end_time_unix_nano <= spans["infer"].end_time_unix_nano
