@@ -79,7 +79,7 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
     Raises:
         DoesNotFit: not even a page of tokens.
     """
-    fit = min(fit, _pages(options.max_batch_total_tokens, limits) or fit)
+    fit = _pages(options.max_batch_total_tokens, limits) or fit  # whether so many fit is for `pool_pages` to judge
     if options.max_total_tokens is not None or limits.request_pages <= fit:
         return limits
     sizes = range(limits.page_size, limits.max_total_tokens, limits.page_size)

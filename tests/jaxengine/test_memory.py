@@ -44,6 +44,15 @@ def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog
     assert clamp_total(ROOMY, LIMITS, fit=100) == LIMITS
 
 
+def test_on_a_cpu_a_larger_pool_that_is_asked_for_holds_longer_requests() -> None:
+    asked, limits = EngineOptions(max_batch_total_tokens=3200), replace(LIMITS, max_total_tokens=100_000)
+    clamped = clamp_total(asked, limits, fit=100)
+    assert clamped.max_total_tokens == 3200
+    assert pool_pages(asked, clamped, "cpu", fit=100) == 201
+    with pytest.raises(DoesNotFit, match="max_batch_total_tokens needs a cache of 3200 tokens, 1600 fit: lower it"):
+        pool_pages(asked, clamped, "gpu", fit=100)
+
+
 def test_a_pool_is_measured_by_what_each_table_keeps_of_the_longest_request() -> None:
     """16 pages each of two tables that see 100 positions, in steps of 64 tokens, and all of the third."""
     limits = replace(LIMITS, windows=(0, 100, 100))
