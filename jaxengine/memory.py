@@ -20,7 +20,7 @@ from jaxengine.options import EngineOptions, Limits
 log = logging.getLogger(__name__)
 
 CPU_POOL_BYTES = 2 << 30  # a CPU's memory is shared with everything else, and zeroed pages are committed at once
-ADDRESSES = 2**31  # elements
+ADDRESSES = 2**31  # elements of a cache of one byte each
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
 
 
@@ -70,7 +70,7 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weigh
     pages = budget // page_bytes(spec, limits.page_size, dtype, mesh.size) - 1
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
-    return _addressable(spec, limits.page_size, mesh.size, pages)
+    return _addressable(spec, limits.page_size, dtype, mesh.size, pages)
 
 
 def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
@@ -118,13 +118,26 @@ def _pages(tokens: int | None, limits: Limits) -> int | None:
     return None if tokens is None else limits.pages_of(tokens)
 
 
-def _addressable(spec: ModelSpec, page_size: int, devices: int, pages: int) -> int:
-    """As many of `pages` as a kernel can address, which numbers the elements of a layer's cache with 32 bits."""
-    largest = max(math.prod(each.shape) for each in layer_cache(spec, 1, page_size, "float32"))
-    most = ADDRESSES // (largest // devices) - 1
-    if pages > most:
-        log.warning("the cache gets %d pages of the %d that fit: kernels cannot address more", most, pages)
-    return min(pages, most)
+def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int) -> int:
+    """As many of `pages` as a kernel can address.
+
+    Pallas numbers the elements of an array with 32 bits, signed, up to 4 GiB, and with 64 beyond
+    (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). Two bytes or more an element are
+    right either way; one byte is not between 2 and 4 GiB.
+    """
+    bytes_each = max(
+        (
+            math.prod(each.shape) // devices
+            for each in layer_cache(spec, 1, page_size, dtype)
+            if each.dtype.itemsize == 1
+        ),
+        default=0,
+    )
+    if not bytes_each or (pages + 1) * bytes_each <= ADDRESSES:
+        return pages
+    most = ADDRESSES // bytes_each - 1
+    log.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
+    return most
 
 
 def _device_bytes(device: jax.Device) -> int:

@@ -26,13 +26,16 @@ def test_an_8_bit_cache_has_twice_the_pages_of_a_16_bit_one() -> None:
     assert pages("float8_e4m3fn") == pages("float8_e5m2") == 2 * pages("bfloat16")
 
 
-def test_no_layer_has_more_elements_than_32_bits_can_number(
+def test_only_an_8_bit_cache_ends_where_32_bits_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jaxengine.memory.CPU_POOL_BYTES", 1 << 40)
     pages = fitting_pages(LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), weights=0, temporaries=0)
     assert (pages + 1) * 16 * LLAMA_8B.num_kv_heads * LLAMA_8B.head_dim == 2**31
     assert "the cache gets 131071 pages of the 1048575 that fit" in caplog.text
+    assert (
+        fitting_pages(LIMITS, LLAMA_8B, "bfloat16", make_mesh(), weights=0, temporaries=0) == (1 << 40) // (1 << 21) - 1
+    )
 
 
 def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -64,6 +64,7 @@ def compile_step(
     spec: AttentionSpec = PLAIN,
     terms: bool = False,
     relative: bool = False,
+    pool: int = POOL,
 ) -> Facts:
     mesh = make_mesh(1, h200.devices(1))
 
@@ -72,7 +73,7 @@ def compile_step(
 
     stored = cache_dtype or dtype
     page_bytes = PAGE_SIZE * kv_heads * dim * jnp.dtype(stored).itemsize
-    cache = array(POOL // page_bytes, PAGE_SIZE, kv_heads, dim, dtype=stored)
+    cache = array(pool // page_bytes, PAGE_SIZE, kv_heads, dim, dtype=stored)
     each = array(tokens)
     batch = AttentionBatch(each, each, each, each, each, array(rows, width), array(), ragged)
     per_head = array(kv_heads, group, dtype="float32")
@@ -122,6 +123,7 @@ STEPS = {
     "head_dim 80": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=80, group=1, kv_heads=32),
     "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
     "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),
+    "6 GiB of keys": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, pool=6 << 30),
     "48 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=48),
     "71 heads a key": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, kv_heads=1, group=71, dim=64),
     "fp8 cache": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, cache_dtype="float8_e4m3fn"),
