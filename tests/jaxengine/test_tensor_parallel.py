@@ -87,9 +87,10 @@ def test_experts_whose_width_does_not_divide_are_refused(outcome: dict[str, Any]
 
 
 def test_a_channel_of_8_bit_weights_has_one_scale_however_its_inputs_are_split(outcome: dict[str, Any]) -> None:
+    """Keys are cached in 8 bits here: sums in another order may put one on the other side of a step of an eighth."""
     one, four = outcome["few_bits"]["1"], outcome["few_bits"]["4"]
     assert four["ids"] == one["ids"]
-    assert four["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert four["logprobs"] == pytest.approx(one["logprobs"], abs=0.05)
     assert four["weights_held"] == pytest.approx(1 / 4, abs=0.03)  # scales of `out` and `down` are whole
 
 

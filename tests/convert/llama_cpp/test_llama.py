@@ -87,7 +87,7 @@ def test_linear_and_yarn_scaling_are_read(tiny: Callable[[str], Path], tmp_path:
     [
         ({"llama.rope.scaling.type": "ntk", "llama.rope.scaling.factor": 2.0}, "rope_type must be one of"),
         ({"llama.block_count": 0}, "block_count must be a positive integer"),
-        ({"llama.attention.head_count": "four"}, "attention.head_count must be a positive integer, got 'four'"),
+        ({"llama.attention.head_count": "four"}, "attention.head_count must be an integer, not negative, got 'four'"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(
