@@ -126,7 +126,8 @@ def _call(
 
 def _params(rows: int) -> plt.CompilerParams:
     """48 heads of 128 would take 115 KB of shared memory with five blocks in flight."""
-    return plt.CompilerParams(num_warps=8, num_stages=3) if rows >= LARGE else plt.CompilerParams(4, 5)
+    warps, stages = (8, 3) if rows >= LARGE else (4, 5)
+    return plt.CompilerParams(num_warps=warps, num_stages=stages)
 
 
 def _token(rows: Rows, row: Array) -> Array:
