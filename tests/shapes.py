@@ -56,6 +56,8 @@ FLAN_T5_XXL = ModelSpec(
     encoder=Encoder(24, start_token=0),
 )
 
+FLAN_T5_XL = dataclasses.replace(FLAN_T5_XXL, hidden_size=2048, num_heads=32, num_kv_heads=32, ffn_size=5120)
+
 FALCON_MAMBA_7B = ModelSpec(
     vocab_size=65024,
     hidden_size=4096,
@@ -124,21 +126,6 @@ PHI3_MINI = ModelSpec(  # head_dim 96
     kinds=(LayerKind(window=2047),),
 )
 
-FLAN_T5_XL = ModelSpec(
-    vocab_size=32128,
-    hidden_size=2048,
-    num_layers=24,
-    num_heads=32,
-    num_kv_heads=32,
-    head_dim=64,
-    ffn_size=5120,
-    max_positions=512,
-    norm=Norm("rms", 1e-6),
-    kinds=(LayerKind(rope=None, scale=1.0),),
-    attention=Attention(relative=RelativePositions(32, 128)),
-    activation="gelu_tanh",
-    encoder=Encoder(24, 0),
-)
 
 GEMMA3_270M = ModelSpec(
     vocab_size=262144,
