@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gateway.errors import Kind, RequestError
 from gateway.tally import Tally
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -23,12 +24,11 @@ SHARE = 4
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
 
 
-class Overloaded(Exception):
-    """The server has as much work as it may hold. `retry_after` is in whole seconds."""
+class Overloaded(RequestError):
+    """The server has as much work as it may hold."""
 
-    def __init__(self, reason: str, retry_after: int) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(Kind.OVERLOADED, "Model is overloaded", retry_after=retry_after)
 
 
 class Throughput:
@@ -88,23 +88,20 @@ class Admission:
     def queued_tokens(self) -> int:
         return self.tally.queued_tokens
 
-    @property
-    def full(self) -> bool:
-        return self.active >= self.max_requests
-
     @contextmanager
     def request(self, copies: int = 1, caller: int = 0) -> Iterator[Ticket]:
         """Hold `copies` permits for the body of the `with`.
 
         Raises:
             Overloaded: fewer are free, or free for this caller.
-            ValueError: more than there can ever be.
+            RequestError: more than there can ever be.
         """
         if copies > self.max_requests:
-            raise ValueError(f"{copies} sequences asked for, the server runs at most {self.max_requests}")
+            message = f"the request asks for {copies} sequences, the server runs at most {self.max_requests}"
+            raise RequestError.invalid(message)
         free = self.max_requests - self.active
         if copies > free or not self._is_fair(copies, caller, free):
-            raise Overloaded("Model is overloaded", self.retry_after())
+            raise Overloaded(self.retry_after())
         self.tally.hold(copies, caller)
         ticket = Ticket(self)
         try:
@@ -121,7 +118,7 @@ class Admission:
     def queue(self, prompt_tokens: int) -> None:
         queued = self.queued_tokens
         if queued and queued + prompt_tokens > self.max_queued_tokens:
-            raise Overloaded("Model is overloaded", self.retry_after())
+            raise Overloaded(self.retry_after())
         self.tally.queue(prompt_tokens)
 
     def retry_after(self) -> int:

@@ -1,21 +1,21 @@
-"""What routes need of an engine, whoever speaks to it."""
+"""What routes need of an engine: the interface, and how it fails."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
 
 
-class EngineUnavailable(Exception):
-    """The engine is not ready, or it went away while this request ran. `retry_after` is in seconds."""
+class EngineUnavailable(RequestError):
+    """The engine is not ready, or it went away while this request ran."""
 
     def __init__(self, reason: str, retry_after: int) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
+        super().__init__(Kind.UNAVAILABLE, reason, retry_after=retry_after)
 
 
 class Engine(Protocol):
-    """What routes need of an engine: `EngineClient`, or a fake in tests."""
+    """`EngineClient`, or a fake in tests."""
 
     @property
     def description(self) -> pb.Description | None:

@@ -1,14 +1,20 @@
 """Why a request was refused or failed, before any dialect words it.
 
-The routes raise `RequestError`; `gateway.tgi.errors` and `gateway.openai.errors` turn its kind into their status,
-body and headers. Messages are ours: they never carry a library's exception text or the client's input at length.
+Whatever refuses a request raises a `RequestError`; `gateway.tgi.errors` and `gateway.openai.errors` turn its kind into
+their status, body and headers. Messages are ours: they never carry a library's exception text or the client's input at
+length.
 """
 
+import logging
 from enum import Enum, auto
 
 from gateway.options import Options
 from jaxengine.rpc import engine_pb2 as pb
 
+logger = logging.getLogger(__name__)
+
+SHUTTING_DOWN = "the server is shutting down"
+CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
 QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer than that to shrink
 
 
@@ -29,9 +35,9 @@ class Kind(Enum):
 
 
 class RequestError(Exception):
-    """A request that ends without an answer."""
+    """A request that ends without an answer. `retry_after` is in whole seconds."""
 
-    def __init__(self, kind: Kind, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+    def __init__(self, kind: Kind, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
@@ -47,6 +53,14 @@ class ClientGone(Exception):
     """The client closed the connection: nobody is left to answer."""
 
 
+def as_request_error(error: Exception) -> RequestError:
+    """Any exception as one a dialect can word; what we did not foresee is logged and told without detail."""
+    if isinstance(error, RequestError):
+        return error
+    logger.error("unexpected failure in a request", exc_info=error)
+    return RequestError(Kind.INTERNAL, "internal error")
+
+
 def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | None:
     """The error a finishing event stands for, or None where it is an ordinary end."""
     finish = event.finish
@@ -57,7 +71,7 @@ def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | N
         limit = f"{options.queue_timeout:g} s (--queue-timeout)"
         return RequestError(Kind.OVERLOADED, f"the request was not begun within {limit}", retry_after=QUEUE_RETRY)
     if finish == pb.CANCELLED:
-        return RequestError(Kind.UNAVAILABLE, "the server is shutting down", retry_after=5)
+        return RequestError(Kind.UNAVAILABLE, SHUTTING_DOWN, retry_after=5)
     if finish == pb.INVALID:
         return RequestError(Kind.INVALID, event.error or "the engine refused the request")
     if finish == pb.ERROR:

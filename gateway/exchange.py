@@ -5,16 +5,15 @@ a dialect.
 """
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from types import TracebackType
 
-from gateway.admission import Overloaded, Ticket
+from gateway.admission import Ticket
 from gateway.engine import EngineUnavailable
-from gateway.errors import ClientGone, Kind, RequestError
+from gateway.errors import SHUTTING_DOWN, ClientGone, Kind, RequestError
 from gateway.generation import Finish, Step, Transcript, run_all
 from gateway.metrics import Failure, Served
 from gateway.state import Gateway
@@ -22,8 +21,6 @@ from gateway.text import TextModel
 from gateway.visit import Visit
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.tracing import Span
-
-logger = logging.getLogger(__name__)
 
 MIN_TIMEOUT = 1e-3  # 0 would mean none
 COUNTED = re.compile(r"[a-z]+ \d+/\d+")
@@ -38,25 +35,9 @@ CAUSES: dict[Kind, Failure] = {
 }
 
 
-def as_request_error(error: BaseException) -> RequestError:
-    """Any exception as one a dialect can word; what we did not foresee is logged and told without detail."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, Overloaded):
-        return RequestError(Kind.OVERLOADED, str(error), retry_after=error.retry_after)
-    if isinstance(error, EngineUnavailable):
-        return RequestError(Kind.UNAVAILABLE, str(error), retry_after=error.retry_after)
-    logger.error("unexpected failure in a request", exc_info=error)
-    return RequestError(Kind.INTERNAL, "internal error")
-
-
 def _cause(error: BaseException) -> Failure:
     if isinstance(error, asyncio.CancelledError | GeneratorExit | ClientGone):
         return "dropped"
-    if isinstance(error, Overloaded):
-        return "overloaded"
-    if isinstance(error, EngineUnavailable):
-        return "unavailable"
     return CAUSES.get(error.kind, "validation") if isinstance(error, RequestError) else "generation"
 
 
@@ -64,7 +45,7 @@ def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
     """The model being served. Raises EngineUnavailable when there is none, or the server is about to stop."""
     description, model = gateway.engine.description, gateway.texts.current
     if gateway.draining:
-        raise EngineUnavailable("the server is shutting down", gateway.engine.retry_after)
+        raise EngineUnavailable(SHUTTING_DOWN, gateway.engine.retry_after)
     if not gateway.ready or description is None or model is None:
         raise EngineUnavailable(f"the model is not ready{_progress(description)}", gateway.engine.retry_after)
     return model, description
@@ -109,10 +90,7 @@ class Exchange:
         self._span.end("" if error is None else _cause(error))
 
     def admit(self, copies: int) -> None:
-        """Take one permit per sequence until the block ends. Raises Overloaded or RequestError."""
-        limit = self._gateway.admission.max_requests
-        if copies > limit:
-            raise RequestError.invalid(f"the request asks for {copies} sequences, the server runs at most {limit}")
+        """Take one permit per sequence until the block ends. Raises as `Admission.request`."""
         self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._visit.caller.number))
 
     @contextmanager

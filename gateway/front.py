@@ -16,6 +16,7 @@ import uvicorn
 from gateway.admission import Admission
 from gateway.app import create_app
 from gateway.engine_client import EngineClient
+from gateway.errors import SHUTTING_DOWN
 from gateway.guard import MAX_HEAD_BYTES, TimedProtocol
 from gateway.metrics import Metrics
 from gateway.options import Options
@@ -27,7 +28,6 @@ from jaxengine.rpc.tracing import Tracing
 
 HTTP_STOP_SECONDS = 2
 CONNECTIONS_PER_REQUEST = 8  # most connections are idle or probes
-SHUTTING_DOWN = "the server is shutting down"
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.errors import CLIENT_CLOSED_REQUEST
+
 logger = logging.getLogger("gateway.access")
 QUIET_PATHS = ("/health", "/ping", "/metrics", "/health/live", "/health/ready")
 NOTES = "textgen.notes"  # in the ASGI scope: what a route adds to its request's line
-CLIENT_CLOSED_REQUEST = 499  # no answer was begun: the client left first
 
 
 class AccessLog:
@@ -38,7 +39,7 @@ class _Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._status = CLIENT_CLOSED_REQUEST
+        self._status = CLIENT_CLOSED_REQUEST  # until an answer begins
         self._bytes = 0
         self._complete = False
         self._request_id: str | None = None

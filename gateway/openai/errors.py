@@ -10,8 +10,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from gateway.errors import ClientGone, Kind, RequestError
-from gateway.exchange import as_request_error
+from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
 from gateway.openai.identity import request_id
 from gateway.plain import documented
 from gateway.wire import json_bytes
@@ -51,7 +50,6 @@ SCHEMA = {
     },
 }
 RESPONSES = documented((status for status, _, _ in WORDING.values()), SCHEMA)
-CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
 
 
 def error_object(message: str, type: str, *, param: str | None = None, code: str | None = None) -> bytes:
@@ -69,7 +67,7 @@ def error_response(error: RequestError) -> Response:
     if error.kind is Kind.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     if error.retry_after is not None:
-        headers["retry-after"] = str(round(error.retry_after))
+        headers["retry-after"] = str(error.retry_after)
     return Response(error_body(error), WORDING[error.kind][0], headers, media_type="application/json")
 
 

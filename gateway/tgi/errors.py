@@ -9,8 +9,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from gateway.errors import ClientGone, Kind, RequestError
-from gateway.exchange import as_request_error
+from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
 from gateway.plain import documented
 from gateway.wire import json_bytes
 
@@ -36,7 +35,6 @@ SCHEMA = {
     "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
 }
 RESPONSES = documented((status for status, _, _ in WORDING.values()), SCHEMA)
-CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
 
 
 def error_body(error: RequestError) -> bytes:
@@ -47,7 +45,7 @@ def error_body(error: RequestError) -> bytes:
 def error_response(error: RequestError) -> Response:
     if error.kind is Kind.UNAUTHORIZED:  # TGI's has no body
         return Response(status_code=401, headers={"www-authenticate": "Bearer"})
-    headers = {} if error.retry_after is None else {"retry-after": str(round(error.retry_after))}
+    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
     status = WORDING[error.kind][0]
     return Response(error_body(error), status, headers, media_type="application/json")
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.admission import Admission, Overloaded, Throughput
+from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import serve
 
@@ -10,7 +11,7 @@ from tests.gateway.fixtures import serve
 def test_permits_are_bounded_and_come_back_however_a_request_ends() -> None:
     admission = Admission(3, 1000)
     with admission.request(2), admission.request():
-        assert admission.full
+        assert admission.active == 3
         with pytest.raises(Overloaded, match="overloaded"), admission.request():
             pass
     with pytest.raises(RuntimeError), admission.request(3):
@@ -20,10 +21,11 @@ def test_permits_are_bounded_and_come_back_however_a_request_ends() -> None:
 
 def test_more_copies_than_there_are_permits_is_not_an_overload() -> None:
     with (
-        pytest.raises(ValueError, match="4 sequences asked for, the server runs at most 3"),
+        pytest.raises(RequestError, match="asks for 4 sequences, the server runs at most 3") as refused,
         Admission(3, 10).request(4),
     ):
         pass
+    assert refused.value.kind is Kind.INVALID
 
 
 def test_queued_tokens_are_bounded_until_the_first_token() -> None:

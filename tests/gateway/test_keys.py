@@ -96,4 +96,4 @@ def test_one_key_cannot_take_every_permit() -> None:
 def test_without_several_keys_every_permit_may_be_taken() -> None:
     admission = Admission(4, 100)
     with admission.request(3), admission.request(1):
-        assert admission.full
+        assert admission.active == 4
