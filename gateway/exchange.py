@@ -15,7 +15,8 @@ from gateway.admission import Ticket
 from gateway.engine import EngineUnavailable
 from gateway.errors import SHUTTING_DOWN, ClientGone, Kind, RequestError
 from gateway.generation import Finish, Step, Transcript, run_all
-from gateway.metrics import Failure, Served
+from gateway.metrics import Failure
+from gateway.served import Served
 from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.visit import Visit
@@ -139,9 +140,8 @@ class Exchange:
 
     def _note(self, served: Served) -> None:
         """The timings TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
-        per_token = served.inference / max(1, served.generated_tokens)
         seconds = {"total_time": served.total, "validation_time": served.validation, "queue_time": served.queue}
-        seconds |= {"inference_time": served.inference, "time_per_token": per_token}
+        seconds |= {"inference_time": served.inference, "time_per_token": served.per_token}
         self._span.set(prompt_tokens=served.input_tokens, generated_tokens=served.generated_tokens, **seconds)
         self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()})
         self._visit.notes.update(prompt_tokens=str(served.input_tokens), generated_tokens=str(served.generated_tokens))

@@ -8,7 +8,6 @@ only. Nothing of a request's content is ever a label.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,7 +16,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from gateway.engine_report import EngineReport
 from gateway.exposition import render
-from gateway.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS, Timing, VllmMetrics
+from gateway.served import Served
+from gateway.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
 
 DURATIONS = tuple(0.0001 * 1.5**k for k in range(1, 36))
@@ -25,24 +25,6 @@ BATCH_SIZES = tuple(range(1, 1025))
 SKIPPED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
 METHODS = ("prefill", "decode")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """One finished request, in tokens and seconds. `inference` runs from first scheduled to the last token.
-
-    `first_token` counts from arrival; `finishes` has each sequence's reason in OpenAI's words.
-    """
-
-    input_tokens: int
-    generated_tokens: int
-    max_new_tokens: int
-    validation: float
-    queue: float
-    inference: float
-    total: float
-    first_token: float
-    finishes: tuple[str, ...]
 
 
 class Metrics:
@@ -128,9 +110,9 @@ class Metrics:
         self._validation.observe(served.validation)
         self._queue.observe(served.queue)
         self._inference.observe(served.inference)
-        self._per_token.observe(served.inference / max(1, served.generated_tokens))
+        self._per_token.observe(served.per_token)
         self._skipped.observe(0)
-        self._vllm.succeeded(_timing(served), served.finishes)
+        self._vllm.succeeded(served)
         if self._sizes:
             self._sizes["input_length"].observe(served.input_tokens)
             self._sizes["generated_tokens"].observe(served.generated_tokens)
@@ -224,18 +206,3 @@ class Metrics:
     def _size(self, name: str, limit: int) -> Histogram:
         buckets = [limit * (k + 1) / 100 for k in range(100)]
         return Histogram(name, "Tokens per request", registry=self.registry, buckets=buckets)
-
-
-def _timing(served: Served) -> Timing:
-    scheduled = served.validation + served.queue
-    prefill = max(0.0, served.first_token - scheduled)
-    return Timing(
-        prompt_tokens=served.input_tokens,
-        generated_tokens=served.generated_tokens,
-        max_new_tokens=served.max_new_tokens,
-        choices=len(served.finishes),
-        queue=served.queue,
-        prefill=prefill,
-        decode=max(0.0, served.inference - prefill),
-        total=served.total,
-    )

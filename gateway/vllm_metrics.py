@@ -5,11 +5,11 @@ number. Buckets are vLLM's with finer ones below: its finest inter-token bucket 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
+from gateway.served import Served
 from jaxengine.rpc import engine_pb2 as pb
 
 LABELS = ("model_name", "engine")
@@ -28,20 +28,6 @@ REQUEST_SECONDS = (
 )
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHOICES = (1, 2, 5, 10, 20)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Where a finished request's seconds and tokens went."""
-
-    prompt_tokens: int
-    generated_tokens: int
-    max_new_tokens: int
-    choices: int
-    queue: float
-    prefill: float  # first scheduled to first token
-    decode: float  # first token to last
-    total: float
 
 
 class VllmMetrics:
@@ -66,9 +52,9 @@ class VllmMetrics:
         if self._engine is not None:
             self._engine.step_tokens.observe(stats.step_prefill_tokens + stats.step_decode_tokens)
 
-    def succeeded(self, timing: Timing, finishes: Iterable[str]) -> None:
+    def succeeded(self, served: Served) -> None:
         if self._engine is not None:
-            self._engine.succeeded(timing, finishes)
+            self._engine.succeeded(served)
 
     def ended(self, reason: str) -> None:
         """A request ended without an answer: "abort" where the client left, else "error"."""
@@ -120,18 +106,17 @@ class _Engine:
         self._waiting.set(stats.waiting)
         self._usage.set(stats.pages_used / max(1, stats.pages_total))
 
-    def succeeded(self, timing: Timing, finishes: Iterable[str]) -> None:
-        for reason in finishes:
+    def succeeded(self, served: Served) -> None:
+        for reason in served.finishes:
             self.finished.labels(*self.labels, reason).inc()
-        parts = {"queue": timing.queue, "prefill": timing.prefill, "decode": timing.decode, "total": timing.total}
-        for part, seconds in (parts | {"inference": timing.prefill + timing.decode}).items():
-            self._seconds[part].observe(seconds)
-        if timing.generated_tokens > 1:
-            self._per_token.observe(timing.decode / (timing.generated_tokens - 1))
-        self._prompt.observe(timing.prompt_tokens)
-        self._generated.observe(timing.generated_tokens)
-        self._most.observe(timing.max_new_tokens)
-        self._choices.observe(timing.choices)
+        for part, histogram in self._seconds.items():
+            histogram.observe(getattr(served, part))
+        if served.generated_tokens > 1:
+            self._per_token.observe(served.decode / (served.generated_tokens - 1))
+        self._prompt.observe(served.input_tokens)
+        self._generated.observe(served.generated_tokens)
+        self._most.observe(served.max_new_tokens)
+        self._choices.observe(len(served.finishes))
 
     def collect(self) -> Iterator[Metric]:
         """Counters the engine keeps, as last reported."""

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from gateway.generation import Step, TokenText, Transcript
-from gateway.metrics import Served
+from gateway.served import Served
 from gateway.text import TextModel
 from gateway.tgi.schemas import Parameters
 from gateway.tgi.validation import samples
