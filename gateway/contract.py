@@ -3,10 +3,13 @@
 Routes read bytes and write bytes, so nothing here runs in a request; the tests hold real answers against the document.
 """
 
+from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+REFUSED_EARLY = (404, 405, 408, 413)  # by no route, see `gateway.plain`
 ABSENT: Any = Field(default_factory=list)  # of a field that need not be there
 
 
@@ -31,6 +34,13 @@ def answers(*models: Any, events: str = "") -> dict[str, Any]:
         event = {"type": "object", "required": ["data"], "properties": {"data": data}}
         content["text/event-stream"] = {"schema": event}
     return {"responses": {"200": {"content": content}}}
+
+
+def refusals(statuses: Iterable[int | str], schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """The errors of a router: `statuses` of its own and those refused before it."""
+    content = {"application/json": {"schema": schema}}
+    every = sorted({*map(int, statuses), *REFUSED_EARLY})
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in every}
 
 
 def _either(models: tuple[Any, ...]) -> dict[str, Any]:

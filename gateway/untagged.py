@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from gateway.body import names_in, read_body
-from gateway.contract import answers, takes
+from gateway.contract import answers, refusals, takes
 from gateway.errors import Kind, RequestError
 from gateway.exchange import serving
 from gateway.openai import routes as openai
@@ -19,7 +19,6 @@ from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.openai.errors import SCHEMA as OPENAI_SCHEMA
 from gateway.openai.errors import worded
 from gateway.openai.schemas import ChatRequest, CompletionRequest
-from gateway.plain import documented
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import routes as tgi
 from gateway.tgi.documents import Generation, Span, TemplatedChat
@@ -35,7 +34,7 @@ Handler = Callable[[Request, Gateway], Awaitable[Response]]
 router = APIRouter(route_class=TgiRoute, default_response_class=Response, tags=["Text Generation Inference"])
 
 
-EITHER = documented({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_SCHEMA]})
+EITHER = refusals({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_SCHEMA]})
 
 
 @router.post(

@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.contract import refusals
 from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
 from gateway.openai.identity import request_id
-from gateway.plain import documented
 from gateway.wire import json_bytes
 
 # kind: status, type, code
@@ -49,7 +49,7 @@ SCHEMA = {
         }
     },
 }
-RESPONSES = documented((status for status, _, _ in WORDING.values()), SCHEMA)
+RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
 
 
 def error_object(message: str, type: str, *, param: str | None = None, code: str | None = None) -> bytes:

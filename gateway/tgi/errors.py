@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.contract import refusals
 from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
-from gateway.plain import documented
 from gateway.wire import json_bytes
 
 # kind: status, error_type, prefix of the message
@@ -34,12 +34,16 @@ SCHEMA = {
     "required": ["error", "error_type"],
     "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
 }
-RESPONSES = documented((status for status, _, _ in WORDING.values()), SCHEMA)
+RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
+
+
+def error_object(message: str, error_type: str) -> bytes:
+    return json_bytes({"error": message, "error_type": error_type})
 
 
 def error_body(error: RequestError) -> bytes:
-    _, kind, prefix = WORDING[error.kind]
-    return json_bytes({"error": prefix + error.message, "error_type": kind})
+    _, error_type, prefix = WORDING[error.kind]
+    return error_object(prefix + error.message, error_type)
 
 
 def error_response(error: RequestError) -> Response:
