@@ -12,11 +12,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Match
 
 from gateway import health, untagged, vertex
+from gateway.access_log import AccessLog
 from gateway.auth import require_key
 from gateway.docs import PAGE
 from gateway.exposition import CONTENT_TYPE
 from gateway.guard import BodyGuard
-from gateway.logs import AccessLog
 from gateway.openai import routes as openai
 from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.plain import plain_error

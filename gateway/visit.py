@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from gateway.access_log import NOTES
 from gateway.auth import caller_of
 from gateway.keys import Caller
-from gateway.logs import NOTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Log lines: one per request when it is over, as text or as JSON. Never a prompt, an answer, a query string or a key.
+"""The access log: a line per request when it is over. Never a prompt, an answer, a query string or a key.
 
 Probes and scrapes are logged at DEBUG, or they would be most of the log.
 """
