@@ -1,7 +1,7 @@
 """The HTTP application: which routes, behind which guards.
 
-Middleware is pure ASGI: Starlette's base class for it buffers streams. Nothing is
-started or stopped here: engine and server belong to the launcher.
+Middleware is pure ASGI: Starlette's base class for it buffers streams. Nothing is started or stopped here: engine and
+server belong to the launcher.
 """
 
 from fastapi import APIRouter, Depends, FastAPI, Request

@@ -26,14 +26,6 @@ class Engine(Protocol):
     def ready(self) -> bool: ...
 
     @property
-    def stats(self) -> pb.Stats: ...
-
-    @property
-    def last_step_age(self) -> float:
-        """Seconds since the step loop last showed life; 0 while no engine is connected."""
-        ...
-
-    @property
     def retry_after(self) -> int:
         """Seconds after which an engine that is not ready may be: what a 503 advises."""
         ...

@@ -65,8 +65,8 @@ class EngineClient:
         self._prepare = prepare
         self._on_ready, self._on_lost, self._on_step = on_ready, on_lost, on_step
         self._on_hang, self._on_progress = on_hang, on_progress
-        self._description: pb.Description | None = None
-        self._stats = pb.Stats()
+        self.description: pb.Description | None = None  # as last told
+        self.stats = pb.Stats()  # likewise
         self._ids = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
         self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
@@ -76,19 +76,12 @@ class EngineClient:
         self._closed: str | None = None
 
     @property
-    def description(self) -> pb.Description | None:
-        return self._description
-
-    @property
     def ready(self) -> bool:
         return self._commands is not None
 
     @property
-    def stats(self) -> pb.Stats:
-        return self._stats
-
-    @property
     def last_step_age(self) -> float:
+        """Seconds since the step loop last showed life; 0 while no engine is connected."""
         return time.monotonic() - self._last_sign if self.ready else 0.0
 
     @property
@@ -149,8 +142,8 @@ class EngineClient:
             description = await stub.Describe(
                 pb.DescribeRequest(), metadata=self._credentials, timeout=DESCRIBE_TIMEOUT
             )
-            if description != self._description:
-                self._description = description
+            if description != self.description:
+                self.description = description
                 self._on_progress(description)
             if description.state == pb.READY:
                 break
@@ -181,8 +174,8 @@ class EngineClient:
     def _connect(self, commands: asyncio.Queue[pb.Command]) -> None:
         self._commands = commands
         self._start_seconds = time.monotonic() - self._began
-        assert self._description is not None, "a session before the engine was described"
-        self._on_ready(self._description)
+        assert self.description is not None, "a session before the engine was described"
+        self._on_ready(self.description)
 
     def _disconnect(self, reason: str) -> None:
         if self._commands is not None:
@@ -197,7 +190,7 @@ class EngineClient:
         if step.HasField("stats") or not step.events:  # else it ends requests whose step may be stuck
             self._last_sign = time.monotonic()
         if step.HasField("stats"):
-            self._stats = step.stats
+            self.stats = step.stats
         for event in step.events:
             inbox = self._inboxes.get(event.id)
             if inbox is not None:  # its reader may have left already

@@ -1,4 +1,4 @@
-"""Where events of one request wait for their reader, merged while it is slow."""
+"""From the engine's stream to whoever reads one request."""
 
 import asyncio
 

@@ -39,13 +39,9 @@ class Keys:
         salts = [hmac.digest(boot, each, "sha256")[:16] if private else b"" for each in self._digests]
         self._callers = [Caller(number, salt) for number, salt in enumerate(salts)]
 
-    @property
-    def needed(self) -> bool:
-        return bool(self._digests)
-
     def caller(self, authorizations: Sequence[str]) -> Caller | None:
         """Who sends these `Authorization` headers; None unless it is exactly one, `Bearer` with a valid key."""
-        if not self.needed:
+        if not self._digests:
             return ANYBODY
         if len(authorizations) != 1:
             return None

@@ -227,8 +227,6 @@ class FakeEngine:
             state=pb.READY, model_dir=str(self._engine.options.model_dir)
         )
         messages.describe(self.description, self._engine.description)
-        self.stats = pb.Stats()
-        self.last_step_age = 0.0
         self.retry_after = 5
         self.ready = True
         self.unavailable: str | None = None
