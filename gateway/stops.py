@@ -7,6 +7,8 @@ is held back unless the dialect keeps stop strings in the output, where nothing 
 
 from dataclasses import dataclass
 
+MAX_STOP_CHARACTERS = 256  # of one: it is looked for at every token
+
 
 @dataclass(frozen=True, slots=True)
 class Release:

@@ -13,20 +13,13 @@ from typing import Any
 from gateway.detokenizer import Detokenizer
 from gateway.errors import Kind, RequestError
 from gateway.renderer import Renderer
+from gateway.sampling import recommended
 from gateway.template import find_template, special_tokens
 from gateway.tokenizer import Tokenizer, TokenSpan
 from jaxengine.rpc import engine_pb2 as pb
 
 INLINE_CHARACTERS = 2048  # tokenised on the event loop: about 0.6 ms, where a hop to a thread takes 0.1
 CHARACTERS_PER_TOKEN = 8  # no text fits the context beyond this rate, so it isn't worth tokenising
-SAMPLING_DEFAULTS = {  # of generation_config.json, and the range each must lie in
-    "temperature": (0.0, 100.0),
-    "top_k": (0, 2**31 - 1),
-    "top_p": (0.0, 1.0),
-    "typical_p": (1e-6, 1.0),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (1e-3, 100.0),
-}
 
 
 class UnusableModel(Exception):
@@ -51,7 +44,7 @@ class TextModel:
         self.tokenizer = Tokenizer.load(directory)
         self.max_characters = CHARACTERS_PER_TOKEN * max_total_tokens + 1024
         config = _read_json(config_path or directory / "tokenizer_config.json")
-        self.defaults = _sampling_defaults(_read_json(directory / "generation_config.json"))
+        self.defaults = recommended(_read_json(directory / "generation_config.json"))
         template = find_template(directory, config)
         self.template, self.special_tokens = template, special_tokens(config)
         self._renderer = Renderer(template, self.special_tokens, self.max_characters) if template else None
@@ -151,13 +144,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path.name}: must be a JSON object")
     return value
-
-
-def _sampling_defaults(config: dict[str, Any]) -> dict[str, float]:
-    """The model author's recommended sampling, for requests that leave it open."""
-    chosen = {name: config[name] for name in SAMPLING_DEFAULTS if config.get(name) is not None}
-    for name, value in chosen.items():
-        low, high = SAMPLING_DEFAULTS[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError(f"generation_config.json: {name} must be a number in {low}..{high}, not {value!r}")
-    return chosen

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.exchange import Exchange, serving
-from gateway.generation import Manner, Step, Transcript
+from gateway.generation import Step, Transcript
 from gateway.openai import sampling
 from gateway.openai.envelope import DONE, Envelope, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
@@ -123,13 +123,7 @@ async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tupl
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages"
     )
     requests = sampling.generate_requests(body, prompt, limit, model, top_logprobs=top)
-    manner = Manner(
-        keep_stop=bool(body.include_stop_str_in_output),
-        show_end=bool(body.include_stop_str_in_output),
-        skip_special=body.skip_special_tokens is not False,
-        length_first=False,
-    )
-    return [Transcript(model, each, prompt, body.stops, manner) for each in requests], description
+    return [Transcript(model, each, prompt, body.stops, sampling.manner(body)) for each in requests], description
 
 
 async def prompt_ids(model: TextModel, body: ChatRequest) -> list[int]:

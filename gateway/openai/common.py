@@ -12,9 +12,10 @@ from gateway.body import StrictModel
 from gateway.errors import RequestError
 from gateway.openai.identity import SAFE_ID
 from gateway.openai.unsupported import refuse_unsupported
+from gateway.sampling import MAX_SCALE, MIN_SCALE
+from gateway.stops import MAX_STOP_CHARACTERS
 
 MAX_CHOICES = 8
-MAX_STOP_CHARACTERS = 256
 MAX_STOP_IDS = 64
 MAX_BIASES = 300
 MAX_BAD_WORDS = 128
@@ -50,7 +51,7 @@ class Common(StrictModel):
     typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(ge=1e-3, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] | None = None
     logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_BIASES)
     allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_ALLOWED_IDS)
     bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)

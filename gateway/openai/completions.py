@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
-from gateway.generation import Manner, Step, TokenText, Transcript
+from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling
 from gateway.openai.envelope import DONE, Envelope, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
@@ -149,12 +149,7 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
     if len(body.prompts) > most:
         raise RequestError.invalid(f"prompt takes at most {most} prompts, given {len(body.prompts)}", "prompt")
     exchange.admit(len(body.prompts) * body.sequences)
-    manner = Manner(
-        keep_stop=bool(body.include_stop_str_in_output),
-        show_end=bool(body.include_stop_str_in_output),
-        skip_special=body.skip_special_tokens is not False,
-        length_first=False,
-    )
+    manner = sampling.manner(body)
     choices: list[_Choice] = []
     for prompt in body.prompts:
         with exchange.part("tokenize"):

@@ -8,13 +8,14 @@ import re
 import secrets
 
 from gateway.errors import Kind, RequestError
+from gateway.generation import Manner
 from gateway.openai.common import Common
 from gateway.options import Options
+from gateway.sampling import GREEDY_TEMPERATURE
 from gateway.text import TextModel
 from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
 
-GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
 MAX_BAD_SEQUENCES, MAX_BAD_TOKENS = 128, 8  # the engine's
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
 ALIASES = ("tgi", "dummy")  # what TGI's documentation writes, and what huggingface_hub sends to a given URL
@@ -130,6 +131,16 @@ def generate_requests(
             )
         )
     return requests
+
+
+def manner(body: Common) -> Manner:
+    """What the request wants of the text."""
+    return Manner(
+        keep_stop=bool(body.include_stop_str_in_output),
+        show_end=bool(body.include_stop_str_in_output),
+        skip_special=body.skip_special_tokens is not False,
+        length_first=False,
+    )
 
 
 def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:

@@ -10,14 +10,12 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from gateway.body import StrictModel
+from gateway.sampling import MAX_SCALE, MIN_SCALE
+from gateway.stops import MAX_STOP_CHARACTERS
 
 U32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
 U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 I32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-
-MAX_SCALE = 100.0  # temperature and repetition penalty: float32 logits stay finite
-MIN_SCALE = 1e-3
-MAX_STOP_CHARACTERS = 256
 
 
 def told(type: str, **limits: float) -> WithJsonSchema:

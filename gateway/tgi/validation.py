@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from gateway.errors import RequestError
 from gateway.options import Options
+from gateway.sampling import GREEDY_TEMPERATURE, MAX_SCALE, MIN_SCALE
+from gateway.stops import MAX_STOP_CHARACTERS
 from gateway.text import TextModel
-from gateway.tgi.schemas import MAX_SCALE, MAX_STOP_CHARACTERS, MIN_SCALE, GenerateRequest, Parameters
+from gateway.tgi.schemas import GenerateRequest, Parameters
 from jaxengine.rpc import engine_pb2 as pb
 
 RESERVED_NEW_TOKENS = 1024  # TGI checks no more new tokens than this against the context, and ends at its limit
-GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,24 @@
+"""What the dialects share of sampling: what float32 can compute with, and what a model's author recommends."""
+
+from typing import Any
+
+MIN_SCALE, MAX_SCALE = 1e-3, 100.0  # of temperature and repetition penalty: float32 logits stay finite
+GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
+RANGES = {  # of what generation_config.json may recommend
+    "temperature": (0.0, MAX_SCALE),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "typical_p": (1e-6, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (MIN_SCALE, MAX_SCALE),
+}
+
+
+def recommended(config: dict[str, Any]) -> dict[str, float]:
+    """What generation_config.json says, for requests that leave it open. Raises ValueError."""
+    chosen = {name: config[name] for name in RANGES if config.get(name) is not None}
+    for name, value in chosen.items():
+        low, high = RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"generation_config.json: {name} must be a number in {low}..{high}, not {value!r}")
+    return chosen
