@@ -27,7 +27,7 @@ from jaxengine.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.tables import PageTables
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
 
@@ -118,13 +118,13 @@ class Setup:
     def tell(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
         stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
-        log.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device_kind, self.attention)
+        logger.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device_kind, self.attention)
         if self.options.kv_cache_dtype != "auto":
-            log.info("keys and values %s", scaling(self.spec))
+            logger.info("keys and values %s", scaling(self.spec))
         elif self.spec.cache_scales:
-            log.info("this model was calibrated for a cache of 8 bits, kv_cache_dtype fp8 makes use of that")
+            logger.info("this model was calibrated for a cache of 8 bits, kv_cache_dtype fp8 makes use of that")
         if self.options.prefix_cache and not self.spec.by_position:
-            log.info("no prefix cache: what this model keeps of a prompt depends on all of it")
+            logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 
     def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
         shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.cache_dtype)

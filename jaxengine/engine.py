@@ -22,7 +22,7 @@ from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.suspects import Suspects
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_LONE_FAILURES = 3  # requests in a row that fail alone with no good step between: then it is not the requests
 
@@ -170,7 +170,7 @@ class Engine:
         try:
             self.runner.warm_next()
         except Exception as error:
-            log.error("the first run of a step failed", exc_info=error)
+            logger.error("the first run of a step failed", exc_info=error)
             self._start_over()
 
     def _plan(self, previous: InFlight | None) -> Plan:
@@ -253,7 +253,7 @@ class Engine:
         """Fresh caches, everyone requeued; the failed step's requests become suspects, or the one of them is guilty."""
         self.step_failures += 1
         failed = self._failed()
-        log.error("a step of %d requests failed", len(failed), exc_info=error)
+        logger.error("a step of %d requests failed", len(failed), exc_info=error)
         self._start_over()
         guilty = self.suspects.blame(failed)
         if failed and guilty is None:

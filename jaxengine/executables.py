@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxengine.compile_cache import COMPILES
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STACK_BYTES = 64 << 20
 NICE = 10
@@ -86,7 +86,7 @@ class Executables:
             try:
                 self._build(name)
             except Exception as error:
-                log.error("compiling %s failed", name, exc_info=error)
+                logger.error("compiling %s failed", name, exc_info=error)
 
     def _build(self, name: Hashable) -> None:
         with COMPILES.expected():

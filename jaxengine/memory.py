@@ -17,7 +17,7 @@ from jaxengine.model.groups import LayerGroups
 from jaxengine.model.spec import ModelSpec
 from jaxengine.options import EngineOptions, Limits
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CPU_POOL_BYTES = 2 << 30  # a CPU's memory is shared with everything else, and zeroed pages are committed at once
 ADDRESSES = 2**31  # elements of a cache of one byte each
@@ -89,7 +89,7 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
         raise DoesNotFit(
             f"a request of {limits.page_size} tokens takes {least} pages, memory or max_batch_total_tokens gives {fit}"
         )
-    log.warning("max_total_tokens is %d: the model takes %d, but memory does not", holds, limits.max_total_tokens)
+    logger.warning("max_total_tokens is %d: the model takes %d, but memory does not", holds, limits.max_total_tokens)
     return replace(limits, max_total_tokens=holds)
 
 
@@ -136,7 +136,7 @@ def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, page
     if not bytes_each or (pages + 1) * bytes_each <= ADDRESSES:
         return pages
     most = ADDRESSES // bytes_each - 1
-    log.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
+    logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
     return most
 
 
