@@ -3,12 +3,14 @@
 The exit codes are those of sysexits.h where it has one, so that a supervisor can tell a bad file from a full disk.
 """
 
-USAGE = 2
-BAD_DATA = 65
-UNREACHABLE = 69
-CANNOT_CREATE = 73
-IO = 74
-NO_PERMISSION = 77
+import os
+
+USAGE = 2  # argparse's
+BAD_DATA = os.EX_DATAERR
+UNREACHABLE = os.EX_UNAVAILABLE
+CANNOT_CREATE = os.EX_CANTCREAT
+IO = os.EX_IOERR
+NO_PERMISSION = os.EX_NOPERM
 
 
 class CheckpointError(ValueError):

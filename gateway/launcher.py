@@ -26,7 +26,6 @@ from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
 
-USAGE, CANNOT_BIND, CANNOT_CREATE = 2, 71, 73
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -43,13 +42,13 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
     try:
         options = parse(argv, environ)
     except UsageError as error:
-        return logs.fail(str(error), USAGE)
+        return logs.fail(str(error), logs.USAGE)
     if problem := tls_problem(options):
-        return logs.fail(problem, USAGE)
+        return logs.fail(problem, logs.USAGE)
     try:
         listeners = bind(options.hostname, options.port, options.api_workers)
     except OSError as error:
-        return logs.fail(f"cannot listen on {options.hostname}:{options.port}: {error.strerror}", CANNOT_BIND)
+        return logs.fail(f"cannot listen on {options.hostname}:{options.port}: {error.strerror}", os.EX_OSERR)
     logs.configure(options.json_output)
     for line in options.warnings:
         logger.warning(line)
@@ -58,16 +57,16 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
     try:
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except TracingUnavailable as error:
-        return logs.fail(str(error), USAGE)
+        return logs.fail(str(error), logs.USAGE)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(tracing))
         try:
             prefix, port = options.shard_uds_path, listeners[0].getsockname()[1]
             directory = stack.enter_context(runtime_directory(prefix, port))
         except ValueError as error:
-            return logs.fail(str(error), USAGE)
+            return logs.fail(str(error), logs.USAGE)
         except OSError as error:
-            return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", CANNOT_CREATE)
+            return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", os.EX_CANTCREAT)
         _count_in(directory if options.api_workers > 1 else None)
         from gateway.server import serve  # not earlier: prometheus_client looks at the environment when it is imported
 

@@ -30,7 +30,6 @@ from jaxengine.rpc.tracing import Tracing
 
 logger = logging.getLogger("gateway")
 
-BAD_DATA, SOFTWARE = 65, 70
 ENGINE_STOP_SECONDS = 5.0
 
 
@@ -166,8 +165,8 @@ def exit_code(ended: "asyncio.Task[int] | asyncio.Task[None]") -> int:
     """Of a part of the server that ended by itself, after a line that says why."""
     error = ended.exception()
     if error is None:
-        return ended.result() or SOFTWARE
+        return ended.result() or os.EX_SOFTWARE
     if isinstance(error, UnusableModel):
-        return logs.fail(f"the model's files cannot be used: {error}", BAD_DATA)
+        return logs.fail(f"the model's files cannot be used: {error}", os.EX_DATAERR)
     logger.critical("internal error", exc_info=error)
-    return SOFTWARE
+    return os.EX_SOFTWARE

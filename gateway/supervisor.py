@@ -9,11 +9,14 @@ import asyncio
 import contextlib
 import enum
 import logging
+import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
+
+from jaxengine.rpc.logs import USAGE
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +24,8 @@ BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 MAX_DEATHS, DEATH_WINDOW = 5, 600.0
 HEALTHY_SECONDS = 60.0  # ready for so long, an engine's death starts the backoff anew
 STACK_DUMP_SECONDS = 5.0  # between SIGABRT, which makes a stuck engine write its stacks, and SIGKILL
-CRASH_LOOP = 70
-# Usage, bad data, hub unreachable, cannot create cache, I/O, no permission: the next start would fail likewise.
-FINAL_CODES = (2, 65, 69, 73, 74, 77)
+# Of an engine that the next start would end likewise; a hub that cannot be reached is EX_UNAVAILABLE.
+FINAL_CODES = (USAGE, os.EX_DATAERR, os.EX_UNAVAILABLE, os.EX_CANTCREAT, os.EX_IOERR, os.EX_NOPERM)
 
 
 class State(enum.Enum):
@@ -134,7 +136,7 @@ class Supervisor:
             if delay is None:
                 logger.error("the engine died more than %d times in %g s: giving up", MAX_DEATHS, DEATH_WINDOW)
                 self._move(Signal.GIVE_UP)
-                return CRASH_LOOP
+                return os.EX_SOFTWARE
             logger.warning("the engine ended with code %d; starting it again in %g s", code, delay)
             self._on_restart("hung" if self._hung else "died")
             with contextlib.suppress(TimeoutError):

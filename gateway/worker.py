@@ -28,7 +28,7 @@ from jaxengine.rpc.tracing import Tracing
 
 logger = logging.getLogger("gateway")
 
-ORPHANED, BROKEN = 1, 70
+ORPHANED = 1
 TALLY = "tally"  # the file, among the metrics of all
 
 
@@ -79,7 +79,7 @@ async def _serve(options: Options, place: Place, tracing: Tracing) -> int:
     error = next(iter(done)).exception()
     if not isinstance(error, UnusableModel):  # of that the launcher tells
         logger.critical("internal error", exc_info=error)
-    return BROKEN
+    return os.EX_SOFTWARE
 
 
 async def _obey(told: "asyncio.Queue[None]", front: Front) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from gateway.front import Place
-from gateway.supervisor import CRASH_LOOP, RestartBudget
+from gateway.supervisor import RestartBudget
 from gateway.worker import place_flags
 from jaxengine.rpc import transport
 
@@ -43,7 +43,7 @@ class Workers:
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait((*keepers, ending), return_when=asyncio.FIRST_COMPLETED)
         if not self._ending.is_set():
-            return CRASH_LOOP
+            return os.EX_SOFTWARE
         await asyncio.gather(ending, *keepers)
         return 0
 

@@ -24,11 +24,12 @@ from jaxengine.interface import COMPILING, DrivenEngine
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import add_EngineServicer_to_server
-from jaxengine.rpc.logs import fail
+from jaxengine.rpc.logs import USAGE, fail
 from jaxengine.rpc.tracing import Tracing
 from jaxengine.service import Service
 
-USAGE, SOFTWARE, CANNOT_CREATE = 2, 70, 73
+logger = logging.getLogger(__name__)
+
 STOP_SECONDS = 5.0  # for the step that is running, and for what the socket still has to send
 PR_SET_PDEATHSIG = 1
 
@@ -62,7 +63,7 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: 
     except ValueError as error:
         return fail(str(error), USAGE)
     except OSError as error:
-        return fail(f"cannot make the socket directory {path.parent}: {error.strerror}", CANNOT_CREATE)
+        return fail(f"cannot make the socket directory {path.parent}: {error.strerror}", os.EX_CANTCREAT)
     tracing = tracing or Tracing()
     code = asyncio.run(_serve(path, guard, load, drain_seconds, tracing))
     tracing.close()
@@ -84,7 +85,7 @@ def die_with_parent(parent: int) -> None:
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
-        sys.exit(SOFTWARE)
+        sys.exit(os.EX_SOFTWARE)
 
 
 async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_seconds: float, tracing: Tracing) -> int:
@@ -119,17 +120,17 @@ async def _live(
     except StartupError as error:
         return fail(str(error), error.exit_code)
     except Exception:
-        logging.getLogger(__name__).critical("the engine could not start", exc_info=True)
-        return fail("the engine could not start: internal error", SOFTWARE)
+        logger.critical("the engine could not start", exc_info=True)
+        return fail("the engine could not start: internal error", os.EX_SOFTWARE)
     _announce(service, loaded)
     await asyncio.wait((stop, crashed), return_when=asyncio.FIRST_COMPLETED)
     if crashed.done():
         service.stop(0)
-        return fail(str(crashed.exception()), SOFTWARE)
+        return fail(str(crashed.exception()), os.EX_SOFTWARE)
     finished = await service.drain(drain_seconds)
     service.stop(STOP_SECONDS)
     if not finished:
-        logging.getLogger(__name__).warning("stopped with requests running after %g s", drain_seconds)
+        logger.warning("stopped with requests running after %g s", drain_seconds)
     return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from jaxengine import process
+from jaxengine.options import CACHE_DTYPES, DTYPES, QUANTIZE, EngineOptions
 from jaxengine.process import Loaded, Progress, StartupError
 from jaxengine.rpc import logs, transport
 from jaxengine.rpc.tracing import Tracing, TracingUnavailable
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     try:
         tracing = Tracing.to(arguments.otlp_endpoint, arguments.otlp_service_name)
     except TracingUnavailable as error:
-        return logs.fail(str(error), process.USAGE)
+        return logs.fail(str(error), logs.USAGE)
     if arguments.json_output:
         os.environ.update(SILENCE)
     if arguments.parent_pid is not None:
@@ -60,7 +61,7 @@ def load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     except CheckpointError as error:
         raise StartupError(str(error), error.exit_code) from error
     except ValueError as error:
-        raise StartupError(str(error), process.USAGE) from error
+        raise StartupError(str(error), logs.USAGE) from error
     finally:
         for name in SECRETS:
             os.environ.pop(name, None)
@@ -84,7 +85,6 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
 
     from jaxengine.assembly import load_engine
     from jaxengine.compile_cache import enable_compile_cache
-    from jaxengine.options import EngineOptions
 
     enable_compile_cache(cache_root(arguments.cache_dir) / "compiled")
     options = EngineOptions(
@@ -104,7 +104,7 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise StartupError(message, process.USAGE)
+        raise StartupError(message, logs.USAGE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,9 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache-dir", type=Path, help="where downloads and conversions are kept")
     parser.add_argument("--rope-scaling", choices=("linear", "dynamic"), help="how positions are stretched")
     parser.add_argument("--rope-factor", type=float, help="by how much")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
-    parser.add_argument("--quantize", choices=("int8", "fp8"), help="the layers' weights")
-    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8_e4m3fn", "fp8_e5m2"))
+    parser.add_argument("--dtype", default="auto", choices=DTYPES)
+    parser.add_argument("--quantize", choices=QUANTIZE, help="the layers' weights")
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=CACHE_DTYPES)
     parser.add_argument("--attention", default="auto", choices=("auto", "reference", "triton"))
     parser.add_argument("--tensor-parallel", type=int, default=1, help="devices to split the model over; 0 takes all")
     for name in ("max-total-tokens", "max-batch-prefill-tokens", "max-batch-total-tokens", "max-batch-size"):

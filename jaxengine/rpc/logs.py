@@ -8,6 +8,8 @@ from typing import Any
 
 logger = logging.getLogger("jaxengine")
 
+USAGE = 2  # the exit code of a wrong option, as argparse has it; the others are those of sysexits.h, `os.EX_…`
+
 
 def configure(json_output: bool) -> None:
     """Our own lines from INFO, libraries' from WARNING: JAX tells of every back end it did not find."""
@@ -22,7 +24,7 @@ def configure(json_output: bool) -> None:
 
 
 def fail(message: str, code: int) -> int:
-    """Say why a process cannot run, in one line; `code` is what it should exit with."""
+    """Say why a process cannot run, in one line; `code`, which is returned, is what it should exit with."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logger.critical(message)
     else:

@@ -1,11 +1,12 @@
 """How a run ends when one of its parts does."""
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
 
-from gateway.server import BAD_DATA, SOFTWARE, exit_code
+from gateway.server import exit_code
 from gateway.text import UnusableModel
 
 
@@ -19,7 +20,7 @@ async def failed_with(error: Exception) -> "asyncio.Task[Any]":
 
 
 async def test_unusable_files_are_named_and_are_bad_data(capfd: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(await failed_with(UnusableModel("tokenizer.json: broken"))) == BAD_DATA
+    assert exit_code(await failed_with(UnusableModel("tokenizer.json: broken"))) == os.EX_DATAERR
     assert capfd.readouterr().err == "error: the model's files cannot be used: tokenizer.json: broken\n"
 
 
@@ -27,7 +28,7 @@ async def test_unusable_files_are_named_and_are_bad_data(capfd: pytest.CaptureFi
 async def test_any_other_failure_is_not_blamed_on_the_models_files(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert exit_code(await failed_with(error)) == SOFTWARE
+    assert exit_code(await failed_with(error)) == os.EX_SOFTWARE
     assert "internal error" in caplog.text and "files" not in caplog.text
 
 
