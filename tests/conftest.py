@@ -1,6 +1,8 @@
 """Servers that several test packages talk to, started only when asked for."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from tests.servers import Server, serving
 # Before PyTorch is imported: beside other work its two threads wait for each other, 97 s for what one does in 0.6 s.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+MANY_MAPS = 20_000
+
 
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -19,6 +23,22 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("smollm2")) as server:
         server.wait_ready()
         yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_maps() -> Iterator[None]:
+    """Frees what a module compiled. An executable takes tens of memory maps, of which Linux allows a process 65,530;
+    LLVM does not check for the last and crashes."""
+    yield
+    if "jax" in sys.modules and _maps() > MANY_MAPS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        assert _maps() < 2 * MANY_MAPS, "something keeps executables: the process will run out of memory maps"
+
+
+def _maps() -> int:
+    maps = Path("/proc/self/maps")
+    return len(maps.read_bytes().splitlines()) if maps.exists() else 0
 
 
 @pytest.fixture(scope="session")
