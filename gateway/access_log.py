@@ -66,8 +66,13 @@ class _Answer:
             fields["request_id"] = self._request_id
         level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
         if notes := scope.get(NOTES):
-            fields["span"] = {"name": f"{scope['method']} {scope['path'][:200]}", **notes}
+            fields["span"] = {"name": _span_name(scope["path"]), **notes}
         logger.log(level, "answered" if self._complete else "cut", extra={"fields": fields})
+
+
+def _span_name(path: str) -> str:
+    """As TGI calls it: `generate`, `generate_stream`, `completions`, `chat_completions`."""
+    return path[:200].removeprefix("/v1").strip("/").replace("/", "_") or "generate"
 
 
 def _header(message: Message, name: bytes) -> str | None:

@@ -66,6 +66,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         "attention": "auto" if options.attention in TGI_ATTENTION else options.attention,
         "rope_scaling": options.rope_scaling,
         "rope_factor": options.rope_factor,
+        "logger_level": options.log_level,
         "otlp_endpoint": options.otlp_endpoint,
         "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
         "memory_fraction": options.cuda_memory_fraction,

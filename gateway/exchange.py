@@ -20,6 +20,7 @@ from gateway.served import Served
 from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.visit import Visit
+from gateway.wire import json_bytes, short_float
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.tracing import Span
 
@@ -56,6 +57,19 @@ def _progress(description: pb.Description | None) -> str:
     """What the engine has counted of its start, "compiling 3/8"; its other lines may name paths."""
     line = "" if description is None or description.state == pb.READY else description.progress
     return f": {line}" if COUNTED.fullmatch(line) else ""
+
+
+def _parameters(request: pb.Generate) -> str:
+    """The numbers asked of the engine, as JSON. What holds words or ids of the client's is left out."""
+    fields = {each.name: value for each, value in request.sampling.ListFields() if isinstance(value, int | float)}
+    fields = {name: short_float(value) if isinstance(value, float) else value for name, value in fields.items()}
+    fields.pop("seed", None)
+    return json_bytes({"max_new_tokens": request.max_new_tokens, **fields}).decode()
+
+
+def _seed(request: pb.Generate) -> str:
+    """As TGI writes it; none where nothing is drawn."""
+    return f"Some({request.sampling.seed})" if request.sampling.temperature else "None"
 
 
 class Exchange:
@@ -139,11 +153,12 @@ class Exchange:
             request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
 
     def _note(self, served: Served) -> None:
-        """The timings TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
+        """What TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
         seconds = {"total_time": served.total, "validation_time": served.validation, "queue_time": served.queue}
         seconds |= {"inference_time": served.inference, "time_per_token": served.per_token}
-        self._span.set(prompt_tokens=served.input_tokens, generated_tokens=served.generated_tokens, **seconds)
-        self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()})
+        asked = {"parameters": _parameters(self._transcripts[0].request), "seed": _seed(self._transcripts[0].request)}
+        self._span.set(prompt_tokens=served.input_tokens, generated_tokens=served.generated_tokens, **seconds, **asked)
+        self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
         self._visit.notes.update(prompt_tokens=str(served.input_tokens), generated_tokens=str(served.generated_tokens))
 
     async def collect(self, transcripts: list[Transcript]) -> list[list[Step]]:

@@ -49,7 +49,7 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         listeners = bind(options.hostname, options.port, options.api_workers)
     except OSError as error:
         return logs.fail(f"cannot listen on {options.hostname}:{options.port}: {error.strerror}", os.EX_OSERR)
-    logs.configure(options.json_output)
+    logs.configure(options.json_output, options.log_level)
     for line in options.warnings:
         logger.warning(line)
     if options.env:

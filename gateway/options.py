@@ -140,6 +140,11 @@ class Options:
     aip_predict_route: str | None = option(None, values.route, "where Vertex AI sends what /vertex takes")
     aip_health_route: str | None = option(None, values.route, "where Vertex AI asks for health")
     json_output: bool = option(False, values.flag, "log as JSON lines", group="Operations")
+    log_level: str = option(
+        "info",
+        values.any_case(values.one_of("debug", "info", "warn", "error")),
+        "least of the log's lines; debug also shows probes and scrapes, warn no requests",
+    )
     otlp_endpoint: str | None = option(
         None, values.url, "OTLP/gRPC collector that spans are sent to, e.g. http://collector:4317"
     )

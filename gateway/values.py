@@ -55,6 +55,11 @@ def one_of(*choices: str) -> Value:
     return Value("|".join(choices), parse)
 
 
+def any_case(name: Value) -> Value:
+    """The same, in capitals too."""
+    return Value(name.shown, lambda text: name(text.lower()))
+
+
 def known_as(**meanings: str) -> Value:
     """One of several names, some of which mean the same."""
     name = one_of(*meanings)

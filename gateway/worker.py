@@ -46,7 +46,7 @@ def place_flags(place: Place) -> list[str]:
 def main(argv: list[str]) -> int:
     split = argv.index("--")
     options = parse(argv[split + 1 :], os.environ)
-    logs.configure(options.json_output)
+    logs.configure(options.json_output, options.log_level)
     place = _place(argv[:split], options)
     tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     with contextlib.closing(tracing), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -30,6 +30,7 @@ def main(argv: list[str]) -> int:
         arguments = _parser().parse_args(argv)
     except StartupError as error:
         return logs.fail(str(error), error.exit_code)
+    logs.configure(arguments.json_output, arguments.logger_level)
     try:
         tracing = Tracing.to(arguments.otlp_endpoint, arguments.otlp_service_name)
     except TracingUnavailable as error:
@@ -128,5 +129,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--otlp-endpoint", help="OTLP/gRPC collector that spans are sent to")
     parser.add_argument("--otlp-service-name", default="text-generation-inference.server", help="of the spans")
     parser.add_argument("--json-output", action="store_true", help="log as JSON lines")
+    parser.add_argument("--logger-level", default="info", type=str.lower, choices=tuple(logs.LEVELS))
     parser.add_argument("--parent-pid", type=int, help="die when this process, which must be the parent, dies")
     return parser

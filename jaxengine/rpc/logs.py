@@ -9,18 +9,19 @@ from typing import Any
 logger = logging.getLogger("jaxengine")
 
 USAGE = 2  # the exit code of a wrong option, as argparse has it; the others are those of sysexits.h, `os.EX_…`
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(json_output: bool) -> None:
-    """Our own lines from INFO, libraries' from WARNING: JAX tells of every back end it did not find."""
+def configure(json_output: bool, level: str = "info") -> None:
+    """Our own lines from `level`, libraries' from WARNING at most: JAX tells of every back end it did not find."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
+    root.setLevel(max(LEVELS[level], logging.WARNING))
     logging.captureWarnings(True)
     for ours in ("gateway", "jaxengine", "convert"):
-        logging.getLogger(ours).setLevel(logging.INFO)
+        logging.getLogger(ours).setLevel(LEVELS[level])
 
 
 def fail(message: str, code: int) -> int:
@@ -33,7 +34,7 @@ def fail(message: str, code: int) -> int:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z INFO name: message key=value …`, always on one line but for tracebacks."""
+    """`2026-01-31T12:00:00.123456Z INFO name: message key=value …`, always on one line but for tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _flat(_fields(record)).items())
@@ -44,7 +45,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number, and span."""
+    """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number, and where there
+    is a span, span and spans, of which it is the only one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -56,6 +59,8 @@ class JsonFormatter(logging.Formatter):
             "line_number": record.lineno,
             **_fields(record),
         }
+        if "span" in line:
+            line["spans"] = [line["span"]]
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -73,7 +78,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.created % 1 * 1e6):06d}Z"
 
 
 def _escape(text: str) -> str:

@@ -247,7 +247,7 @@ def test_the_engines_lines_are_json_too_and_its_last_words_as_well(model: Path) 
 
 
 def test_json_logs_are_one_object_per_line_and_hold_no_prompt(model: Path) -> None:
-    with running_launcher(model, "--json-output") as server:
+    with running_launcher(model, "--json-output", "--log-level=debug") as server:
         server.wait_for(200)
         httpx.post(server.url + "/generate?secret=query", json={"inputs": "my private words"}, timeout=PATIENCE)
         server.process.terminate()
@@ -256,4 +256,5 @@ def test_json_logs_are_one_object_per_line_and_hold_no_prompt(model: Path) -> No
     assert all({"timestamp", "level", "message", "target"} <= line.keys() for line in lines)
     requests = [line for line in lines if line.get("path") == "/generate"]
     assert [(line["method"], line["status"]) for line in requests] == [("POST", 200)]
+    assert {line["level"] for line in lines if line.get("path") == "/health"} == {"DEBUG"}
     assert "private" not in server.log.read_text() and "secret" not in server.log.read_text()

@@ -33,6 +33,7 @@ EXAMPLES = {
     "rope_scaling": "dynamic", "rope_factor": "2", "attention": "flashinfer",
     "quantize": "eetq", "kv_cache_dtype": "fp8",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
+    "log_level": "DEBUG",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name
 TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile")}

@@ -2,7 +2,8 @@
 
 The mock engine has a known speed, so capacity is a number. Load is open: requests come at their rate whatever becomes
 of those before. Other work on the machine only ever takes away from goodput, so the best of some tries is what the
-server can do, and while there is more work than cores nothing is. `python -m tests.gateway.test_overload 30` runs it for 30 s each, with the figures.
+server can do, and with more work than cores nothing is. `python -m tests.gateway.test_overload 30` runs it for 30 s
+each, with the figures.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from concurrent import futures
@@ -72,7 +73,8 @@ async def test_spans_reach_the_collector_under_the_clients_trace(collector: tupl
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert request.traceparent == f"00-{TRACE}-{span.span_id.hex()}-01"
     attributes = {each.key for each in span.attributes}
-    assert {"total_time", "validation_time", "queue_time", "inference_time", "time_per_token"} <= attributes
+    timings = {"total_time", "validation_time", "queue_time", "inference_time", "time_per_token"}
+    assert timings | {"parameters", "seed"} <= attributes
 
 
 def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
@@ -134,15 +136,23 @@ def test_a_collector_that_is_not_there_does_not_hold_up_the_end() -> None:
     tracing.close()
 
 
-async def test_a_log_line_carries_tgis_timings_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.access")
+    asked = {"temperature": 0.7, "top_k": 5, "seed": 3, "max_new_tokens": 4, "stop": ["canary"], "watermark": True}
     async with serve() as served:
-        await served.post("/generate", inputs="hello canary")
+        await served.post("/generate", inputs="hello canary", parameters=asked)
+        await served.post("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}], temperature=0)
         await served.post("/generate", inputs="")
-    done, failed = [record for record in caplog.records if record.name == "gateway.access"]
-    line = json.loads(JsonFormatter().format(done))
-    assert {"timestamp", "level", "message", "target", "filename", "line_number", "span"} <= line.keys()
-    assert line["span"]["name"] == "POST /generate"
-    assert all(line["span"][part].endswith("ms") for part in ("total_time", "queue_time", "time_per_token"))
-    assert "canary" not in str(line)
-    assert "span" not in json.loads(JsonFormatter().format(failed))
+    drawn, greedy, failed = [
+        json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "gateway.access"
+    ]
+    assert {"timestamp", "level", "message", "target", "filename", "line_number", "span", "spans"} <= drawn.keys()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", drawn["timestamp"])
+    span = drawn["span"]
+    assert drawn["spans"] == [span] and span["name"] == "generate" and span["seed"] == "Some(3)"
+    assert all(span[part].endswith("ms") for part in ("total_time", "queue_time", "time_per_token"))
+    parameters = json.loads(span["parameters"])
+    assert parameters.items() >= {"temperature": 0.7, "top_k": 5, "max_new_tokens": 4, "watermark_gamma": 0.5}.items()
+    assert (greedy["span"]["name"], greedy["span"]["seed"]) == ("chat_completions", "None")
+    assert "canary" not in str(drawn)
+    assert "span" not in failed and "spans" not in failed
