@@ -126,24 +126,25 @@ class LLM:
         self, prompts: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None, use_tqdm: bool
     ) -> list[Completion]:
         each = _one_each(SamplingParams() if params is None else params, len(prompts))
-        requests = {
+        completions = {
             next(self.ids): Completion(prompt, chosen)
             for prompt, chosen in zip(prompts, map(_seeded, each), strict=True)
         }
-        for request in [Request(id, made.prompt_ids, made.params) for id, made in requests.items()]:
+        requests = [Request(id, made.prompt_ids, made.params) for id, made in completions.items()]
+        for request in requests:  # all of them before one is taken
             self.engine.check(request)
-        for id, made in requests.items():
-            self.engine.submit(Request(id, made.prompt_ids, made.params))
+        for request in requests:
+            self.engine.submit(request)
         try:
-            with tqdm(total=len(requests), unit="prompt", disable=not use_tqdm) as bar:
+            with tqdm(total=len(completions), unit="prompt", disable=not use_tqdm) as bar:
                 while not self.engine.idle:
-                    self._step(requests)
-                    bar.update(sum(bool(made.finish_reason) for made in requests.values()) - bar.n)
+                    self._step(completions)
+                    bar.update(sum(bool(made.finish_reason) for made in completions.values()) - bar.n)
         except BaseException:  # the user interrupted: the next call must not find what is left
-            for id in requests:
+            for id in completions:
                 self.engine.cancel(id)
             raise
-        return list(requests.values())
+        return list(completions.values())
 
     def _templated(self, chat: Sequence[Message]) -> str:
         """The prompt that the model's template makes of `chat`."""

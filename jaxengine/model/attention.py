@@ -13,8 +13,7 @@ from jax import Array
 
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm
-from jaxengine.model.spec import ModelSpec
-from jaxengine.model.switches import LayerKind
+from jaxengine.model.spec import LayerKind, ModelSpec
 from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, Ops
 
 

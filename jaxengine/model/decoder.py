@@ -19,9 +19,8 @@ from jaxengine.model.layer import Layer, Stream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import angles
-from jaxengine.model.spec import ModelSpec
+from jaxengine.model.spec import ModelSpec, Rope
 from jaxengine.model.state_space import StateSpaceLayer
-from jaxengine.model.switches import Rope
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
 from jaxengine.ops.scan import state_scan
 

@@ -14,8 +14,7 @@ from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
-from jaxengine.model.spec import ModelSpec
-from jaxengine.model.switches import LayerKind
+from jaxengine.model.spec import LayerKind, ModelSpec
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
 
 

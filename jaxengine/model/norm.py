@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.switches import Norm as NormSpec
-from jaxengine.model.switches import QKNorm
+from jaxengine.model.spec import Norm as NormSpec
+from jaxengine.model.spec import QKNorm
 from jaxengine.ops import Ops
 from jaxengine.ops.norm import normalised, scaled
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.model.switches import Rope
+from jaxengine.model.spec import Rope
 from jaxengine.ops import Angles
 
 

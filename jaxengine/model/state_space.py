@@ -18,7 +18,7 @@ from jaxengine.model.layer import Stream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.model.spec import ModelSpec
-from jaxengine.model.switches import Norm as NormSpec
+from jaxengine.model.spec import Norm as NormSpec
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.batch import ScanInputs, row_starts
 from jaxengine.ops.scan import Scan

@@ -15,7 +15,7 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxengine.model.switches import Norm
+from jaxengine.model.spec import Norm
 from jaxengine.ops import norm, reference, triton
 from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.choice import choose

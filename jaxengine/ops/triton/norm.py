@@ -13,7 +13,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.model.switches import Norm
+from jaxengine.model.spec import Norm
 from jaxengine.ops.norm import normalised, scaled
 
 PER_THREAD = 32  # elements of a token

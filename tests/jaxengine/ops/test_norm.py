@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.model.switches import Norm, NormKind
+from jaxengine.model.spec import Norm, NormKind
 from jaxengine.ops import norm, triton
 
 # Of numbers up to 10. A bf16 sum is rounded once on both sides; its norm then once or, times a weight, twice.
