@@ -6,6 +6,7 @@ disk, kill -9) leaves only a temporary directory that the next maker removes. No
 
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -100,3 +101,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def stamp(file: Path) -> str:
+    """What changes when another file takes its place or its contents are written anew; cheaper than `sha256`."""
+    path, state = file.resolve(), file.stat()
+    return f"{path}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}"
+
+
+def sha256(file: Path) -> str:
+    with file.open("rb") as contents:
+        return hashlib.file_digest(contents, "sha256").hexdigest()

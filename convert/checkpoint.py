@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 from tqdm import tqdm
 
-from convert.cache import disk_errors, new_directory, require_space, sync
+from convert.cache import disk_errors, new_directory, require_space, sha256, stamp, sync
 from convert.composition import ComposedSource
 from convert.config import read_json
 from convert.errors import CheckpointError
@@ -151,7 +151,7 @@ def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
 def _write_manifest(directory: Path, digests: dict[str, str], origin: dict[str, str]) -> None:
     files = {}
     for path in sorted(directory.iterdir()):
-        digest = digests.get(path.name) or _sha256(path)
+        digest = digests.get(path.name) or sha256(path)
         files[path.name] = {"size": path.stat().st_size, "sha256": digest}
         sync(path)
     temporary = directory / f".{MANIFEST}"
@@ -169,22 +169,17 @@ def _verify(path: Path, entry: Any, verified: Path) -> None:
     if not isinstance(entry, dict):
         raise CheckpointError(f"{path.parent / MANIFEST}: entry of {path.name!r} is malformed")
     try:
-        state = path.stat()
+        size = path.stat().st_size
     except OSError as error:
         raise CheckpointError(f"{path}: named in {MANIFEST} but cannot be read: {error.strerror}") from error
-    if state.st_size != entry.get("size"):
-        raise CheckpointError(f"{path}: has {state.st_size} bytes, {MANIFEST} says {entry.get('size')}")
-    key = f"{path.resolve()}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}|{entry.get('sha256')}"
+    if size != entry.get("size"):
+        raise CheckpointError(f"{path}: has {size} bytes, {MANIFEST} says {entry.get('size')}")
+    key = f"{stamp(path)}|{entry.get('sha256')}"
     mark = verified / hashlib.sha256(key.encode()).hexdigest()
     if mark.exists():
         return
-    if _sha256(path) != entry.get("sha256"):
+    if sha256(path) != entry.get("sha256"):
         raise CheckpointError(f"{path}: contents differ from the sha256 in {MANIFEST}; convert the checkpoint again")
     with disk_errors(verified):
         verified.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark.touch()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

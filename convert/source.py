@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convert import checkpoint, default_model, hub
-from convert.cache import cache_root, disk_errors, locked
+from convert.cache import cache_root, disk_errors, locked, stamp
 from convert.composition import Restated
 from convert.config import Config
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
@@ -93,9 +93,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None)
     """A GGUF file, converted on first use. The entry's key changes with the file and with the converter."""
     if path.suffix != ".gguf":
         raise CheckpointError(f"model {model_id!r} is a file; files must end in .gguf", exit_code=USAGE)
-    real = path.resolve()
-    state = real.stat()
-    key = f"{real}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}|{checkpoint.VERSION}"
+    key = f"{stamp(path)}|{checkpoint.VERSION}"
     name = f"{path.stem[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     entry = cache_root(cache_dir) / "converted" / name
     with locked(entry):

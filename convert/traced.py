@@ -23,7 +23,6 @@ from jaxengine.model.parameters import parameter_table
 from jaxengine.model.spec import LayerKind, ModelSpec, Traced, TracedArray
 
 BUFFERS = r"(inv_freq|position_ids|attn\.bias|masked_bias)$"  # that older libraries saved along
-MAX_SAID = 300  # characters of somebody else's error
 
 Names = tuple[str, ...]
 
@@ -81,7 +80,7 @@ def traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSourc
             traced=Traced(json.dumps(config.values), names["embedding"][0], arrays),
         )
     except Exception as error:  # whatever transformers does without weights
-        raise _cannot(config, f"transformers' {type(module).__name__} cannot be served", error) from error
+        raise config.failure(f"transformers' {type(module).__name__} cannot be served", error) from error
     names |= {f"module.{each[0]}": each for each in aliases.values()}
     return TracedSource(spec, adapted, names, module._keys_to_ignore_on_load_unexpected or ())
 
@@ -143,7 +142,7 @@ def _module(config: Config, ours: Iterable[str]) -> Any:
         with torch.device("meta"):
             module = AutoModelForCausalLM.from_config(described)
     except Exception as error:  # whatever transformers makes of a configuration
-        raise _cannot(config, "transformers cannot build its model", error) from error
+        raise config.failure("transformers cannot build its model", error) from error
     if encoder:
         raise refused
     return module
@@ -157,11 +156,6 @@ def _sizes(config: Any) -> dict[str, Any]:
         "ffn_size": 1,  # the module knows
         "max_positions": config.max_position_embeddings,
     }
-
-
-def _cannot(config: Config, what: str, error: Exception) -> CheckpointError:
-    said = " ".join(str(error).split()) or type(error).__name__
-    return CheckpointError(f"{config.where}: {what}: {said[:MAX_SAID]}")
 
 
 def _chosen(tensors: Tensors, names: Names, shape: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from convert.config import Config
 from convert.families.family import Family, alibi_slopes, refuse, sizes
+from convert.families.gpt2 import PREFIX
 from convert.recipes import Layout
 from jaxengine.model.spec import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
 
@@ -18,7 +19,6 @@ TENSORS = {
     "final_norm": ("transformer.ln_f.weight",),
     "head": ("lm_head.weight",),
 }
-PREFIX = ((r"^(?!transformer\.|lm_head\.)", "transformer."),)  # files of the bare model have none
 
 
 def _spec(config: Config) -> ModelSpec:

@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 
 from convert.config import Config
-from convert.families.bloom import PREFIX
 from convert.families.bloom import TENSORS as BLOOM_TENSORS
 from convert.families.family import Family, activation, alibi_slopes, sizes
+from convert.families.gpt2 import PREFIX
 from convert.recipes import Layout
 from convert.rope import longest, rope
 from jaxengine.model.spec import Attention, Block, Head, LayerKind, ModelSpec, Norm

@@ -128,7 +128,7 @@ def test_a_missing_file_is_named(written: Path, tmp_path: Path) -> None:
 
 def test_contents_are_hashed_once(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_checkpoint(written, tmp_path / "verified")
-    monkeypatch.setattr(checkpoint, "_sha256", lambda path: pytest.fail(f"{path} hashed again"))
+    monkeypatch.setattr(checkpoint, "sha256", lambda path: pytest.fail(f"{path} hashed again"))
     open_checkpoint(written, tmp_path / "verified")
 
 
