@@ -25,5 +25,13 @@ def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
     assert commands[2:] == [in_readme[-1]]
 
 
+@pytest.mark.parametrize("part", ["gateway", "jaxengine", "convert"])
+def test_the_map_of_a_part_names_all_that_is_there_and_nothing_else(part: str) -> None:
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / part / "README.md").read_text()))
+    inside = [path for path in (ROOT / part).iterdir() if path.is_dir() or path.suffix == ".py"]
+    assert {path.name + "/" * path.is_dir() for path in inside if not path.name.startswith("__")} <= named
+    assert all((ROOT / part / name).exists() or (ROOT / name).exists() for name in named)
+
+
 def test_the_readme_fits_a_screen() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 60

@@ -80,14 +80,6 @@ def test_defaults_in_the_table_of_differences_are_the_defaults() -> None:
         assert ROWS[name.replace("-", "_")].default == float(seconds)
 
 
-def test_the_gateways_readme_names_every_file_of_it_and_no_other() -> None:
-    table = READMES["gateway/README.md"].split("## ")[0]
-    present = {path.name for path in (ROOT / "gateway").glob("*.py")} - {"__init__.py"}
-    assert set(re.findall(r"`(\w+\.py)`", table)) == present
-    folders = {f"{path.name}/" for path in (ROOT / "gateway").iterdir() if (path / "__init__.py").exists()}
-    assert set(re.findall(r"`(\w+/)`", table)) == folders
-
-
 def test_the_readme_names_every_package_of_the_tree() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert packages <= set(re.findall(r"^\| `(\w+)/` \|", READMES["README.md"], re.MULTILINE))
