@@ -146,7 +146,7 @@ class Metrics:
         """Learn the engine's limits: the size histograms have a hundred buckets up to them."""
         self._tokens = description.max_batch_total_tokens
         self._batch_limit.set(description.max_batch_total_tokens)
-        self._pages.labels("free").set(description.max_batch_total_tokens // max(1, description.page_size))
+        self._show_pages(description.pages_total)
         self._vllm.engine_ready(description)
         if not self._sizes:
             limits = {
@@ -163,13 +163,15 @@ class Metrics:
         self._queue_size.set(stats.waiting)
         self._batch_size.set(stats.running)
         self._batch_tokens.set(stats.pages_used * self._tokens // max(1, stats.pages_total))
-        self._pages.labels("used").set(stats.pages_used)
-        self._pages.labels("cached").set(stats.pages_cached)
-        self._pages.labels("free").set(stats.pages_total - stats.pages_used - stats.pages_cached)
+        self._show_pages(stats.pages_total, stats.pages_used, stats.pages_cached)
         if self._counts_steps:
             self._batches_failed.labels("decode").inc(failures)
             if stats.step_seconds > 0:
                 self._observe_batch(stats)
+
+    def _show_pages(self, total: int, used: int = 0, cached: int = 0) -> None:
+        for state, pages in (("used", used), ("cached", cached), ("free", total - used - cached)):
+            self._pages.labels(state).set(pages)
 
     def _observe_batch(self, stats: pb.Stats) -> None:
         method = "prefill" if stats.step_prefill_tokens else "decode"

@@ -197,8 +197,9 @@ class Options:
             object.__setattr__(self, "port", self.aip_http_port)
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise UsageError("--ssl-keyfile needs --ssl-certfile")
-        self._below("max_input_tokens", "max_total_tokens", strictly=True)
-        self._below("max_total_tokens", "max_batch_total_tokens")
+        longest, total = self.max_input_tokens, self.max_total_tokens
+        if longest is not None and total is not None and longest >= total:
+            raise UsageError(f"--max-input-tokens must be less than --max-total-tokens, got {longest} and {total}")
 
     @property
     def keys(self) -> list[str]:
@@ -213,12 +214,6 @@ class Options:
         return [
             f"{flag(row.name)} has {row.metadata['help']}" for row in rows if getattr(self, row.name) != row.default
         ]
-
-    def _below(self, smaller: str, larger: str, *, strictly: bool = False) -> None:
-        low, high = getattr(self, smaller), getattr(self, larger)
-        if low is not None and high is not None and (low > high or (strictly and low == high)):
-            relation = "less than" if strictly else "at most"
-            raise UsageError(f"{flag(smaller)} must be {relation} {flag(larger)}, got {low} and {high}")
 
 
 # Options of TGI's launcher without an implementation here, and the values of each that ask for nothing.

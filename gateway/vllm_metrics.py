@@ -95,10 +95,9 @@ class _Engine:
         self._most = self._histogram("request_params_max_tokens", lengths)
         self._choices = self._histogram("request_params_n", CHOICES)
         self.step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
-        pages = description.max_batch_total_tokens // max(1, description.page_size)
         config = ("block_size", "num_gpu_blocks")
         info = self._gauge("cache_config_info", "Sizes of the KV cache", *config)
-        info.labels(*self.labels, str(description.page_size), str(pages)).set(1)
+        info.labels(*self.labels, str(description.page_size), str(description.pages_total)).set(1)
 
     def report(self, stats: pb.Stats) -> None:
         self._stats = stats

@@ -168,6 +168,7 @@ class Setup:
             max_batch_total_tokens=limits.tokens_of(pages - 1),
             max_batch_size=limits.max_batch_size,
             page_size=limits.page_size,
+            pages_total=pages - 1,
             max_top_logprobs=self.top,
             decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
         )

@@ -30,6 +30,7 @@ class Description:
     max_batch_size: int
     page_size: int
     max_top_logprobs: int
+    pages_total: int
     decoder_start_token_id: int | None = None  # of a model with an encoder, which reads the prompt; None without
 
 

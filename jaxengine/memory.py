@@ -89,7 +89,8 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
         raise DoesNotFit(
             f"a request of {limits.page_size} tokens takes {least} pages, memory or max_batch_total_tokens gives {fit}"
         )
-    logger.warning("max_total_tokens is %d: the model takes %d, but memory does not", holds, limits.max_total_tokens)
+    limit = "memory" if options.max_batch_total_tokens is None else "max_batch_total_tokens"
+    logger.warning("max_total_tokens is %d: the model takes %d, but %s does not", holds, limits.max_total_tokens, limit)
     return replace(limits, max_total_tokens=holds)
 
 

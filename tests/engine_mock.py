@@ -93,9 +93,14 @@ class MockEngine:
             max_batch_total_tokens=self.options.max_total_tokens * self.options.max_batch_size,
             max_batch_size=self.options.max_batch_size,
             page_size=self.options.page_size,
+            pages_total=self._pages_total,
             max_top_logprobs=20,
             decoder_start_token_id=self.options.decoder_start_token_id,
         )
+
+    @property
+    def _pages_total(self) -> int:
+        return self.options.max_total_tokens * self.options.max_batch_size // self.options.page_size
 
     @property
     def idle(self) -> bool:
@@ -154,7 +159,7 @@ class MockEngine:
         return Stats(
             waiting=waiting,
             running=running,
-            pages_total=self.options.max_total_tokens * self.options.max_batch_size // self.options.page_size,
+            pages_total=self._pages_total,
             pages_used=pages,
             pages_cached=0,
             preemptions=0,

@@ -39,7 +39,8 @@ async def values(served: Served) -> dict[str, float]:
 
 def ready_metrics() -> Metrics:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(max_total_tokens=200, max_batch_total_tokens=1600, page_size=16), 100)
+    pool = {"max_batch_total_tokens": 1600, "page_size": 16, "pages_total": 300}  # of a model with three page tables
+    metrics.engine_ready(pb.Description(max_total_tokens=200, **pool), 100)
     return metrics
 
 
@@ -146,4 +147,5 @@ def test_the_engine_is_in_one_state() -> None:
 
 def test_pages_are_reported_before_the_first_step() -> None:
     lines = ready_metrics().render().decode().splitlines()
-    assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 100.0'} <= {*lines}
+    assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 300.0'} <= {*lines}
+    assert 'vllm:cache_config_info{block_size="16",engine="0",model_name="",num_gpu_blocks="300"} 1.0' in lines

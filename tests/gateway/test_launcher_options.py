@@ -146,7 +146,6 @@ def test_a_wrong_key_is_not_repeated() -> None:
     [
         (["--max-input-tokens=5", "--max-input-length=5"], "older name"),
         (["--max-input-tokens=9", "--max-total-tokens=9"], "less than --max-total-tokens, got 9 and 9"),
-        (["--max-total-tokens=9", "--max-batch-total-tokens=8"], "at most --max-batch-total-tokens, got 9 and 8"),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),
     ],

@@ -41,9 +41,10 @@ def test_only_an_8_bit_cache_ends_where_32_bits_do(
 def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     limits = derive_limits(ROOMY, LLAMA_8B, "cpu")
     assert clamp_total(ROOMY, limits, fit=100).max_total_tokens == 1600
-    assert "max_total_tokens is 1600" in caplog.text
+    assert "max_total_tokens is 1600: the model takes 131072, but memory does not" in caplog.text
     assert clamp_total(EngineOptions(max_total_tokens=131072), limits, fit=100) == limits
     assert clamp_total(EngineOptions(max_batch_total_tokens=800), limits, fit=100).max_total_tokens == 800
+    assert "max_total_tokens is 800: the model takes 131072, but max_batch_total_tokens does not" in caplog.text
     assert clamp_total(ROOMY, LIMITS, fit=100) == LIMITS
 
 
