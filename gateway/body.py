@@ -23,7 +23,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class StrictModel(BaseModel):
-    """No coercion, finite floats; unknown fields are ignored, as every server of these protocols does."""
+    """No coercion, finite floats; unknown fields are ignored, as every server of these protocols does.
+
+    Lists that may be long are declared `fail_fast`: a million wrong entries would be a million errors to look through.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
 

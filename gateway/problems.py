@@ -4,7 +4,6 @@ A value that fits no branch of a union is wrong once, not once per branch: of se
 about its type are joined, and they go where another branch got further. Text that a client sent is never echoed.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,16 +43,16 @@ def described(error: ValidationError) -> tuple[str, str | None]:
     found: dict[str, list[Any]] = {}
     for problem in error.errors(include_url=False):
         found.setdefault(_field(problem["loc"]), []).append(problem)
-    fields = [field for field, problems in found.items() if not _is_beside_the_point(field, problems, found)]
+    above = {field[:at] for field in found for at, character in enumerate(field) if character in ".["}
+    fields = [field for field, problems in found.items() if field not in above or not _only_of_types(problems)]
     lines = [_line(field, found[field]) for field in fields[:MAX_PROBLEMS]]
     more = f" (and {len(fields) - MAX_PROBLEMS} more)" if len(fields) > MAX_PROBLEMS else ""
     return "; ".join(lines) + more, fields[0] or None
 
 
-def _is_beside_the_point(field: str, problems: list[Any], found: Mapping[str, Any]) -> bool:
-    """Whether these are the branches of a union whose other branch complains of what lies below."""
-    below = any(other.startswith((f"{field}[", f"{field}.")) for other in found)
-    return bool(field) and below and all(problem["type"] in TYPES for problem in problems)
+def _only_of_types(problems: list[Any]) -> bool:
+    """Above others' fields: the branches of a union whose other branch complains of what lies below."""
+    return all(problem["type"] in TYPES for problem in problems)
 
 
 def _line(field: str, problems: list[Any]) -> str:
@@ -62,7 +61,7 @@ def _line(field: str, problems: list[Any]) -> str:
         message = _message(others[0])
     else:
         message = "must be " + " or ".join(dict.fromkeys(TYPES[problem["type"]] for problem in problems))
-    return f"{field + ': ' if field else ''}{message}"[:MAX_CHARACTERS] + _given(problems[0])
+    return f"{field + ': ' if field else 'the body '}{message}"[:MAX_CHARACTERS] + _given(problems[0])
 
 
 def _message(problem: Any) -> str:

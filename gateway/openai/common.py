@@ -57,7 +57,7 @@ class Common(StrictModel):
     bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopText | list[StopText] | None = None
+    stop: StopText | Annotated[list[StopText], Field(fail_fast=True)] | None = None
     stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_IDS)
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

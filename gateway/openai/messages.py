@@ -24,7 +24,7 @@ class Message(StrictModel):
     """One message of a chat. `tool_calls` in it are refused rather than dropped from the prompt."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: str | Annotated[list[ContentPart], Field(max_length=MAX_PARTS)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None

@@ -34,7 +34,7 @@ class TokenizeChat(ChatRequest):
 
 class Detokenize(StrictModel):
     model: str | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=MAX_IDS)]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=MAX_IDS, fail_fast=True)]
 
 
 async def tokenize_text(request: Request, gateway: Gateway) -> Response:

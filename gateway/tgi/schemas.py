@@ -46,7 +46,7 @@ class Parameters(StrictModel):
     do_sample: bool = False
     max_new_tokens: NewTokens | None = None
     return_full_text: bool | None = None
-    stop: list[StopText] = Field(default_factory=list)
+    stop: Annotated[list[StopText], Field(fail_fast=True)] = Field(default_factory=list)
     truncate: Truncate | None = None
     watermark: bool = False
     details: bool = False

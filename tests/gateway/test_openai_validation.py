@@ -1,6 +1,7 @@
 """What `/v1` refuses, and that it says which field, what was given and what is allowed."""
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -293,3 +294,27 @@ async def test_errors_are_few_and_never_repeat_the_body() -> None:
         assert response.status_code == 400
         assert "canary" not in response.text
         assert len(response.content) < 4000
+
+
+EVERYWHERE: dict[str, dict[str, Any]] = {
+    "/v1/completions": {**TEXT, "stop": [1] * 100_000},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": [1] * 64}] * 1000},
+    "/detokenize": {"tokens": [""] * 100_000},
+    "/generate": {"inputs": "lo", "parameters": {"stop": [1] * 100_000}},
+}
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+async def test_a_body_that_is_wrong_everywhere_is_soon_refused(path: str) -> None:
+    async with serve() as served:
+        began = time.process_time()
+        response = await served.post(path, EVERYWHERE[path])
+        assert time.process_time() - began < 2
+        assert response.status_code in (400, 422) and len(response.content) < 4000
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"lo"', b"5"])
+async def test_a_body_that_is_no_object_is_told_so(body: bytes) -> None:
+    async with serve() as served:
+        message = (await served.raw("/v1/completions", body)).json()["error"]["message"]
+        assert message.startswith("the body must be an object")
