@@ -17,7 +17,7 @@ MAX_DIM = 1024
 
 
 def rope(
-    config: Config, head_dim: int, *, theta: float = 10000.0, part: float = 1.0, layers: str | None = None
+    config: Config, head_dim: int, *, theta: float = 10000.0, part: float | None = None, layers: str | None = None
 ) -> Rope:
     """Rotary positions of all layers, or of those that `layers` names ("full_attention", "sliding_attention").
 
@@ -25,7 +25,7 @@ def rope(
 
     Args:
         theta: the family's base where the configuration has none.
-        part: likewise, how much of a head rotates.
+        part: likewise, how much of a head rotates; None where the family always rotates all of it.
     """
     fields = _fields(config, layers)
     kind = _kind(fields)
@@ -37,8 +37,7 @@ def rope(
     if kind == "default":
         return Rope(theta=theta, dim=dim)
     positions = config.integer("max_position_embeddings")
-    trained = config.integer("original_max_position_embeddings", positions)
-    original = positions if kind == "dynamic" else fields.integer("original_max_position_embeddings", trained)
+    original = positions if kind == "dynamic" else _trained(config, fields, None if kind == "longrope" else positions)
     derived = positions / original if kind in ("yarn", "longrope") else None
     factor = fields.number("factor", derived)
     if factor < 1:
@@ -82,15 +81,23 @@ def _kind(fields: Config) -> RopeKind:
     return kind
 
 
-def _dim(config: Config, fields: Config, head_dim: int, default: float) -> int:
+def _trained(config: Config, fields: Config, default: int | None) -> int:
+    """The length before stretching. Where it is said inside and outside, the outer one counts, as in transformers."""
+    key = "original_max_position_embeddings"
+    return (fields if config.get(key) is None else config).integer(key, default)
+
+
+def _dim(config: Config, fields: Config, head_dim: int, default: float | None) -> int:
     """How many dimensions of a head rotate; 0 for all."""
     if fields.get("rotary_dim") is not None:  # of a GGUF file
         dim = fields.integer("rotary_dim")
         return 0 if dim == head_dim else dim
     key = config.spelled("partial_rotary_factor", "rotary_pct", "rope_pct")
-    part = fields.number("partial_rotary_factor", config.number(key, default))
+    part = fields.number("partial_rotary_factor", config.number(key, default or 1.0))
     if not 0 < part <= 1:
         raise config.error(key, "must be in (0, 1]")
+    if default is None and part != 1:
+        raise config.error(key, "other than 1 is not supported")
     dim = int(head_dim * part)
     return 0 if dim == head_dim else dim
 

@@ -17,7 +17,7 @@ from convert.adapted import Adapted
 from convert.composition import FLOATING
 from convert.config import Config
 from convert.errors import CheckpointError
-from convert.formats.tensors import Index, Tensors, same_storage
+from convert.formats.tensors import Index, Tensors, equal
 from convert.trial import observe
 from jaxengine.model.parameters import parameter_table
 from jaxengine.model.spec import LayerKind, ModelSpec, Traced, TracedArray
@@ -112,15 +112,7 @@ def _ends(config: Config, module: Any, tensors: Tensors, aliases: Mapping[int, N
 def _differ(tensors: Tensors, names: Names) -> bool:
     """Whether these tensors, as far as they are there, are not all the same."""
     first, *others = [name for name in names if name in tensors] or [""]
-    shape = tensors.shape(first) if others else ()
-    if any(tensors.shape(name) != shape for name in others):
-        return True
-    whole = tuple(slice(None) for _ in shape)
-    return not all(
-        same_storage(tensors, first, name)
-        or np.array_equal(tensors.read(first, shape, whole), tensors.read(name, shape, whole))
-        for name in others
-    )
+    return not all(equal(tensors, first, name) for name in others)
 
 
 def _module(config: Config, ours: Iterable[str]) -> Any:

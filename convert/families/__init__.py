@@ -13,7 +13,7 @@ from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
 from convert.families.falcon import FALCON
-from convert.families.family import Family, observed, refuse_quantized
+from convert.families.family import Family, check_copies, observed, refuse_quantized, with_embedding
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
@@ -107,8 +107,9 @@ def family_of(config: Config) -> Family:
 
 def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
     """`compose` for a family whose tensors may have other names and layouts than its checkpoints do."""
-    renamed = Renamed(tensors, family.renames) if family.renames else tensors
-    ignore = family.ignore
+    renamed = with_embedding(family, Renamed(tensors, family.renames) if family.renames else tensors)
+    check_copies(family, renamed)
+    ignore = (*family.ignore, family.copies)
     try:
         spec = observed(family.spec(config), family, renamed)
         if spec.encoder is None and spec.state_space is None:

@@ -41,7 +41,7 @@ TENSORS = {
 }
 LAYOUT = Layout(first_position=2, bias_as_row=True)
 PREFIX = ((r"^(?=shared\.|encoder\.|decoder\.)", "model."),)  # files of the bare model have none
-IGNORE = (r"^model\.(en|de)coder\.embed_tokens\.weight$",)  # copies of the embedding
+COPIES = r"^model\.(en|de)coder\.embed_tokens\.weight$"  # of the embedding
 
 
 def _spec(config: Config) -> ModelSpec:
@@ -74,4 +74,4 @@ def _spec(config: Config) -> ModelSpec:
     )
 
 
-BART = Family(_spec, TENSORS, LAYOUT, PREFIX, IGNORE)
+BART = Family(_spec, TENSORS, LAYOUT, PREFIX, copies=COPIES)

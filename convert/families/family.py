@@ -4,6 +4,7 @@ What every family shares is here: sizes in all their spellings, windows, and wha
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from convert.config import Config
-from convert.formats.tensors import Tensors, same_storage
+from convert.errors import CheckpointError
+from convert.formats.tensors import Tensors, equal, same_storage
 from convert.recipes import Layout, sources
+from convert.renamed import Renamed
 from convert.rope import FULL, SLIDING
 from jaxengine.model.spec import Activation, Experts, LayerKind, ModelSpec
 
@@ -35,7 +38,7 @@ class Family:
 
     A weight's bias is found under the weight's name with `.bias` for `.weight`. Names are first changed by `renames`,
     regular expressions and what replaces their first match. Those that then match `ignore` carry no weights: buffers
-    that older libraries saved along.
+    that older libraries saved along. Those that match `copies` repeat the embedding.
     """
 
     spec: Callable[[Config], ModelSpec]
@@ -43,6 +46,27 @@ class Family:
     layout: Layout = field(default_factory=Layout)
     renames: tuple[tuple[str, str], ...] = ()
     ignore: tuple[str, ...] = ()
+    copies: str = "$^"
+
+
+def with_embedding(family: Family, tensors: Tensors) -> Tensors:
+    """`tensors` in which what repeats the embedding stands for it where that is missing.
+
+    Of a tensor that has several names some tools keep one, and not always this one.
+    """
+    (embedding,) = family.tensors["embedding"]
+    if embedding in tensors:
+        return tensors
+    others = [*filter(re.compile(family.copies).search, tensors), *filter(tensors.__contains__, family.tensors["head"])]
+    return Renamed(tensors, ((f"^{re.escape(others[0])}$", embedding),)) if others else tensors
+
+
+def check_copies(family: Family, tensors: Tensors) -> None:
+    """Raises CheckpointError where what should repeat the embedding does not: a model that has several is no such."""
+    (embedding,) = family.tensors["embedding"]
+    for name in tensors:
+        if re.search(family.copies, name) and not equal(tensors, embedding, name):
+            raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} differs from {embedding!r}, and must not")
 
 
 def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:

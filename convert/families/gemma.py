@@ -1,7 +1,7 @@
 """Gemma 1, 2 and 3 (text): norms of 1 + weight, scaled embeddings, and from Gemma 2 on norms on both sides.
 
 "gelu" in Gemma's first configurations means the tanh form, as `hidden_activation` says in later ones. Gemma 3 stores
-soft caps that its reference never applies.
+a soft cap of scores that its reference never applies.
 """
 
 import math
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from convert.config import Config
-from convert.families.family import Family, activation_named, layer_kinds, sizes, window
+from convert.families.family import Family, activation_named, layer_kinds, refuse, sizes, window
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
 from convert.rope import FULL, SLIDING, rope
 from jaxengine.model.spec import Attention, Embedding, LayerKind, ModelSpec, Norm, QKNorm, Rope
@@ -26,7 +26,8 @@ GEMMA3_POSITIONS = 131072
 
 
 def _gemma(config: Config, **switches: Any) -> ModelSpec:
-    act = activation_named(config, "hidden_activation", config.text("hidden_activation", "gelu_pytorch_tanh"))
+    refuse(config, use_bidirectional_attention=False)
+    act = activation_named(config, "hidden_activation", config.text("hidden_activation", _first_activation(config)))
     hidden = sizes(config, head_dim=HEAD_DIM)["hidden_size"]
     return llama_spec(
         config,
@@ -37,6 +38,11 @@ def _gemma(config: Config, **switches: Any) -> ModelSpec:
         embedding=Embedding(scale=math.sqrt(hidden)),
         **switches,
     )
+
+
+def _first_activation(config: Config) -> str:
+    name = config.text("hidden_act", "gelu") if config.text("model_type") == "gemma" else "gelu"
+    return "gelu_pytorch_tanh" if name == "gelu" else name
 
 
 def _scale(config: Config) -> float:
@@ -53,7 +59,7 @@ def _gemma2(config: Config) -> ModelSpec:
     return replace(spec, kinds=kinds, head=head)
 
 
-def _softcap(config: Config, key: str, default: float) -> float:
+def _softcap(config: Config, key: str, default: float | None) -> float:
     """Written null where it is off."""
     return 0.0 if config.values.get(key, default) is None else config.number(key, default)
 
@@ -64,7 +70,8 @@ def _gemma3(config: Config) -> ModelSpec:
     narrow = replace(full, rope=_local_rope(config, spec.head_dim), window=window(config, spec.max_positions, 4096))
     pattern = config.integer("sliding_window_pattern", GEMMA3_PATTERN)
     kinds = layer_kinds(config, spec.num_layers, full, narrow, lambda layer: (layer + 1) % pattern != 0)
-    return replace(spec, kinds=kinds)
+    head = replace(spec.head, softcap=_softcap(config, "final_logit_softcapping", None))
+    return replace(spec, kinds=kinds, head=head)
 
 
 def _local_rope(config: Config, head_dim: int) -> Rope:

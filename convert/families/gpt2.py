@@ -50,22 +50,26 @@ def gpt_spec(config: Config, *, positions: int, kv_heads: int = 0, act: str = "g
     return ModelSpec(**{**fields, **ready, **switches})
 
 
-def _gpt2(config: Config) -> ModelSpec:
-    spec = gpt_spec(config, positions=1024)
+def _scaled(spec: ModelSpec, config: Config) -> ModelSpec:
+    """`spec` with scores that are scaled as the configuration says: not at all, or by layer."""
     scale = spec.head_dim**-0.5 if config.flag("scale_attn_weights", True) else 1.0
-    if config.flag("scale_attn_by_inverse_layer_idx", False):
-        kinds = tuple(LayerKind(rope=None, scale=scale / (i + 1)) for i in range(spec.num_layers))
-        return replace(spec, kinds=kinds)
-    return replace(spec, kinds=(LayerKind(rope=None, scale=scale),))
+    by_layer = config.flag("scale_attn_by_inverse_layer_idx", False)
+    scales = [scale / (i + 1) for i in range(spec.num_layers)] if by_layer else [scale]
+    return replace(spec, kinds=tuple(LayerKind(rope=None, scale=each) for each in scales))
+
+
+def _gpt2(config: Config) -> ModelSpec:
+    return _scaled(gpt_spec(config, positions=1024), config)
 
 
 def _santacoder(config: Config) -> ModelSpec:
-    return gpt_spec(config, positions=2048, kv_heads=1)
+    return _scaled(gpt_spec(config, positions=2048, kv_heads=1), config)
 
 
 def _gpt_bigcode(config: Config) -> ModelSpec:
+    refuse(config, scale_attn_by_inverse_layer_idx=False)
     heads = 1 if config.flag("multi_query", True) else 0
-    return gpt_spec(config, positions=1024, kv_heads=heads, act="gelu_pytorch_tanh")
+    return _scaled(gpt_spec(config, positions=1024, kv_heads=heads, act="gelu_pytorch_tanh"), config)
 
 
 def gpt2(config: Config) -> Family:

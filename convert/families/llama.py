@@ -31,7 +31,7 @@ def llama_spec(
     config: Config,
     *,
     theta: float = 10000.0,
-    part: float = 1.0,
+    part: float | None = None,
     head_dim: int | None = None,
     eps: float = 1e-6,
     tied: bool = False,

@@ -33,7 +33,7 @@ def _phi(config: Config) -> ModelSpec:
 
 
 def _phi3(config: Config) -> ModelSpec:
-    return with_window(llama_spec(config, eps=1e-5), config)
+    return with_window(llama_spec(config, part=1.0, eps=1e-5), config)
 
 
 PHI = Family(_phi, PHI_TENSORS, ignore=BUFFERS)

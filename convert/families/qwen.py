@@ -1,10 +1,14 @@
-"""Qwen 2 and 2.5, whose upper layers may slide; Qwen 3 normalises each head's queries and keys. Both also as MoE."""
+"""Qwen 2 and 2.5, whose upper layers may slide; Qwen 3 normalises each head's queries and keys. Both also as MoE.
+
+Windows of the MoE are refused: which layers slide differs between releases of transformers, and no checkpoint has any.
+"""
 
 from dataclasses import replace
 
 from convert.config import Config
-from convert.families.family import Family, layer_kinds, window, with_experts
+from convert.families.family import Family, layer_kinds, refuse, window, with_experts
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
+from convert.rope import SLIDING
 from jaxengine.model.spec import Attention, Experts, ModelSpec, QKNorm
 
 MAX_WINDOW_LAYERS = 28  # the configurations' default
@@ -13,6 +17,8 @@ MAX_WINDOW_LAYERS = 28  # the configurations' default
 def sliding(spec: ModelSpec, config: Config) -> ModelSpec:
     """`spec` with windows on layers from `max_window_layers` on, where the configuration uses them at all."""
     if not config.flag("use_sliding_window", False):
+        if SLIDING in (config.get("layer_types") or ()):
+            raise config.error("layer_types", "has sliding layers, and use_sliding_window is not true")
         return spec
     first = config.integer("max_window_layers", MAX_WINDOW_LAYERS, least=0)
     full, narrow = spec.kinds[0], replace(spec.kinds[0], window=window(config, spec.max_positions, 4096))
@@ -29,6 +35,7 @@ def _qwen3(config: Config) -> ModelSpec:
 
 def _with_experts(spec: ModelSpec, config: Config, shared: int = 0) -> ModelSpec:
     """Experts in each `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
+    refuse(config, use_sliding_window=False)
     step, dense = config.integer("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
     if not isinstance(dense, list):
         raise config.error("mlp_only_layers", "must be a list of layer numbers")

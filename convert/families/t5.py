@@ -1,7 +1,8 @@
 """T5, T5 1.1, FLAN-T5, mT5 and umT5: an encoder and a decoder, positions only as buckets of distances.
 
 Scores are not scaled. 1.1 and what came after have a gate in the MLP and a head of their own. Where T5's configuration
-ties the head, hidden states are divided by the square root of their width, even if the checkpoint has a head after all.
+ties the head, hidden states are divided by the square root of their width, even if the checkpoint has a head after all;
+transformers 5 says so in `scale_decoder_outputs`, and writes that all heads are tied.
 umT5's layers have buckets of their own each.
 """
 
@@ -35,8 +36,8 @@ TENSORS = {
     "final_norm": ("decoder.final_layer_norm.weight",),
     "head": ("lm_head.weight",),
 }
-# Copies of the embedding, and a table that the first code wrote and never read.
-IGNORE = (r"^(en|de)coder\.embed_tokens\.weight$", r"EncDecAttention\.relative_attention_bias\.weight$")
+COPIES = r"^(en|de)coder\.embed_tokens\.weight$"  # of the embedding
+IGNORE = (r"EncDecAttention\.relative_attention_bias\.weight$",)  # the first code wrote it and never read it
 
 
 def t5(config: Config) -> Family:
@@ -46,14 +47,14 @@ def t5(config: Config) -> Family:
         f"{ours}layers.{{i}}.gate_up": tuple(f"{theirs}.DenseReluDense.{name}.weight" for name in names)
         for ours, theirs in (("encoder.", ENCODER + "1"), ("", DECODER + "2"))
     }
-    return Family(_spec, {**TENSORS, **ups}, ignore=IGNORE)
+    return Family(_spec, {**TENSORS, **ups}, ignore=IGNORE, copies=COPIES)
 
 
 def _spec(config: Config) -> ModelSpec:
     heads, layers = config.integer("num_heads"), config.integer("num_layers")
     fields = sizes(config, head_dim=config.integer("d_kv"), positions=POSITIONS)
     tied = config.flag("tie_word_embeddings", True)
-    divided = tied and config.text("model_type") != "mt5"
+    divided = {"t5": config.flag("scale_decoder_outputs", tied), "mt5": False, "umt5": tied}[config.text("model_type")]
     activation, gated = _feed_forward(config)
     start = config.integer("decoder_start_token_id", config.integer("pad_token_id", 0, least=0), least=0)
     own = {
@@ -78,10 +79,13 @@ def _relative(config: Config) -> RelativePositions:
 
 
 def _feed_forward(config: Config) -> tuple[Activation, bool]:
-    """The activation, and whether there is a gate: "relu", "gated-gelu", …; T5's gate is the tanh form of gelu."""
+    """The activation, and whether there is a gate: "relu", "gated-gelu", …; T5's gate is the tanh form of gelu.
+
+    `dense_act_fn`, which transformers writes beside it, wins.
+    """
     name = config.text("feed_forward_proj", "relu" if config.text("model_type") == "t5" else "gated-gelu")
     gated = name.startswith("gated-")
-    act = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
+    act = config.text("dense_act_fn", "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-"))
     if act not in ACTIVATIONS:
         raise config.error("feed_forward_proj", f"must be one of {', '.join(ACTIVATIONS)}, perhaps after gated-")
     return ACTIVATIONS[act], gated

@@ -37,6 +37,17 @@ class Tensors(Protocol):
         ...
 
 
+def equal(tensors: Tensors, one: str, other: str) -> bool:
+    """Whether two tensors hold the same; reads both whole, unless they are one array stored once."""
+    shape = tensors.shape(one)
+    if shape != tensors.shape(other):
+        return False
+    whole = tuple(slice(None) for _ in shape)
+    return same_storage(tensors, one, other) or np.array_equal(
+        tensors.read(one, shape, whole), tensors.read(other, shape, whole)
+    )
+
+
 def same_storage(tensors: Tensors, one: str, other: str) -> bool:
     """Whether two tensors are one array stored once, as a tied head is in PyTorch's own files."""
     shape = tensors.shape(one)

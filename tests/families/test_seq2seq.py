@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from convert.config import Config
+from convert.errors import CheckpointError
 from convert.families import compose
 from convert.formats.shards import open_tensors
 from tests.families.forward import Forward
@@ -41,3 +43,29 @@ def test_a_head_is_tied_where_nothing_is_said_of_it(name: str, seq2seq: Zoo) -> 
     assert said.values["tie_word_embeddings"] is True
     unsaid = {key: value for key, value in said.values.items() if key != "tie_word_embeddings"}
     assert compose(Config(unsaid, said.where), tensors).spec == compose(said, tensors).spec
+
+
+def test_t5_saved_by_transformers_5_says_only_there_that_its_head_is_its_own(seq2seq: Zoo) -> None:
+    """It writes that the head is tied, always, and whether hidden states are divided in a key of their own."""
+    said, tensors = Config.load(seq2seq("flan_t5") / "config.json"), open_tensors(seq2seq("flan_t5"))
+    saved = {**said.values, "tie_word_embeddings": True, "scale_decoder_outputs": False}
+    assert compose(Config(saved, said.where), tensors).spec == compose(said, tensors).spec
+
+
+def test_t5_s_activation_may_be_named_alone(seq2seq: Zoo) -> None:
+    said, tensors = Config.load(seq2seq("flan_t5") / "config.json"), open_tensors(seq2seq("flan_t5"))
+    assert compose(Config({**said.values, "dense_act_fn": "gelu"}, said.where), tensors).spec.activation == "gelu"
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_copies_of_the_embedding_stand_for_it_and_must_equal_it(name: str, seq2seq: Zoo, tmp_path: Path) -> None:
+    config, stored = Config.load(seq2seq(name) / "config.json"), load_file(seq2seq(name) / "model.safetensors")
+    prefix = "model." if name == "bart" else ""
+    embedding = stored.pop(f"{prefix}shared.weight")
+    copies = {f"{prefix}{stack}.embed_tokens.weight": embedding for stack in ("encoder", "decoder")}
+    save_file({**stored, **copies}, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(compose(config, open_tensors(tmp_path)).read("embedding", ()), embedding)
+    copies[f"{prefix}decoder.embed_tokens.weight"] = embedding + 1
+    save_file({**stored, **copies}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight' differs from"):
+        compose(config, open_tensors(tmp_path))

@@ -125,6 +125,19 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
     np.testing.assert_array_equal(source.read("head", ()), head)
 
 
+def test_a_tied_embedding_may_be_stored_as_the_head(copy_of: Callable[[str], Path]) -> None:
+    """Of one tensor with two names some tools keep the other one."""
+    directory = copy_of("llama3")
+    path, ids = directory / "model.safetensors", [5, 6, 7]
+    tensors, expected = load_file(path), reference_logits(directory, ids)
+    embedding = tensors.pop("model.embed_tokens.weight")
+    save_file(tensors | {"lm_head.weight": embedding}, path, metadata={"format": "pt"})
+    np.testing.assert_array_equal(reference_logits(directory, ids), expected)
+    source = compose(Config.load(directory / "config.json"), open_tensors(directory))
+    assert source.spec.head.tied
+    np.testing.assert_array_equal(source.read("embedding", ()), embedding)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -134,9 +147,13 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
         ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\) is not supported"),
         ({"rope_parameters": {"rope_type": "ntk"}}, "rope_type must be one of default, .*, got 'ntk'"),
         ({"rope_scaling": {"type": "ntk"}}, "type must be one of default, .*, got 'ntk'"),
-        ({"rope_scaling": {"type": "su"}}, "short_factor must be a list of at most 1024 numbers, got 'None'"),
+        ({"rope_scaling": {"type": "su"}}, "original_max_position_embeddings is missing"),
+        (
+            {"rope_scaling": {"type": "su", "original_max_position_embeddings": 16}},
+            "short_factor must be a list of at most 1024 numbers, got 'None'",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor other than 1 is not supported, got '0.5'"),
         ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor must be in \(0, 1\], got '1.5'"),
-        ({"partial_rotary_factor": 0.3, "head_dim": 10}, "rope dim 3 must be even"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
         ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"type": "linear", "factor": "4"}}, "factor must be a finite number, not negative, got '4'"),

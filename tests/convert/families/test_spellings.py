@@ -81,8 +81,36 @@ def test_dbrx_rotates_by_its_own_base(zoo: Zoo) -> None:
     assert kind.rope == Rope(theta=500000.0)
 
 
+def test_starcoder_s_scores_may_be_unscaled(zoo: Zoo) -> None:
+    (kind,) = spec_of(zoo("gpt_bigcode"), scale_attn_weights=False).kinds
+    assert kind.scale == 1.0
+
+
+def test_gemma_3_s_logits_may_be_capped(zoo: Zoo) -> None:
+    assert spec_of(zoo("gemma3_text"), final_logit_softcapping=2.0).head.softcap == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "activation"),
+    [
+        ({"hidden_act": "gelu"}, "gelu_tanh"),
+        ({"hidden_act": "relu"}, "relu"),
+        ({"hidden_act": "gelu", "hidden_activation": "relu"}, "relu"),
+    ],
+)
+def test_gelu_of_the_first_gemmas_is_the_tanh_form(changes: dict[str, str], activation: str, zoo: Zoo) -> None:
+    assert spec_of(zoo("gemma"), **changes).activation == activation
+
+
+def test_longrope_s_outer_length_counts(zoo: Zoo) -> None:
+    """Phi 3 says it twice, as transformers reads it."""
+    scaling = {"rope_type": "longrope", "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    parameters = {**ZOO["phi3_longrope"]["rope_parameters"], **scaling}
+    assert spec_of(zoo("phi3_longrope"), rope_parameters=parameters) == spec_of(zoo("phi3_longrope"))
+
+
 def test_a_window_of_no_layer_is_no_window(zoo: Zoo) -> None:
-    changed = spec_of(zoo("qwen2_window"), use_sliding_window=False)
+    changed = spec_of(zoo("qwen2_window"), use_sliding_window=False, layer_types=...)
     assert changed.kinds == (LayerKind(Rope()),)
 
 
@@ -110,6 +138,8 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ("gptj", {"rotary_dim": 32}, "rope dim 32 is more than head_dim 16"),
         ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types must name full_attention or sliding_attention"),
         ("gemma", {"hidden_activation": "xielu"}, "hidden_activation must be one of silu"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention other than False is not"),
+        ("gpt_bigcode", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx other than False"),
         ("granite", {"logits_scaling": 0}, "logits_scaling must not be 0"),
         (
             "dbrx",
@@ -118,6 +148,12 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ),
         ("mixtral", {"num_experts_per_tok": 5}, "5 experts used of 4"),
         ("phimoe", {"num_experts_per_tok": 1}, "the sparse mixer chooses 2 experts, not 1"),
+        (
+            "qwen2_window",
+            {"use_sliding_window": False},
+            "layer_types has sliding layers, and use_sliding_window is not",
+        ),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window other than False is not supported"),
         ("qwen3_moe", {"mlp_only_layers": 1}, "mlp_only_layers must be a list of layer numbers"),
         ("mpt", {"norm_type": "rmsnorm"}, "norm_type rmsnorm is not supported"),
         ("mpt", {"attn_config": {"alibi": False}}, "attn_config: alibi other than True is not supported"),
