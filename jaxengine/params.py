@@ -99,11 +99,6 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
-    def filtered(self) -> bool:
-        """Whether any filter cuts the distribution before the draw."""
-        return self.top_k > 0 or self.top_p < 1 or self.typical_p < 1 or self.min_p > 0
-
-    @property
     def penalised(self) -> bool:
         """Whether logits depend on the ids seen so far."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0

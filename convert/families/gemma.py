@@ -22,7 +22,6 @@ SANDWICH = {
 }
 HEAD_DIM = 256
 GEMMA3_PATTERN = 6  # each sixth layer sees everything
-GEMMA3_POSITIONS = 131072
 
 
 def _gemma(config: Config, **switches: Any) -> ModelSpec:

@@ -17,9 +17,9 @@ from jaxengine.compile_cache import enable_compile_cache
 from jaxengine.engine import Engine
 from jaxengine.options import EngineOptions
 from jaxengine.params import SamplingParams
-from jaxengine.roofline import step_cost, weight_bytes
 from jaxengine.sequence import Request
 from tests.bench.transformers_twin import twin
+from tests.roofline import step_cost, weight_bytes
 
 PROMPT = 32  # tokens
 COLUMNS = ("default model", "decode tok/s", "transformers", "ratio", "seen", "whole requests", "weights read GB/s")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxengine.roofline import step_cost
 from tests.gpu.engines import Client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 from tests.gpu.steptime import watched
+from tests.roofline import step_cost
 
 WARM_UP_STEPS = 8
 

@@ -19,13 +19,13 @@ from jaxengine.model.linear import Linear
 from jaxengine.model.spec import Experts, LayerKind, Traced
 from jaxengine.options import EngineOptions
 from jaxengine.quantization import FORMATS, check_quantizable, is_quantized, quantize_weight
-from jaxengine.roofline import weight_bytes
 from jaxengine.sharding import make_mesh
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.gpu.weights import RandomSource
 from tests.jaxengine.answers import agreement, divergence, golden_logprobs
 from tests.jaxengine.engines import prompt
+from tests.roofline import weight_bytes
 from tests.shapes import LLAMA_8B
 from tests.tiny import load_reference
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxengine.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
+from tests.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B
 
 
