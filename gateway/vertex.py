@@ -8,17 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Discriminator, Field, Tag
 
+from gateway import contract
 from gateway.body import StrictModel, read_body
-from gateway.contract import answers as told
-from gateway.contract import takes
 from gateway.errors import RequestError
 from gateway.exchange import Exchange
 from gateway.openai import chat
 from gateway.openai.schemas import ChatRequest
 from gateway.sse import while_connected
 from gateway.state import Gateway, gateway_of
-from gateway.tgi import answers
-from gateway.tgi import generate as generation
+from gateway.tgi import answers, generate
 from gateway.tgi.documents import Predictions
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest
@@ -43,7 +41,7 @@ class VertexRequest(StrictModel):
     instances: Annotated[list[Instance], Field(min_length=1, max_length=MAX_INSTANCES)]
 
 
-@router.post("/vertex", openapi_extra=takes(VertexRequest) | told(Predictions))
+@router.post("/vertex", openapi_extra=contract.takes(VertexRequest) | contract.answers(Predictions))
 async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """One text per instance. All instances run at once; if one fails, the call does."""
     arrival = time.perf_counter()
@@ -68,7 +66,7 @@ def assigned(route: str | None) -> APIRouter:
 async def _predict(gateway: Gateway, visit: Visit, instance: Instance) -> str:
     with Exchange(gateway, visit) as exchange:
         if isinstance(instance, GenerateRequest):
-            outcomes, _ = await generation.run(gateway, exchange, instance)
+            outcomes, _ = await generate.run(gateway, exchange, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
         transcripts, _ = await chat.begin(gateway, exchange, instance)
         await exchange.collect(transcripts)

@@ -8,8 +8,7 @@ from gateway import __version__
 from gateway.body import read_body
 from gateway.contract import answers, takes
 from gateway.exchange import serving
-from gateway.openai import chat, completions, sampling, tokens
-from gateway.openai import documents as told
+from gateway.openai import chat, completions, documents, sampling, tokens
 from gateway.openai.errors import OpenAIRoute, error_event
 from gateway.openai.identity import request_id
 from gateway.openai.schemas import ChatRequest, CompletionRequest
@@ -26,7 +25,8 @@ helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, ta
 
 
 @router.post(
-    "/chat/completions", openapi_extra=takes(ChatRequest) | answers(told.ChatCompletion, events=told.CHAT_EVENTS)
+    "/chat/completions",
+    openapi_extra=takes(ChatRequest) | answers(documents.ChatCompletion, events=documents.CHAT_EVENTS),
 )
 async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of a chat."""
@@ -39,7 +39,9 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
     return await while_connected(request.receive, chat.answer(request, gateway, body, arrival))
 
 
-@router.post("/completions", openapi_extra=takes(CompletionRequest) | answers(told.Completion, events=told.TEXT_EVENTS))
+@router.post(
+    "/completions", openapi_extra=takes(CompletionRequest) | answers(documents.Completion, events=documents.TEXT_EVENTS)
+)
 async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text that follows a prompt."""
     arrival = time.perf_counter()
@@ -51,7 +53,7 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
     return await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
 
 
-@router.get("/models", openapi_extra=answers(told.Cards))
+@router.get("/models", openapi_extra=answers(documents.Cards))
 async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     """The one model this server serves."""
     _, description = serving(gateway)
@@ -59,7 +61,7 @@ async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response(content, media_type="application/json")
 
 
-@router.get("/models/{name:path}", openapi_extra=answers(told.Card))
+@router.get("/models/{name:path}", openapi_extra=answers(documents.Card))
 async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The model of that name."""
     _, description = serving(gateway)
@@ -68,25 +70,25 @@ async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response(json_bytes(_card(description)), media_type="application/json")
 
 
-@helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(told.Text))
+@helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(documents.Text))
 async def detokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text of token ids."""
     return await tokens.detokenize(request, gateway)
 
 
-@helpers.get("/tokenizer_info", openapi_extra=answers(told.TokenizerInfo))
+@helpers.get("/tokenizer_info", openapi_extra=answers(documents.TokenizerInfo))
 async def tokenizer_info(gateway: Gateway = Depends(gateway_of)) -> Response:
     """The names of the special tokens, and the chat template: what lm-eval needs to do without the model's files."""
     return await tokens.info(gateway)
 
 
-@helpers.get("/version", openapi_extra=answers(told.Version))
+@helpers.get("/version", openapi_extra=answers(documents.Version))
 async def version() -> Response:
     """Of this server."""
     return Response(json_bytes({"version": __version__}), media_type="application/json")
 
 
-@helpers.get("/load", openapi_extra=answers(told.Load))
+@helpers.get("/load", openapi_extra=answers(documents.Load))
 async def load(gateway: Gateway = Depends(gateway_of)) -> Response:
     """Sequences in work, over all clients."""
     return Response(json_bytes({"server_load": gateway.admission.active}), media_type="application/json")

@@ -11,9 +11,9 @@ from gateway.body import read_body
 from gateway.contract import answers, takes
 from gateway.exchange import serving
 from gateway.state import Gateway, gateway_of
-from gateway.tgi import generate as generation
 from gateway.tgi.documents import EVENTS, Generation, Info
 from gateway.tgi.errors import TgiRoute
+from gateway.tgi.generate import answer, stream
 from gateway.tgi.schemas import GenerateRequest
 from gateway.wire import json_bytes
 
@@ -28,7 +28,7 @@ async def generate(request: Request, gateway: Gateway = Depends(gateway_of)) -> 
     """One answer."""
     arrival = time.perf_counter()
     body = await read_body(request, GenerateRequest)
-    return await generation.answer(request, gateway, body, arrival, full_text=bool(body.settings.return_full_text))
+    return await answer(request, gateway, body, arrival, full_text=bool(body.settings.return_full_text))
 
 
 @router.post("/generate_stream", openapi_extra=BODY | answers(events=EVENTS))
@@ -36,7 +36,7 @@ async def generate_stream(request: Request, gateway: Gateway = Depends(gateway_o
     """One event per token."""
     arrival = time.perf_counter()
     body = await read_body(request, GenerateRequest)
-    return await generation.stream(request, gateway, body, arrival, full_text=bool(body.settings.return_full_text))
+    return await stream(request, gateway, body, arrival, full_text=bool(body.settings.return_full_text))
 
 
 @router.post("/", openapi_extra=BODY | answers(list[Generation], events=EVENTS))
@@ -49,8 +49,8 @@ async def compatible(request: Request, gateway: Gateway = Depends(gateway_of)) -
     wanted, model = body.settings.return_full_text, gateway.texts.current
     full_text = (model is None or model.continues) if wanted is None else wanted
     if body.stream:
-        return await generation.stream(request, gateway, body, arrival, full_text=full_text)
-    return await generation.answer(request, gateway, body, arrival, full_text=full_text, in_array=True)
+        return await stream(request, gateway, body, arrival, full_text=full_text)
+    return await answer(request, gateway, body, arrival, full_text=full_text, in_array=True)
 
 
 @router.get("/info", openapi_extra=answers(Info))
