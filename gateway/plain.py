@@ -3,7 +3,7 @@
 Under `/v1` they look like OpenAI's, elsewhere like TGI's.
 """
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from gateway.openai import errors as openai
 from gateway.tgi import errors as tgi
@@ -15,4 +15,4 @@ def plain_error(path: str, status: int, message: str) -> Response:
         body = openai.error_object(message, "invalid_request_error")
     else:
         body = tgi.error_object(message, "validation")
-    return Response(body, status, media_type="application/json")
+    return JSONResponse(body, status)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.responses import JSONResponse
 
 from gateway.body import names_in, read_body
 from gateway.contract import answers, refusals, takes
@@ -27,7 +28,6 @@ from gateway.tgi.errors import SCHEMA as TGI_SCHEMA
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest, TokenizeInputs
 from gateway.tokenizer import TokenSpan
-from gateway.wire import json_bytes
 
 Handler = Callable[[Request, Gateway], Awaitable[Response]]
 
@@ -70,14 +70,14 @@ async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)
     text = await prompt_text(model, body)
     spans = await model.spans(text, field="messages", add_special_tokens=bool(body.add_special_tokens))
     fields = {"tokenize_response": _listed(spans), "templated_text": text}
-    return Response(json_bytes(fields), media_type="application/json")
+    return JSONResponse(fields)
 
 
 async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeInputs)
     model, _ = serving(gateway)
     spans = await model.spans(body.inputs, field="inputs", add_special_tokens=True)
-    return Response(json_bytes(_listed(spans)), media_type="application/json")
+    return JSONResponse(_listed(spans))
 
 
 async def _by_body(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Discriminator, Field, Tag
+from starlette.responses import JSONResponse
 
 from gateway import contract
 from gateway.body import StrictModel, read_body
@@ -21,7 +22,6 @@ from gateway.tgi.documents import Predictions
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest
 from gateway.visit import Visit
-from gateway.wire import json_bytes
 
 MAX_INSTANCES = 1024
 
@@ -52,7 +52,7 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     visit = Visit.of(request, arrival)
     predictions = _all([_predict(gateway, visit, each) for each in body.instances])
     fields = {"predictions": await while_connected(request.receive, predictions)}
-    return Response(json_bytes(fields), media_type="application/json")
+    return JSONResponse(fields)
 
 
 def assigned(route: str | None) -> APIRouter:

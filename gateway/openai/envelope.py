@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from fastapi import Request, Response
+from starlette.responses import JSONResponse
 
 from gateway.generation import Finish, Transcript
 from gateway.openai.common import Common
@@ -54,8 +55,7 @@ class Envelope:
 
     def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any]) -> Response:
         """The whole answer of a request that does not stream."""
-        content = json_bytes({**self.fields, "choices": choices, "usage": counts})
-        return Response(content, media_type="application/json")
+        return JSONResponse({**self.fields, "choices": choices, "usage": counts})
 
 
 def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:

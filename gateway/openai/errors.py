@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
 
 from gateway.contract import refusals
 from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
@@ -52,12 +53,12 @@ SCHEMA = {
 RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
 
 
-def error_object(message: str, type: str, *, param: str | None = None, code: str | None = None) -> bytes:
+def error_object(message: str, type: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """`{"error": {…}}`, all four keys always there."""
-    return json_bytes({"error": {"message": message, "type": type, "param": param, "code": code}})
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
-def error_body(error: RequestError) -> bytes:
+def error_body(error: RequestError) -> dict[str, Any]:
     _, type, code = WORDING[error.kind]
     return error_object(error.message, type, param=error.param, code=code)
 
@@ -68,12 +69,12 @@ def error_response(error: RequestError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
-    return Response(error_body(error), WORDING[error.kind][0], headers, media_type="application/json")
+    return JSONResponse(error_body(error), WORDING[error.kind][0], headers)
 
 
 def error_event(error: Exception) -> bytes:
     """The last event of a stream that breaks; no `[DONE]` follows."""
-    return b"data: " + error_body(as_request_error(error)) + b"\n\n"
+    return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"
 
 
 class OpenAIRoute(APIRoute):

@@ -3,6 +3,7 @@
 import time
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.responses import JSONResponse
 
 from gateway import __version__
 from gateway.body import read_body
@@ -15,7 +16,6 @@ from gateway.openai.schemas import ChatRequest, CompletionRequest
 from gateway.openai.tokens import Detokenize
 from gateway.sse import EventStream, while_connected
 from gateway.state import Gateway, gateway_of
-from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb
 
 STARTED = int(time.time())
@@ -57,8 +57,7 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
 async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     """The one model this server serves."""
     _, description = serving(gateway)
-    content = json_bytes({"object": "list", "data": [_card(description)]})
-    return Response(content, media_type="application/json")
+    return JSONResponse({"object": "list", "data": [_card(description)]})
 
 
 @router.get("/models/{name:path}", openapi_extra=answers(documents.Card))
@@ -67,7 +66,7 @@ async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     _, description = serving(gateway)
     if name != description.model_id:
         raise sampling.no_such_model(name, description)
-    return Response(json_bytes(_card(description)), media_type="application/json")
+    return JSONResponse(_card(description))
 
 
 @helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(documents.Text))
@@ -85,13 +84,13 @@ async def tokenizer_info(gateway: Gateway = Depends(gateway_of)) -> Response:
 @helpers.get("/version", openapi_extra=answers(documents.Version))
 async def version() -> Response:
     """Of this server."""
-    return Response(json_bytes({"version": __version__}), media_type="application/json")
+    return JSONResponse({"version": __version__})
 
 
 @helpers.get("/load", openapi_extra=answers(documents.Load))
 async def load(gateway: Gateway = Depends(gateway_of)) -> Response:
     """Sequences in work, over all clients."""
-    return Response(json_bytes({"server_load": gateway.admission.active}), media_type="application/json")
+    return JSONResponse({"server_load": gateway.admission.active})
 
 
 def _card(description: pb.Description) -> dict[str, object]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Request, Response
 from pydantic import Field
+from starlette.responses import JSONResponse
 
 from gateway.body import StrictModel, read_body
 from gateway.exchange import serving
@@ -12,7 +13,6 @@ from gateway.openai.chat import prompt_ids
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.tokenizer import refuse_unknown_ids
-from gateway.wire import json_bytes
 
 MAX_IDS = 1 << 20
 
@@ -59,13 +59,13 @@ async def detokenize(request: Request, gateway: Gateway) -> Response:
     sampling.check_model(body.model, description)
     refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
     text = await model.decode(body.tokens)
-    return Response(json_bytes({"prompt": text}), media_type="application/json")
+    return JSONResponse({"prompt": text})
 
 
 async def info(gateway: Gateway) -> Response:
     model, _ = serving(gateway)
     fields = {**model.special_tokens, "chat_template": model.template}
-    return Response(json_bytes(fields), media_type="application/json")
+    return JSONResponse(fields)
 
 
 def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
@@ -76,4 +76,4 @@ def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
         "tokens": ids,
         "token_strs": [model.tokenizer.token_text(id) for id in ids] if show else None,
     }
-    return Response(json_bytes(fields), media_type="application/json")
+    return JSONResponse(fields)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
 
 from gateway.contract import refusals
 from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
@@ -37,11 +38,11 @@ SCHEMA = {
 RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
 
 
-def error_object(message: str, error_type: str) -> bytes:
-    return json_bytes({"error": message, "error_type": error_type})
+def error_object(message: str, error_type: str) -> dict[str, Any]:
+    return {"error": message, "error_type": error_type}
 
 
-def error_body(error: RequestError) -> bytes:
+def error_body(error: RequestError) -> dict[str, Any]:
     _, error_type, prefix = WORDING[error.kind]
     return error_object(prefix + error.message, error_type)
 
@@ -51,12 +52,12 @@ def error_response(error: RequestError) -> Response:
         return Response(status_code=401, headers={"www-authenticate": "Bearer"})
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
     status = WORDING[error.kind][0]
-    return Response(error_body(error), status, headers, media_type="application/json")
+    return JSONResponse(error_body(error), status, headers)
 
 
 def error_event(error: Exception) -> bytes:
     """The last event of a stream that breaks."""
-    return b"data: " + error_body(as_request_error(error)) + b"\n\n"
+    return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"
 
 
 class TgiRoute(APIRoute):

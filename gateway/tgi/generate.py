@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import Request, Response
+from starlette.responses import JSONResponse
 
 from gateway.exchange import Exchange, serving
 from gateway.generation import Manner, Transcript
@@ -14,7 +15,6 @@ from gateway.tgi.errors import error_event
 from gateway.tgi.schemas import GenerateRequest
 from gateway.tgi.validation import Limits, check_parameters, sampling, tokenize
 from gateway.visit import Visit
-from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb
 
 MANNER = Manner(keep_stop=True, show_end=True, skip_special=True, length_first=True)
@@ -37,8 +37,7 @@ async def answer(
             fields = answers.generation(outcomes, body.inputs if full_text else "")
             headers = answers.compute_headers(description, body.inputs)
             headers |= answers.timing_headers(exchange.served(), outcomes[0])
-        content = json_bytes([fields] if in_array else fields)
-        return Response(content, headers=headers, media_type="application/json")
+        return JSONResponse([fields] if in_array else fields, headers=headers)
 
     return await while_connected(request.receive, work())
 

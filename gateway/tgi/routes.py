@@ -6,6 +6,7 @@ Where they differ from TGI 3, and why, is a table in `gateway/README.md`.
 import time
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.responses import JSONResponse
 
 from gateway.body import read_body
 from gateway.contract import answers, takes
@@ -15,7 +16,6 @@ from gateway.tgi.documents import EVENTS, Generation, Info
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.generate import answer, stream
 from gateway.tgi.schemas import GenerateRequest
-from gateway.wire import json_bytes
 
 BODY = takes(GenerateRequest)
 VERSION = "3.3.6-dev0"  # of TGI, whose contract this is: clients branch on it
@@ -79,4 +79,4 @@ async def info(gateway: Gateway = Depends(gateway_of)) -> Response:
         "sha": None,
         "docker_label": None,
     }
-    return Response(json_bytes(fields), media_type="application/json")
+    return JSONResponse(fields)
