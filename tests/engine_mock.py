@@ -2,27 +2,24 @@
 
 `MockEngine` keeps the engine's contract (`jaxengine.interface.DrivenEngine`): every id is a known function of the ids
 before it, so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it as a
-process through the real gRPC service; `FakeEngine` is the in-process stand-in for the gateway's client.
+process through the real gRPC service.
 
 A prompt that begins with one of the ids below misbehaves on purpose.
 """
 
 import argparse
-import itertools
 import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.engine import EngineUnavailable
-from jaxengine import messages, process
+from jaxengine import process
 from jaxengine.interface import Description, Stats, StepResult
-from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import logs, transport
 from jaxengine.rpc.tracing import Tracing
 from jaxengine.sequence import Event, FinishReason, Request, Token
@@ -61,7 +58,9 @@ class MockOptions:
 
 
 @dataclass
-class _Live:
+class Live:
+    """A request that runs."""
+
     request: Request
     arrived: float = field(default_factory=time.monotonic)
     ids: list[int] = field(default_factory=list)
@@ -74,7 +73,7 @@ class MockEngine:
     def __init__(self, options: MockOptions) -> None:
         self.options = options
         self._lock = threading.Lock()
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._ended: list[Event] = []
         self._prompt_tokens = self._generated_tokens = self._steps = 0
 
@@ -114,7 +113,7 @@ class MockEngine:
         if length > self.options.max_total_tokens:
             raise ValueError(f"prompt and new tokens are {length}, at most {self.options.max_total_tokens}")
         with self._lock:
-            self._live[request.id] = _Live(request, ids=list(request.prompt))
+            self._live[request.id] = Live(request, ids=list(request.prompt))
             self._prompt_tokens += len(request.prompt)
 
     def cancel(self, request_id: int) -> None:
@@ -140,7 +139,7 @@ class MockEngine:
         prefill = sum(len(row.request.prompt) for row in rows if not row.generated)
         if self.options.step_seconds:
             time.sleep(self.options.step_seconds)
-        sampled = [self._advance(row) for row in rows]
+        sampled = [self.advance(row) for row in rows]
         with self._lock:
             for event in sampled:
                 if event.finish:
@@ -171,7 +170,8 @@ class MockEngine:
             steps=self._steps,
         )
 
-    def _advance(self, row: _Live) -> Event:
+    def advance(self, row: Live) -> Event:
+        """Its next token, or whatever else it is told to do."""
         request = row.request
         misbehave(request.prompt[0])
         event = Event(request.id)
@@ -193,14 +193,14 @@ class MockEngine:
         event.finish = self._finish(row, token.id)
         return event
 
-    def _token(self, row: _Live) -> Token:
+    def _token(self, row: Live) -> Token:
         script = self.options.script
         number = script[row.generated % len(script)] if script else next_id(row.ids)
         count = row.request.params.logprobs
         top = tuple(((number + i) % VOCABULARY, -0.25 * (i + 1)) for i in range(count))
         return Token(number, -0.25, top)
 
-    def _finish(self, row: _Live, number: int) -> FinishReason:
+    def _finish(self, row: Live, number: int) -> FinishReason:
         params = row.request.params
         if row.generated >= params.min_tokens:
             if number == EOS and not params.ignore_eos:
@@ -217,65 +217,6 @@ def misbehave(number: int) -> None:
         time.sleep(3600)
     elif number == RAISE:
         raise RuntimeError("told to raise")
-
-
-class FakeEngine:
-    """What routes see of an engine (`gateway.engine.Engine`), in their own process and without a socket.
-
-    Set `unavailable` to make it refuse or, with `die_after`, end a stream after so many events. `requests` keeps what
-    was asked, `open` counts streams that have not ended, `cancelled` the ids that were closed early.
-    """
-
-    def __init__(self, options: MockOptions | None = None) -> None:
-        self._engine = MockEngine(options or MockOptions())
-        self.description: pb.Description | None = pb.Description(
-            state=pb.READY, model_dir=str(self._engine.options.model_dir)
-        )
-        messages.describe(self.description, self._engine.description)
-        self.retry_after = 5
-        self.ready = True
-        self.unavailable: str | None = None
-        self.die_after: int | None = None
-        self.requests: list[pb.Generate] = []
-        self.cancelled: list[int] = []
-        self.open = 0
-        self._numbers = itertools.count(1)
-
-    async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
-        if self.unavailable is not None and self.die_after is None:
-            raise EngineUnavailable(self.unavailable, self.retry_after)
-        self.requests.append(request)
-        number = next(self._numbers)
-        finished = False
-        self.open += 1
-        try:
-            row = self._admit(request, number)
-            if isinstance(row, pb.RequestEvent):
-                finished = True
-                yield row
-                return
-            for count in itertools.count():
-                if self.die_after is not None and count >= self.die_after:
-                    raise EngineUnavailable(self.unavailable or "the engine stopped", self.retry_after)
-                event = pb.RequestEvent(id=number)
-                messages.add_event(event, self._engine._advance(row))
-                finished = event.finish != pb.NOT_FINISHED
-                yield event
-                if finished:
-                    return
-        finally:
-            self.open -= 1
-            if not finished:
-                self.cancelled.append(number)
-
-    def _admit(self, request: pb.Generate, number: int) -> "_Live | pb.RequestEvent":
-        try:
-            accepted = messages.request_from(request, number)
-            self._engine.submit(accepted)
-        except ValueError as error:
-            return pb.RequestEvent(id=number, finish=pb.INVALID, error=str(error))
-        self._engine.cancel(number)
-        return _Live(accepted, ids=list(accepted.prompt))
 
 
 def main(argv: list[str]) -> int:

@@ -18,7 +18,8 @@ from gateway.options import Options
 from gateway.state import Gateway
 from gateway.tally import Tally
 from gateway.text import Texts
-from tests.engine_mock import EOS, FakeEngine, MockOptions
+from tests.engine_mock import EOS, MockOptions
+from tests.gateway.fake_engine_client import FakeEngineClient
 from tests.gateway.toys import TEMPLATE, byte_level, write_model
 
 HELLO = [*byte_level().encode("hello world", add_special_tokens=False).ids, EOS]  # five tokens and the end
@@ -30,7 +31,7 @@ class Served:
 
     app: FastAPI
     gateway: Gateway
-    engine: FakeEngine
+    engine: FakeEngineClient
     http: httpx.AsyncClient
 
     async def post(self, path: str, body: Any = None, /, **fields: Any) -> httpx.Response:
@@ -60,7 +61,7 @@ async def serve(
             decoder_start_token_id=decoder_start_token_id,
             script=tuple(chosen),
         )
-        engine = FakeEngine(mock)
+        engine = FakeEngineClient(mock)
         texts = Texts(1)
         assert engine.description is not None
         await texts.prepare(engine.description)

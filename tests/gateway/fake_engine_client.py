@@ -1,0 +1,68 @@
+"""The mock engine without a process: the stand-in for the gateway's client."""
+
+import itertools
+from collections.abc import AsyncGenerator
+
+from gateway.engine import EngineUnavailable
+from jaxengine import messages
+from jaxengine.rpc import engine_pb2 as pb
+from tests.engine_mock import Live, MockEngine, MockOptions
+
+
+class FakeEngineClient:
+    """What routes see of an engine (`gateway.engine.Engine`), in their own process and without a socket.
+
+    Set `unavailable` to make it refuse or, with `die_after`, end a stream after so many events. `requests` keeps what
+    was asked, `open` counts streams that have not ended, `cancelled` the ids that were closed early.
+    """
+
+    def __init__(self, options: MockOptions | None = None) -> None:
+        self._engine = MockEngine(options or MockOptions())
+        self.description: pb.Description | None = pb.Description(
+            state=pb.READY, model_dir=str(self._engine.options.model_dir)
+        )
+        messages.describe(self.description, self._engine.description)
+        self.retry_after = 5
+        self.ready = True
+        self.unavailable: str | None = None
+        self.die_after: int | None = None
+        self.requests: list[pb.Generate] = []
+        self.cancelled: list[int] = []
+        self.open = 0
+        self._numbers = itertools.count(1)
+
+    async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+        if self.unavailable is not None and self.die_after is None:
+            raise EngineUnavailable(self.unavailable, self.retry_after)
+        self.requests.append(request)
+        number = next(self._numbers)
+        finished = False
+        self.open += 1
+        try:
+            row = self._admit(request, number)
+            if isinstance(row, pb.RequestEvent):
+                finished = True
+                yield row
+                return
+            for count in itertools.count():
+                if self.die_after is not None and count >= self.die_after:
+                    raise EngineUnavailable(self.unavailable or "the engine stopped", self.retry_after)
+                event = pb.RequestEvent(id=number)
+                messages.add_event(event, self._engine.advance(row))
+                finished = event.finish != pb.NOT_FINISHED
+                yield event
+                if finished:
+                    return
+        finally:
+            self.open -= 1
+            if not finished:
+                self.cancelled.append(number)
+
+    def _admit(self, request: pb.Generate, number: int) -> Live | pb.RequestEvent:
+        try:
+            accepted = messages.request_from(request, number)
+            self._engine.submit(accepted)
+        except ValueError as error:
+            return pb.RequestEvent(id=number, finish=pb.INVALID, error=str(error))
+        self._engine.cancel(number)
+        return Live(accepted, ids=list(accepted.prompt))
