@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gateway.option import flag
 from gateway.options import TGI_ATTENTION, Options
 from jaxengine.rpc import transport
 
@@ -43,7 +44,10 @@ NAMES = {
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
 # collector's headers, say), the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
-GIVEN_BY_LIMIT = ("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size")
+PASSED_ON = (  # options that the engine has by the same name
+    *("revision", "dtype", "quantize", "kv_cache_dtype", "rope_scaling", "rope_factor", "otlp_endpoint"),
+    *("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size"),
+)
 
 
 def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
@@ -57,22 +61,15 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         "parent_pid": parent,
         "model_id": options.weights_cache_override or options.model_id,
         "model_name": options.model_id if options.weights_cache_override else None,
-        "revision": options.revision,
         "cache_dir": options.huggingface_hub_cache,
-        "dtype": options.dtype,
-        "quantize": options.quantize,
-        "kv_cache_dtype": options.kv_cache_dtype,
         "tensor_parallel": _devices(options),
         "attention": "auto" if options.attention in TGI_ATTENTION else options.attention,
-        "rope_scaling": options.rope_scaling,
-        "rope_factor": options.rope_factor,
         "logger_level": options.log_level,
-        "otlp_endpoint": options.otlp_endpoint,
         "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
         "memory_fraction": options.cuda_memory_fraction,
-        **{name: getattr(options, name) for name in GIVEN_BY_LIMIT},
+        **{name: getattr(options, name) for name in PASSED_ON},
     }
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+    flags = [f"{flag(name)}={value}" for name, value in given.items() if value is not None]
     return [sys.executable, "-m", "convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else [])]
 
 
