@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
 CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
+TOO_LONG = "This model's maximum context length is exceeded"  # agents look for these words
 QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer than that to shrink
 
 

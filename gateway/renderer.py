@@ -18,8 +18,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.errors import Kind, RequestError
-from gateway.template import ChatTemplate, TemplateError
+from gateway.errors import TOO_LONG, Kind, RequestError
+from gateway.template import ChatTemplate, TemplateError, TooLongError
 
 CPU_LIMIT = 2.0  # seconds per chat, which the kernel enforces
 TIME_LIMIT = 30.0  # for an answer, or a fresh helper's start, on a busy machine
@@ -37,7 +37,7 @@ class Renderer:
         self._turn = asyncio.Lock()
 
     async def render(self, **chat: Any) -> str:
-        """`ChatTemplate.render(**chat)`; a `source` in it is the template. Raises RequestError of kind TEMPLATE."""
+        """`ChatTemplate.render(**chat)`; a `source` in it is the template. Raises RequestError."""
         async with self._turn:
             helper = self._helper or await self._start()
             try:
@@ -47,6 +47,8 @@ class Renderer:
                 if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError | ValueError):
                     raise _failed("the chat template took too much time or memory on these messages", chat) from error
                 raise
+        if "too_long" in answer:
+            raise _failed(f"{TOO_LONG}: {answer['too_long']}", chat, Kind.CONTEXT_LENGTH)
         if "error" in answer:
             raise _failed(answer["error"], chat)
         return str(answer["text"])
@@ -79,8 +81,8 @@ class Renderer:
         return helper
 
 
-def _failed(message: str, chat: Mapping[str, Any]) -> RequestError:
-    return RequestError(Kind.TEMPLATE, message, param="chat_template" if "source" in chat else "messages")
+def _failed(message: str, chat: Mapping[str, Any], kind: Kind = Kind.TEMPLATE) -> RequestError:
+    return RequestError(kind, message, param="chat_template" if "source" in chat else "messages")
 
 
 async def _ask(helper: asyncio.subprocess.Process, question: Any) -> dict[str, Any]:
@@ -112,6 +114,8 @@ def main() -> None:
             given = chat.pop("source", None)
             template = own if given is None else ChatTemplate(given, special_tokens, max_characters)
             _answer({"text": template.render(**chat)})
+        except TooLongError as error:
+            _answer({"too_long": str(error)})
         except TemplateError as error:
             _answer({"error": str(error)})
         signal.setitimer(signal.ITIMER_PROF, 0)

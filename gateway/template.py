@@ -32,6 +32,10 @@ class TemplateError(Exception):
     """The template refused these messages, or broke on them. The message is the template's own, or one line of ours."""
 
 
+class TooLongError(TemplateError):
+    """What it writes can't fit the context."""
+
+
 class ChatTemplate:
     """A compiled template and the special tokens it may mention.
 
@@ -80,7 +84,7 @@ class ChatTemplate:
             for part in self._template.generate(values):
                 room -= len(part)
                 if room < 0:
-                    raise TemplateError(f"the chat template wrote more than {self._max_characters} characters")
+                    raise TooLongError(f"the chat template wrote more than {self._max_characters} characters")
                 parts.append(part)
         except jinja2.TemplateError as error:
             raise TemplateError(str(error.message or "the chat template failed")[:500]) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.detokenizer import Detokenizer
-from gateway.errors import Kind, RequestError
+from gateway.errors import TOO_LONG, Kind, RequestError
 from gateway.renderer import Renderer
 from gateway.sampling import recommended
 from gateway.template import find_template, special_tokens
@@ -19,7 +19,6 @@ from gateway.tokenizer import Tokenizer, TokenSpan
 from jaxengine.rpc import engine_pb2 as pb
 
 INLINE_CHARACTERS = 2048  # tokenised on the event loop: about 0.6 ms, where a hop to a thread takes 0.1
-CHARACTERS_PER_TOKEN = 8  # no text fits the context beyond this rate, so it isn't worth tokenising
 
 
 class UnusableModel(Exception):
@@ -42,7 +41,7 @@ class TextModel:
     ) -> None:
         self.continues = continues
         self.tokenizer = Tokenizer.load(directory)
-        self.max_characters = CHARACTERS_PER_TOKEN * max_total_tokens + 1024
+        self.max_characters = self.tokenizer.longest * max_total_tokens + 1024  # more is not worth tokenising
         config = _read_json(config_path or directory / "tokenizer_config.json")
         self.defaults = recommended(_read_json(directory / "generation_config.json"))
         template = find_template(directory, config)
@@ -52,8 +51,13 @@ class TextModel:
         self.knows_developer = template is not None and "developer" in template
         self._executor = executor
 
-    async def encode(self, text: str, *, add_special_tokens: bool, field: str) -> list[int]:
-        """Token ids of `text`. Raises RequestError when it is too long to fit the context."""
+    async def encode(self, text: str, *, add_special_tokens: bool, field: str, truncates: bool = False) -> list[int]:
+        """Token ids of `text`; where the caller `truncates`, of as much of its end as may be kept.
+
+        Raises RequestError when it is too long to fit the context.
+        """
+        if truncates:
+            text = text[-self.max_characters :]
         self._check_length(text, field)
         if len(text) <= INLINE_CHARACTERS:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -75,7 +79,7 @@ class TextModel:
         if len(text) > self.max_characters:
             raise RequestError(
                 Kind.CONTEXT_LENGTH,
-                f"{field} has {len(text)} characters, at most {self.max_characters} can fit the model's context",
+                f"{TOO_LONG}: {field} has {len(text)} characters, at most {self.max_characters} can fit",
                 param=field,
             )
 
@@ -83,7 +87,7 @@ class TextModel:
         """The prompt for a chat: `ChatTemplate.render`, of the model's own template unless another is given.
 
         Raises:
-            RequestError: of kind TEMPLATE.
+            RequestError: of kind TEMPLATE, or CONTEXT_LENGTH where it writes more than can fit.
         """
         if template is not None:
             return await self._guest.render(source=template, **chat)

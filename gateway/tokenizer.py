@@ -40,7 +40,11 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._added = {id: token.content for id, token in added.items()}
-        self._spelling = _Spelling(json.loads(backend.to_str())["decoder"])
+        described = json.loads(backend.to_str())
+        self._spelling = _Spelling(described["decoder"])
+        vocabulary = described["model"]["vocab"]  # a dictionary of pieces, or Unigram's list of pairs
+        pieces = (each if isinstance(each, str) else each[0] for each in vocabulary)
+        self.longest = max(map(len, (*self._added.values(), *pieces)))  # characters of a token
 
     @classmethod
     def load(cls, directory: Path) -> "Tokenizer":

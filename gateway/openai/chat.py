@@ -133,7 +133,7 @@ async def prompt_ids(model: TextModel, body: ChatRequest) -> list[int]:
 
 
 async def prompt_text(model: TextModel, body: ChatRequest) -> str:
-    """What the template makes of the chat. Raises RequestError of kind TEMPLATE."""
+    """What the template makes of the chat. Raises RequestError."""
     continues = bool(body.continue_final_message)
     return await model.render(
         messages=[message.fields(_role(model, message.role)) for message in body.messages],

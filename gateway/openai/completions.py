@@ -175,7 +175,8 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
 
 async def _ids(model: TextModel, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
     if isinstance(prompt, str):
-        return await model.encode(prompt, add_special_tokens=body.add_special_tokens is not False, field="prompt")
+        special, truncates = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
+        return await model.encode(prompt, add_special_tokens=special, field="prompt", truncates=truncates)
     refuse_unknown_ids(prompt, vocab_size, "prompt")
     return prompt
 

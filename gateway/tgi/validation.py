@@ -143,7 +143,8 @@ async def tokenize(request: GenerateRequest, model: TextModel, limits: Limits) -
         RequestError: prompt and new tokens, or the prompt alone, exceed a limit.
     """
     settings = request.settings
-    prompt = await model.encode(request.inputs, add_special_tokens=True, field="inputs")
+    truncates = settings.truncate is not None
+    prompt = await model.encode(request.inputs, add_special_tokens=True, field="inputs", truncates=truncates)
     if settings.truncate is not None:
         prompt = prompt[-settings.truncate :]
     length, total = len(prompt), limits.max_total_tokens

@@ -72,6 +72,18 @@ async def test_special_tokens_of_the_prompt_can_be_left_out() -> None:
         assert list(served.engine.requests[0].prompt) == ids("lo")
 
 
+async def test_a_text_far_longer_than_the_context_can_be_truncated_too() -> None:
+    async with serve() as served:
+        await served.post("/v1/completions", prompt="lo" * 10_000 + "hello", truncate_prompt_tokens=3)
+        assert list(served.engine.requests[0].prompt) == [*ids("lo"), *ids("hello")]
+
+
+async def test_tokens_may_be_longer_than_those_of_prose() -> None:
+    async with serve(max_total_tokens=512) as served:
+        await served.post("/v1/completions", prompt="<|im_start|>" * 500, max_tokens=1)
+        assert len(served.engine.requests[0].prompt) == 501
+
+
 @pytest.mark.parametrize(("keep", "expected"), [(1, 1), (-1, 3), (99, 3)])
 async def test_prompts_can_be_truncated_to_their_end(keep: int, expected: int) -> None:
     async with serve() as served:

@@ -176,12 +176,14 @@ async def test_a_prompt_too_long_says_so_in_openais_words() -> None:
             ("/v1/completions", {"prompt": "lo" * 64}, "prompt"),
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "lo" * 64}]}, "messages"),
             ("/v1/completions", {"prompt": "lo" * 10000}, "prompt"),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "lo" * 10000}]}, "messages"),
         ):
             for stream in (False, True):
                 response = await served.post(path, {**body, "stream": stream})
                 assert response.status_code == 400
                 error = response.json()["error"]
                 assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+                assert "This model's maximum context length is" in error["message"]
         response = await served.post("/v1/completions", prompt="lo", max_tokens=63)
         error = response.json()["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")

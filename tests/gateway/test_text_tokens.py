@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 from gateway.detokenizer import MAX_PENDING, Detokenizer
 from gateway.errors import RequestError
@@ -101,6 +102,11 @@ def test_a_tokenizer_file_that_truncates_or_pads_does_not(tmp_path: object) -> N
     backend.enable_padding(length=50)
     ids = Tokenizer(Backend.from_str(backend.to_str())).encode("hello world", add_special_tokens=False)
     assert len(ids) == 5
+
+
+def test_the_longest_token_is_found_in_a_vocabulary_of_either_kind() -> None:
+    unigram = Tokenizer(Backend(models.Unigram([("<unk>", 0.0), ("▁hello", -1.0)], unk_id=0, byte_fallback=False)))
+    assert (BYTES.longest, unigram.longest) == (len("<|im_start|>"), len("▁hello"))
 
 
 @pytest.mark.parametrize("id", [-1, 320])

@@ -222,9 +222,10 @@ async def test_new_tokens_default_to_the_rest_of_the_context_and_never_exceed_it
         assert [request.max_new_tokens for request in served.engine.requests] == [1998, 1998]
 
 
-async def test_truncate_keeps_the_end() -> None:
+@pytest.mark.parametrize("times", [1, 10_000])
+async def test_truncate_keeps_the_end(times: int) -> None:
     async with serve() as served:
-        await served.post("/generate", inputs="hello world", parameters={"truncate": 2})
+        await served.post("/generate", inputs="hello world" * times, parameters={"truncate": 2})
         [request] = served.engine.requests
         assert list(request.prompt) == ids("hello world")[-2:]
 

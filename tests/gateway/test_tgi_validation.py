@@ -90,10 +90,10 @@ async def test_a_prompt_may_be_as_long_as_the_limit() -> None:
 
 async def test_text_that_can_not_fit_is_refused_before_it_is_tokenised() -> None:
     async with serve() as served:
-        response = await served.post("/generate", inputs="a" * (8 * 64 + 1025))
+        response = await served.post("/generate", inputs="a" * (64 * len("<|im_start|>") + 1025))
         assert response.status_code == 422
-        assert "1537 characters" in response.json()["error"]
-        assert "1536" in response.json()["error"]
+        assert "1793 characters" in response.json()["error"]
+        assert "1792" in response.json()["error"]
 
 
 async def test_rules_are_applied_in_order() -> None:
