@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxengine import sampling, steps
+from jaxengine import steps
 from jaxengine.cache import layer_cache
 from jaxengine.executables import Executables, Progress
 from jaxengine.model.decoder import Decoder
@@ -27,6 +27,7 @@ from jaxengine.ops import Ops
 from jaxengine.ops.cache import held_as
 from jaxengine.options import Limits
 from jaxengine.params import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
+from jaxengine.seats import BANS, Seats, empty_seats, take_seat
 from jaxengine.sharding import partition, replicated
 from jaxengine.upload import Layout, RowFields
 from jaxengine.xla import COMPILER_OPTIONS
@@ -122,9 +123,9 @@ class Compiler:
         slots = self.shapes.slots + 1
         return steps.Rooms(self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,)))
 
-    def seats(self) -> sampling.Seats:
-        empty = jax.eval_shape(lambda: sampling.empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
-        return sampling.Seats(*(self.array(each.shape, each.dtype) for each in empty))
+    def seats(self) -> Seats:
+        empty = jax.eval_shape(lambda: empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+        return Seats(*(self.array(each.shape, each.dtype) for each in empty))
 
     def hidden(self, rows: int) -> Any:
         return self.array((rows, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
@@ -161,15 +162,15 @@ class Compiler:
     def lower_take_seat(self) -> Any:
         seats, one = self.seats(), self.array(())
         bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
-        ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((sampling.BANS,))
+        ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((BANS,))
         words = self.array((MAX_BAD_WORDS, MAX_BAD_WORD))
         arguments = (seats, one, ids, one, one, bias, bans, words, self.array((), jnp.float32))
-        return self._lower(sampling.take_seat, arguments, donate=(0,), returns=seats)
+        return self._lower(take_seat, arguments, donate=(0,), returns=seats)
 
     def lower_allocate(self) -> Any:
         def allocate() -> Any:
             zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.rooms()))
-            return (*zeros, sampling.empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+            return (*zeros, empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
 
         return self._lower(allocate, (), donate=(), returns=(self.caches(), self.rooms(), self.seats()))
 

@@ -20,7 +20,7 @@ from jaxengine.compiler import PLACES, Compiler, names
 from jaxengine.executables import Progress
 from jaxengine.params import MAX_LOGIT_BIAS
 from jaxengine.plan import Plan, Row
-from jaxengine.sampling import BANS, padded_words
+from jaxengine.seats import BANS, padded_words
 from jaxengine.sequence import Sequence, Token
 from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, plain_greedy
 

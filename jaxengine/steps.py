@@ -19,7 +19,7 @@ from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.ops import AttentionBatch
-from jaxengine.sampling import Seats
+from jaxengine.seats import Seats
 from jaxengine.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, TokenFields, unpack_rows
 
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored

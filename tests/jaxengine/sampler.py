@@ -9,12 +9,13 @@ import numpy as np
 from jaxengine import sampling
 from jaxengine.params import MAX_LOGIT_BIAS, SamplingParams
 from jaxengine.plan import Row
-from jaxengine.sampling import Sampled, Seats
+from jaxengine.sampling import Sampled
+from jaxengine.seats import BANS, Seats, empty_seats, padded_words, take_seat
 from jaxengine.sequence import Request, Sequence
 from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, unpack_rows
 
 LONGEST = 64  # tokens a sequence may have here
-take_seat = jax.jit(sampling.take_seat)
+_take_seat = jax.jit(take_seat)
 
 
 def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[int] = ()) -> Sequence:
@@ -43,18 +44,18 @@ def pack(sequences: Items[Sequence]) -> np.ndarray:
 
 def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> Seats:
     """The sampler's memory with `sequences` in slots 0 …"""
-    seats = sampling.empty_seats(len(sequences), vocab)
+    seats = empty_seats(len(sequences), vocab)
     for slot, sequence in enumerate(sequences):
         params = sequence.params
         if needs_seat(sequence):
             bias = padded(list(params.logit_bias), MAX_LOGIT_BIAS, vocab)
             values = padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0).astype(np.float32)
-            bans = padded([*eos, *params.stop_token_ids], sampling.BANS, vocab)
-            words = sampling.padded_words(params.bad_words, vocab)
+            bans = padded([*eos, *params.stop_token_ids], BANS, vocab)
+            words = padded_words(params.bad_words, vocab)
             ids = padded(sequence.tokens, LONGEST, vocab)
             rest = np.float32(-np.inf if params.only_biased else 0)
             length, known = sequence.prompt_length, len(sequence.tokens)
-            seats = take_seat(seats, slot, ids, length, known, (bias, values), bans, words, rest)
+            seats = _take_seat(seats, slot, ids, length, known, (bias, values), bans, words, rest)
     return seats
 
 

@@ -14,6 +14,7 @@ from transformers.generation import logits_process as oracle
 
 from jaxengine import sampling
 from jaxengine.params import SamplingParams
+from jaxengine.seats import NOTHING
 from tests.jaxengine.sampler import after_draw, draw, history, in_order_of_ids, processed, seat
 
 ROWS, VOCAB = 8, 320
@@ -153,7 +154,7 @@ def test_the_id_just_drawn_is_the_next_one_s_past(logits: np.ndarray) -> None:
     rows = [history(params(bad_words=((1,),)), (1,), [5, 6]) for _ in range(ROWS)]
     recent = np.asarray(after_draw(logits, rows).recent)[:ROWS]
     np.testing.assert_array_equal(recent[:, -1], draw(logits, rows).id)
-    assert (recent[:, -3:-1] == [5, 6]).all() and (recent[:, :-3] == sampling.NOTHING).all()
+    assert (recent[:, -3:-1] == [5, 6]).all() and (recent[:, :-3] == NOTHING).all()
 
 
 # --- the draw -----------------------------------------------------------------------------------------------------
