@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import health, untagged, vertex
 from gateway.access_log import AccessLog
@@ -39,6 +40,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,  # to a place made of the Host header, where the key would be sent
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
@@ -59,8 +61,19 @@ def create_app(gateway: Gateway) -> FastAPI:
             allow_methods=("GET", "POST"),
             allow_headers=("content-type", "authorization", "x-request-id"),
         )
+    app.add_middleware(HeadAsGet)
     app.add_middleware(AccessLog)
     return app
+
+
+class HeadAsGet:
+    """ASGI: whatever takes GET takes HEAD, by which some health checks probe. The server leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
 
 
 @scrapes.get("/metrics")
@@ -82,10 +95,11 @@ async def docs() -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     assert isinstance(error, HTTPException)
-    response = plain_error(request.scope["path"], error.status_code, str(error.detail))
+    response = plain_error(request.scope["path"], error.status_code, f"{error.detail}: /docs lists every route")
     response.headers.update(error.headers or {})
     if allowed := response.headers.get("allow"):
-        response.headers["allow"] = ", ".join(sorted({*allowed.split(", "), *_methods(request)}))
+        methods = {*allowed.split(", "), *_methods(request)}
+        response.headers["allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
     return response
 
 

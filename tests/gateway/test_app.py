@@ -84,10 +84,24 @@ async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> Non
     async with serve() as served:
         unknown = await served.http.get("/v1/nope")
         assert unknown.status_code == 404 and unknown.json()["error"]["type"] == "invalid_request_error"
+        assert "/docs" in unknown.json()["error"]["message"]
         method = await served.http.get("/generate")
         assert method.status_code == 405 and method.headers["allow"] == "POST"
         assert method.json()["error_type"] == "validation"
-        assert (await served.http.put("/ping")).headers["allow"] == "GET, POST"
+        assert (await served.http.put("/ping")).headers["allow"] == "GET, HEAD, POST"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/"])
+async def test_head_answers_as_get_for_those_who_only_probe(path: str) -> None:
+    async with serve() as served:
+        assert (await served.http.head(path)).status_code == (await served.http.get(path)).status_code == 200
+        assert (await served.http.head("/generate")).status_code == 405
+
+
+async def test_a_path_with_a_slash_too_many_is_no_route_rather_than_a_redirect_to_what_the_host_header_says() -> None:
+    async with serve() as served:
+        for path in ("/v1/completions/", "/generate/"):
+            assert (await served.http.post(path, json=BODY)).status_code == 404
 
 
 async def preflight(served: Served, origin: str) -> httpx.Response:
