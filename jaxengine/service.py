@@ -6,9 +6,6 @@ so gateways cannot collide.
 
 Where steps are computed by the CPU, and may be slow, the service speaks for a step loop that is silent while the
 process computes, for a while.
-
-A gateway that does not read costs bounded memory: what is not sent yet is merged per request, so it holds no more than
-its requests' own output, which `max_new_tokens` bounds.
 """
 
 import asyncio
@@ -24,6 +21,7 @@ import grpc
 from jaxengine import messages
 from jaxengine.deadlines import Deadlines
 from jaxengine.interface import DrivenEngine
+from jaxengine.peer import Peer
 from jaxengine.request_trace import RequestTrace
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
@@ -35,49 +33,6 @@ from jaxengine.work_meter import WorkMeter
 logger = logging.getLogger(__name__)
 
 SLOW_STEP_SECONDS = 600.0  # a step that takes longer is stuck, whatever it does
-
-
-class Peer:
-    """One gateway, while its stream is open: its requests, and what waits to be sent to it."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}  # the gateway's id → the engine's
-        self._next = pb.StepEvents()
-        self._unsent: dict[int, pb.RequestEvent] = {}  # what lies in it, by request
-        self._closed = False
-        self._wake = asyncio.Event()
-
-    def put(self, request_id: int, event: Event) -> None:
-        message = self._unsent.get(request_id)
-        if message is None:
-            message = self._unsent[request_id] = self._next.events.add(id=request_id)
-        messages.add_event(message, event)
-
-    def flush(self, step: int, stats: pb.Stats) -> None:
-        """Let the writer have what was put since, with the state of the step it belongs to."""
-        self._next.step = step
-        self._next.stats.CopyFrom(stats)
-        self.wake()
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the stream once what is put has been sent."""
-        self._closed = True
-        self.wake()
-
-    async def take(self) -> pb.StepEvents | None:
-        """The next message to send; None when the session is over."""
-        await self._wake.wait()
-        self._wake.clear()
-        if self._closed:
-            if not self._unsent:
-                return None
-            self.wake()
-        message, self._next = self._next, pb.StepEvents(step=self._next.step)  # a step is reported once
-        self._unsent = {}
-        return message
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ import grpc
 import pytest
 
 from jaxengine.interface import StepResult
+from jaxengine.peer import Peer
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
 from jaxengine.sequence import Event, Token
-from jaxengine.service import Peer, Service
+from jaxengine.service import Service
 from jaxengine.step_loop import HEARTBEAT_SECONDS
 from tests.engine_mock import RAISE, MockEngine, MockOptions, continuation
 from tests.processes import PATIENCE, ask, until
