@@ -26,7 +26,7 @@ from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
 from jaxengine.ops.cache import held_as
 from jaxengine.options import Limits
-from jaxengine.params import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
+from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
 from jaxengine.seats import BANS, Seats, empty_seats, take_seat
 from jaxengine.sharding import partition, replicated
 from jaxengine.upload import Layout, RowFields

@@ -8,11 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MAX_STOP_TOKEN_IDS = 64
+from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+
 MAX_EOS_TOKEN_IDS = 32  # of a model; the most known are Llama 3's three
-MAX_LOGIT_BIAS = 300
-MAX_BAD_WORDS = 128
-MAX_BAD_WORD = 8  # ids of one
 WHOLE = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
 MAX_BIAS = 10_000  # beyond it f32 has no digits left for the logits themselves
 

@@ -18,8 +18,8 @@ from jax import Array
 
 from jaxengine.compiler import PLACES, Compiler, names
 from jaxengine.executables import Progress
-from jaxengine.params import MAX_LOGIT_BIAS
 from jaxengine.plan import Plan, Row
+from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.seats import BANS, padded_words
 from jaxengine.sequence import Sequence, Token
 from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, plain_greedy

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.params import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
+from jaxengine.params import MAX_EOS_TOKEN_IDS
+from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_STOP_TOKEN_IDS
 
 ANYTHING, NOTHING = -1, -2  # in front of a bad word, and of the first id that was generated: ids match neither
 BANS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # ids a row can ban at once

@@ -14,13 +14,10 @@ from gateway.openai.identity import SAFE_ID
 from gateway.openai.unsupported import refuse_unsupported
 from gateway.sampling import MAX_SCALE, MIN_SCALE
 from gateway.stops import MAX_STOP_CHARACTERS
+from jaxengine.rpc.limits import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 MAX_CHOICES = 8
-MAX_STOP_IDS = 64
-MAX_BIASES = 300
-MAX_BAD_WORDS = 128
 MAX_BAD_WORD_CHARACTERS = 64
-MAX_ALLOWED_IDS = 300
 MAX_BIAS = 100
 MAX_LOGPROBS = 20
 
@@ -52,13 +49,13 @@ class Common(StrictModel):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE)] | None = None
-    logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_BIASES)
-    allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_ALLOWED_IDS)
+    logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_LOGIT_BIAS)
+    allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_LOGIT_BIAS)
     bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(fail_fast=True)] | None = None
-    stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_IDS)
+    stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_TOKEN_IDS)
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None

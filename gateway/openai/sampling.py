@@ -15,8 +15,8 @@ from gateway.sampling import GREEDY_TEMPERATURE
 from gateway.text import TextModel
 from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS
 
-MAX_BAD_SEQUENCES, MAX_BAD_TOKENS = 128, 8  # the engine's
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
 ALIASES = ("tgi", "dummy")  # what TGI's documentation writes, and what huggingface_hub sends to a given URL
 
@@ -168,12 +168,12 @@ def _bad_words(words: list[str], model: TextModel) -> list[pb.TokenIds]:
     """Each word as its ids at the start of a text and behind a space, where those differ. Raises RequestError."""
     spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
     found = dict.fromkeys(map(tuple, model.tokenizer.encode_each(spellings, add_special_tokens=False)))
-    if len(found) > MAX_BAD_SEQUENCES:
-        message = f"bad_words make {len(found)} sequences of tokens, at most {MAX_BAD_SEQUENCES}"
+    if len(found) > MAX_BAD_WORDS:
+        message = f"bad_words make {len(found)} sequences of tokens, at most {MAX_BAD_WORDS}"
         raise RequestError.invalid(message, "bad_words")
     for ids in found:
-        if not 1 <= len(ids) <= MAX_BAD_TOKENS:
-            message = f"each of bad_words must be 1 to {MAX_BAD_TOKENS} tokens, one has {len(ids)}"
+        if not 1 <= len(ids) <= MAX_BAD_WORD:
+            message = f"each of bad_words must be 1 to {MAX_BAD_WORD} tokens, one has {len(ids)}"
             raise RequestError.invalid(message, "bad_words")
     return [pb.TokenIds(ids=ids) for ids in found]
 

@@ -1,4 +1,5 @@
-"""The contract between gateway and engine: `engine.proto`, the code generated from it, and how a connection is made.
+"""The contract between gateway and engine: `engine.proto`, the code generated from it, how a connection is made, and
+how much a request may carry.
 
 Nothing here imports JAX, and the gateway imports nothing else of the engine.
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxengine import sampling
-from jaxengine.params import MAX_LOGIT_BIAS, SamplingParams
+from jaxengine.params import SamplingParams
 from jaxengine.plan import Row
+from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.sampling import Sampled
 from jaxengine.seats import BANS, Seats, empty_seats, padded_words, take_seat
 from jaxengine.sequence import Request, Sequence

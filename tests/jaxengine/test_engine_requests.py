@@ -13,14 +13,8 @@ from convert.source import open_model
 from jaxengine.assembly import load_engine
 from jaxengine.engine import Engine
 from jaxengine.options import EngineOptions
-from jaxengine.params import (
-    MAX_BAD_WORD,
-    MAX_BAD_WORDS,
-    MAX_EOS_TOKEN_IDS,
-    MAX_LOGIT_BIAS,
-    MAX_STOP_TOKEN_IDS,
-    SamplingParams,
-)
+from jaxengine.params import MAX_EOS_TOKEN_IDS, SamplingParams
+from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from jaxengine.sequence import Event, FinishReason, Request
 from tests.jaxengine.engines import Answer, alone, ask, check_idle, finish, prompt, serve, step
 from tests.tiny import EOS, VOCAB
