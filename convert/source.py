@@ -21,7 +21,8 @@ from convert.formats.gguf import GgufFile
 from convert.formats.gguf_tokenizer import write_tokenizer
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
-from convert.tokenizer import check_tokenizer, end_of_text_ids
+from convert.slow_tokenizer import tokenizer_directory
+from convert.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
 from jaxengine.model.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
@@ -82,11 +83,12 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         source = compose(Config.load(directory / "config.json"), open_tensors(directory))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
-    tokenizer, tokens = check_tokenizer(directory, source.spec.vocab_size)
+    files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
+    tokenizer, tokens = check_tokenizer(files, source.spec.vocab_size)
     if tokens < source.spec.vocab_size:
         source = Restated(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
-    return OpenModel(source, directory, model_id, revision, ids)
+    return OpenModel(source, files, model_id, revision, ids)
 
 
 def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:

@@ -31,8 +31,7 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
     """
     path = directory / "tokenizer.json"
     if not path.is_file():
-        only = " (tokenizer.model alone is not supported yet)" if (directory / "tokenizer.model").is_file() else ""
-        raise CheckpointError(f"{directory}: no tokenizer.json{only}")
+        raise CheckpointError(f"{directory}: no tokenizer.json, and nothing to make one of")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every malformed file
@@ -44,7 +43,7 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
 
 
 def end_of_text_ids(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """Every id that ends a text: the union of generation_config, config and the tokenizer's eos token.
+    """Every id that ends a text: the union of generation_config, config, its text part, and the tokenizer's eos token.
 
     Llama 3 chat models name three in generation_config only; stopping on one of them would run on past the answer.
     """
@@ -52,8 +51,11 @@ def end_of_text_ids(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> t
     for name in ("generation_config.json", "config.json"):
         path = directory / name
         if path.is_file():
-            ids |= _ids(read_json(path).get("eos_token_id"), path, vocab_size)
-    token = _eos_token(directory / "tokenizer_config.json")
+            values = read_json(path)
+            text = values.get("text_config")
+            for each in (values, text if isinstance(text, dict) else {}):
+                ids |= _ids(each.get("eos_token_id"), path, vocab_size)
+    token = _eos_token(directory / "tokenizer_config.json") or _eos_token(directory / "special_tokens_map.json")
     known = None if token is None else tokenizer.token_to_id(token)
     return tuple(sorted(ids if known is None else ids | {known}))
 
