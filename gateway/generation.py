@@ -113,7 +113,7 @@ class Transcript:
         special = self.model.tokenizer.is_special(token.id)
         running = self._running_text(token.id, ending)
         self._written += len(running)
-        release = self._matcher.push(running)
+        release = self._matcher.push(running, may_end=self.generated > self.request.min_new_tokens)
         if release.stop is not None:
             self._stop(release.stop)
             running = running[: len(release.text)] if self.manner.keep_stop else running

@@ -27,12 +27,12 @@ class StopMatcher:
         self._tail = ""  # unreleased text, or with `keep` the released end that a match may begin in
         self._longest = max(map(len, stops), default=0)
 
-    def push(self, text: str) -> Release:
-        """Add `text`; after a match the caller must not push again."""
+    def push(self, text: str, *, may_end: bool = True) -> Release:
+        """Add `text`, in which a stop string `may_end`; after a match the caller must not push again."""
         if not self._stops:
             return Release(text)
         buffer = self._tail + text
-        match = self._first_match(buffer)
+        match = self._first_match(buffer) if may_end else None
         if match is None:
             return self._wait(buffer, text)
         start, stop = match
@@ -47,7 +47,8 @@ class StopMatcher:
         return held
 
     def _first_match(self, buffer: str) -> tuple[int, str] | None:
-        found = [(at, stop) for stop in self._stops if (at := buffer.find(stop)) >= 0]
+        old = len(self._tail)  # whatever ends within it was let pass
+        found = [(at, stop) for stop in self._stops if (at := buffer.find(stop, max(0, old + 1 - len(stop)))) >= 0]
         return min(found, key=lambda match: (match[0] + len(match[1]), match[0]), default=None)
 
     def _wait(self, buffer: str, text: str) -> Release:

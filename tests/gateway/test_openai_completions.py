@@ -66,6 +66,16 @@ async def test_prompts_are_texts_or_ids_one_or_many(prompt: Any, expected: list[
         assert answer["usage"]["prompt_tokens"] == sum(map(len, expected))
 
 
+@pytest.mark.parametrize(("least", "text"), [(0, "he"), (1, "hel"), (2, "hello wor"), (5, "hello world")])
+async def test_stop_strings_end_nothing_before_min_tokens(least: int, text: str) -> None:
+    async with serve() as served:
+        body = {"prompt": "lo", "stop": "l", "min_tokens": least}
+        answer = (await served.post("/v1/completions", body)).json()
+        assert answer["choices"][0]["text"] == text
+        stream = events(await served.post("/v1/completions", {**body, "stream": True}))
+        assert "".join(choice["text"] for choice in choices(stream)) == text
+
+
 async def test_special_tokens_of_the_prompt_can_be_left_out() -> None:
     async with serve() as served:
         await served.post("/v1/completions", prompt="lo", add_special_tokens=False)
