@@ -8,26 +8,19 @@ masks in its own way; `convert/trial.py` has looked at the rest before. On one d
 them.
 """
 
-import json
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
 from jaxengine.model.spec import ModelSpec
-from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, Ops
+from jaxengine.model.torch_module import Call, Layers, TorchModule
+from jaxengine.ops import AttentionBatch, Ops
 
-NAME = "paged"  # of our attention, in transformers' interface
 TRIAL_TOKENS, TRIAL_PAGE = 4, 16
-
-Layers = list[tuple[Array, Array]]
 
 
 class TracedDecoder(nnx.Module):
@@ -41,7 +34,7 @@ class TracedDecoder(nnx.Module):
         assert spec.traced is not None
         self.spec = spec
         self.ops = ops
-        self.module = Module(spec)
+        self.module = TorchModule(spec)
         self.names = (spec.traced.embedding, *(array.name for array in spec.traced.arrays))
         arrays = (parameters["embedding"], *(parameters[f"module.{name}"] for name in self.names[1:]))
         self.arrays = nnx.List(nnx.Param(array) for array in arrays)
@@ -67,215 +60,3 @@ class TracedDecoder(nnx.Module):
         count: Any = jax.ShapeDtypeStruct((), jnp.int32)
         batch = AttentionBatch(tokens, tokens, tokens, tokens, tokens, table, count, ragged=False)
         return tokens, [(cache, cache)] * spec.num_layers, batch
-
-
-@dataclass
-class Call:
-    """One step on its way through the module: what its attention layers are given and leave behind."""
-
-    spec: ModelSpec
-    ops: Ops
-    batch: AttentionBatch
-    layers: Layers
-    seen: set[int] = field(default_factory=set)
-
-    def __call__(self, layer: int, q: Array, k: Array, v: Array, kind: AttentionSpec, sinks: Array | None) -> Array:
-        """q [1, H, T, D], k [1, J, T, D] and v [1, J, T, E] of layer number `layer` → [1, T, H, E].
-
-        Pages have room for the most key/value heads and the widest: others are repeated, and filled up with zeros.
-        """
-        spec, tokens, width = self.spec, q.shape[2], v.shape[-1]
-        if q.shape[1] != spec.num_heads or spec.num_kv_heads % k.shape[1] or max(q.shape[-1], width) > spec.head_dim:
-            raise ValueError(f"layer {layer} attends with {q.shape}, {k.shape}, {v.shape}, unlike others")
-        if layer in self.seen or layer >= spec.num_layers:
-            raise ValueError(f"layer {layer} of {spec.num_layers} attends twice, or there is no such layer")
-        self.seen.add(layer)
-        kind = replace(kind, scale=kind.scale_for(q.shape[-1]))
-        q, k, v = (_filled(array[0].swapaxes(0, 1), spec.head_dim) for array in (q, k, v))  # [T, heads, D]
-        k, v = (jnp.repeat(array, spec.num_kv_heads // array.shape[1], axis=1) for array in (k, v))
-        grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
-        qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
-        terms = HeadTerms(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
-        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, terms, kind)
-        self.layers[layer] = keys, values
-        return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
-
-
-def _filled(array: Array, width: int) -> Array:
-    """With zeros, to `width` elements of the last axis."""
-    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])])
-
-
-@dataclass(frozen=True)
-class Mask:
-    """What a module is given for a mask: nothing but the window that it has asked for, if any."""
-
-    window: int
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"its attention does more with a mask than hand it on: {name!r}")
-
-
-@dataclass
-class Desk:
-    """Where the attention of a module finds the call it is part of: not every module passes arguments on to it."""
-
-    call: Call | None = None
-
-
-class Module:
-    """transformers' module without weights; called with them. One call at a time: PyTorch swaps weights in place."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        assert spec.traced is not None
-        self.environment = _torchax()
-        self.lock = threading.Lock()
-        self.spec = spec
-        try:
-            self.module = _build(json.loads(spec.traced.config))
-        except Exception as error:
-            raise ValueError(f"transformers cannot build this model for us: {_first_line(error)}") from error
-        self.buffers = {name: jnp.asarray(_numpy(buffer)) for name, buffer in self.module.named_buffers()}
-        self.desk = Desk()
-        for each in self.module.modules():
-            each.desk = self.desk
-
-    def __call__(self, arrays: dict[str, Array], ids: Array, position: Array, call: Call) -> Array:
-        import torch
-        from torchax.interop import jax_view, torch_view
-
-        with self.lock, self.environment:
-            self.desk.call = call
-            weights = {name: torch_view(array) for name, array in (self.buffers | arrays).items()}
-            inputs = {"input_ids": ids[None], "position_ids": position[None]}
-            given = {name: torch_view(array) for name, array in inputs.items()}
-            try:
-                torch.func.functional_call(self.module, weights, (), {**given, "use_cache": False})
-                self._check(call)
-            except Exception as error:
-                name = type(self.module).__name__
-                raise ValueError(f"transformers' {name} cannot be traced: {_first_line(error)}") from error
-            return jax_view(self.module.get_output_embeddings().seen)[0]  # type: ignore[no-any-return]
-
-    def _check(self, call: Call) -> None:
-        missed = set(range(self.spec.num_layers)) - call.seen
-        if missed:
-            raise ValueError(f"layers {sorted(missed)} of {self.spec.num_layers} do not attend through the interface")
-
-
-def _build(values: dict[str, Any]) -> Any:
-    import torch
-    from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
-
-    AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, _mask)
-    config = AutoConfig.for_model(**values)
-    config._experts_implementation = "batched_mm"  # its default has no lowering
-    with _without_weights():
-        module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
-    module.set_output_embeddings(_leave_out())
-    return module.eval()
-
-
-def _numpy(buffer: Any) -> np.ndarray:
-    """What a module computed for itself as it was built; NumPy has no bf16."""
-    return (buffer.float() if buffer.is_floating_point() else buffer).numpy()  # type: ignore[no-any-return]
-
-
-def _leave_out() -> Any:
-    import torch
-
-    class LeftOut(torch.nn.Module):
-        """Stands where the output embedding was; remembers what it was given."""
-
-        seen: Any = None
-        weight = bias = None
-
-        def forward(self, hidden: Any) -> Any:
-            self.seen = hidden
-            return hidden
-
-    return LeftOut()
-
-
-def _mask(
-    *_: Any, use_vmap: bool = False, allow_is_bidirectional_skip: Any = None, local_size: int | None = None, **__: Any
-) -> Mask:
-    """What transformers calls in the place of its masks: pages and positions say what a query sees."""
-    if use_vmap or allow_is_bidirectional_skip is not None:
-        raise ValueError("its attention is not causal, or has a mask of its own")
-    return Mask(local_size or 0)
-
-
-def _attention(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Any = None,
-    **others: Any,
-) -> tuple[Any, None]:
-    """What transformers calls in the place of attention, once a layer."""
-    from torchax.interop import jax_view, torch_view
-
-    call, layer = module.desk.call, module.layer_idx
-    if not isinstance(attention_mask, Mask | None) or others.get("position_bias") is not None:
-        raise ValueError("its attention is more than causal: a mask or a bias of its own")
-    if not getattr(module, "is_causal", True):
-        raise ValueError("its attention is not causal")
-    window = sliding_window or 0
-    if attention_mask is not None and attention_mask.window != window:
-        raise ValueError(f"layer {layer} has a mask of {attention_mask.window} positions, its attention says {window}")
-    kind = AttentionSpec(scaling, window, softcap or 0.0)
-    q, k, v, sinks = (None if array is None else jax_view(array) for array in (query, key, value, s_aux))
-    return torch_view(call(layer, q, k, v, kind, sinks)), None
-
-
-@contextmanager
-def _without_weights() -> Iterator[None]:
-    """Modules built inside have parameters without data, but the buffers that they compute."""
-    import torch
-
-    register = torch.nn.Module.register_parameter
-
-    def without_data(module: Any, name: str, parameter: Any) -> None:
-        if parameter is not None and not parameter.is_meta:
-            parameter = torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
-        register(module, name, parameter)
-
-    torch.nn.Module.register_parameter = without_data  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
-
-
-def _torchax() -> Any:
-    """torchax's environment. Its tables (0.0.13) name overloads that PyTorch 2.13 dropped; nobody calls them."""
-    from torch._ops import OpOverloadPacket
-
-    found = OpOverloadPacket.__getattr__
-
-    def or_nothing(packet: Any, name: str) -> Any:
-        try:
-            return found(packet, name)
-        except AttributeError:
-            if "imname" not in name and "names" not in name:
-                raise
-            return (str(packet), name)
-
-    OpOverloadPacket.__getattr__ = or_nothing  # type: ignore[method-assign]
-    try:
-        import torchax
-
-        return torchax.default_env()
-    finally:
-        OpOverloadPacket.__getattr__ = found  # type: ignore[method-assign]
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
