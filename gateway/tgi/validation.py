@@ -42,7 +42,6 @@ class Limits:
 def check_parameters(request: GenerateRequest, limits: Limits, *, stream: bool) -> None:
     """Every rule that can be decided without tokens. Raises RequestError at the first one broken."""
     settings = request.settings
-    _check_supported(settings)
     _check_best_of(settings, limits, stream=stream)
     _check_sampling(settings)
     _check_output(settings, limits)
@@ -53,16 +52,12 @@ def check_parameters(request: GenerateRequest, limits: Limits, *, stream: bool) 
         "truncate",
         f"`truncate` must be strictly positive and at most {limits.max_input_tokens}. Given: {given}",
     )
+    _check_supported(settings)
 
 
 def _require(condition: bool, field: str, message: str) -> None:
     if not condition:
         raise RequestError.invalid(message, field)
-
-
-def _check_supported(settings: Parameters) -> None:
-    _require(settings.grammar is None, "grammar", "`grammar` is not supported")
-    _require(settings.adapter_id is None, "adapter_id", "`adapter_id` is not supported: no adapters are loaded")
 
 
 def _check_best_of(settings: Parameters, limits: Limits, *, stream: bool) -> None:
@@ -134,6 +129,11 @@ def _check_output(settings: Parameters, limits: Limits) -> None:
         "top_n_tokens",
         f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {top_n}",
     )
+
+
+def _check_supported(settings: Parameters) -> None:
+    _require(settings.grammar is None, "grammar", "`grammar` is not supported")
+    _require(settings.adapter_id is None, "adapter_id", "`adapter_id` is not supported: no adapters are loaded")
 
 
 async def tokenize(request: GenerateRequest, model: TextModel, limits: Limits) -> tuple[list[int], int]:

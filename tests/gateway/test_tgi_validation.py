@@ -98,16 +98,22 @@ async def test_text_that_can_not_fit_is_refused_before_it_is_tokenised() -> None
 
 async def test_rules_are_applied_in_order() -> None:
     """With everything wrong at once the first rule speaks; mended, the next."""
-    broken: dict[str, Any] = {
+    inputs, parameters = "", {
         "best_of": 3, "temperature": 0.0, "repetition_penalty": 0.0, "frequency_penalty": 9.0, "top_p": 0.0,
-        "typical_p": 0.0, "top_k": 0, "max_new_tokens": 0, "stop": ["a", "b", "c"], "top_n_tokens": 9,
+        "typical_p": 0.0, "top_k": 0, "max_new_tokens": 0, "stop": ["a", "b", "c"], "top_n_tokens": 9, "truncate": 0,
+        "grammar": {"type": "regex", "value": "a"},
     }  # fmt: skip
+    order = list(parameters)
+    order.insert(order.index("truncate"), "inputs")
     async with serve(**LIMITS) as served:
-        for field in list(broken):
-            response = await served.post("/generate", inputs="", parameters=broken)
+        for field in order:
+            response = await served.post("/generate", inputs=inputs, parameters=parameters)
             assert f"`{field}`" in response.json()["error"]
-            del broken[field]
-        assert "`inputs`" in (await served.post("/generate", inputs="", parameters={"truncate": 0})).json()["error"]
+            if field == "inputs":
+                inputs = "lo"
+            else:
+                del parameters[field]
+        assert (await served.post("/generate", inputs=inputs, parameters=parameters)).status_code == 200
 
 
 @pytest.mark.parametrize(
