@@ -71,6 +71,20 @@ TGI_SAMPLING: dict[str, Any] = {
 }  # fmt: skip
 TGI_WHOLE = {"best_of": 1, "decoder_input_details": True}
 GRAMMAR = {"type": "regex", "value": "a"}
+TGI_CHAT: dict[str, Any] = {
+    "repetition_penalty": 1.1,
+    "frequency_penalty": 0.1,
+    "presence_penalty": 0.1,
+    "logprobs": True,
+    "top_logprobs": 2,
+    "max_tokens": 8,
+    "n": 2,
+    "seed": 5,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "tool_choice": "auto",
+}
+TGI_CHAT_REFUSED = {"tools": [{"type": "function", "function": FUNCTION}], "logit_bias": [1.0]}  # a list has no ids
 
 
 @pytest.fixture
@@ -161,6 +175,17 @@ def test_every_parameter_of_tgis_clients_is_obeyed_or_refused_by_name(
     assert seen["stream_text"] == seen["text"] and seen["text"].startswith(job["prompt"]) and seen["seed"] == 5
     assert seen["top_tokens"] == seen["stream_top_tokens"] == [2] * len(seen["ids"])
     assert seen["others"] == 1
+
+
+def test_every_parameter_of_tgis_own_chat_is_obeyed_or_refused_by_name(job: dict[str, Any]) -> None:
+    served = {**TGI_CHAT, "messages": [{"role": "user", "content": job["user"]}]}
+    seen = run_script("classic", "tgi_chat", url=job["url"], served=served, refused=TGI_CHAT_REFUSED)
+    assert set(seen["parameters"]) == {*served, *TGI_CHAT_REFUSED, "stream"}
+    assert all(f"'param': '{name}'" in (seen["refused"][name] or "") for name in TGI_CHAT_REFUSED)
+    first, second = seen["texts"]
+    assert first == second and len(first) == 2, "by the seed"
+    assert {count for each in seen["top"] for count in each} == {2}
+    assert sum(map(len, seen["top"])) <= seen["usage"] <= 16
 
 
 @pytest.mark.parametrize("environment", ["classic", "modern"])
