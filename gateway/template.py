@@ -9,9 +9,8 @@ the ids equal the reference's. Deployments that take untrusted text into a trust
 """
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -24,6 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_PRODUCT = 1_000_000  # length of a repeated sequence, or bits of a number
 MAX_RANGE = 10_000
+PROBE = "text of a message"
 CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space tells whether the template trims messages
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
 
@@ -44,7 +44,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str], max_characters: int) -> None:
-        self._special_tokens = special_tokens
+        self._values: dict[str, Any] = {"tools": None, "documents": None, **special_tokens}
         self._max_characters = max_characters
         try:
             self._template = _Sandbox().from_string(source)
@@ -66,16 +66,26 @@ class ChatTemplate:
         """
         if continue_final_message:
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + CONTINUE_MARK}]
-        values: dict[str, Any] = {
-            "tools": None,
-            "documents": None,
-            **self._special_tokens,
+        values = {
+            **self._values,
             **(variables or {}),
-            "messages": messages,
+            "messages": [_in_parts(each) for each in messages] if self._wants_parts else messages,
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._run(values)
         return _cut_at_mark(text) if continue_final_message else text
+
+    @cached_property
+    def _wants_parts(self) -> bool:
+        """Whether it looks for text in lists of parts, as those of models that see do: plain text they leave out."""
+        return not self._shows(PROBE) and self._shows(_parts(PROBE))
+
+    def _shows(self, content: str | list[dict[str, str]]) -> bool:
+        messages = [{"role": "user", "content": content}]
+        try:
+            return PROBE in self._run({**self._values, "messages": messages, "add_generation_prompt": True})
+        except TemplateError:
+            return False
 
     def _run(self, values: dict[str, Any]) -> str:
         parts: list[str] = []
@@ -91,6 +101,15 @@ class ChatTemplate:
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise TemplateError("the chat template does not support these messages") from error
         return "".join(parts)
+
+
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    return {**message, "content": _parts(content) if isinstance(content, str) else content}
 
 
 def _cut_at_mark(text: str) -> str:
@@ -170,32 +189,3 @@ def _to_json(
 ) -> str:
     """Plain JSON: Jinja's own filter escapes HTML, which templates were not written for."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def find_template(directory: Path, config: dict[str, Any]) -> str | None:
-    """The template of a model directory: `chat_template.jinja`, else `chat_template` of tokenizer_config.json.
-
-    A list of named templates gives the one called "default". None: the model has no template.
-    """
-    path = directory / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        return next((str(entry["template"]) for entry in template if entry.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
-
-
-def special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """`bos_token`, `eos_token` and the like from tokenizer_config.json, written as strings or as objects."""
-    return dict(_named_tokens(config))
-
-
-def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in config.items():
-        if not name.endswith("_token"):
-            continue
-        if isinstance(value, dict) and isinstance(value.get("content"), str):
-            yield name, value["content"]
-        elif isinstance(value, str):
-            yield name, value

@@ -4,7 +4,6 @@ The engine reports the directory; it is read once per model, before the engine c
 """
 
 import asyncio
-import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 from gateway.detokenizer import Detokenizer
 from gateway.errors import TOO_LONG, Kind, RequestError
+from gateway.model_files import find_template, read_json, special_tokens
 from gateway.renderer import Renderer
 from gateway.sampling import recommended
-from gateway.template import find_template, special_tokens
 from gateway.tokenizer import Tokenizer, TokenSpan
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -42,9 +41,9 @@ class TextModel:
         self.continues = continues
         self.tokenizer = Tokenizer.load(directory)
         self.max_characters = self.tokenizer.longest * max_total_tokens + 1024  # more is not worth tokenising
-        config = _read_json(config_path or directory / "tokenizer_config.json")
-        self.defaults = recommended(_read_json(directory / "generation_config.json"))
-        template = find_template(directory, config)
+        config = read_json(config_path or directory / "tokenizer_config.json")
+        self.defaults = recommended(read_json(directory / "generation_config.json"))
+        template = find_template(directory, config, chosen=config_path is not None)
         self.template, self.special_tokens = template, special_tokens(config)
         self._renderer = Renderer(template, self.special_tokens, self.max_characters) if template else None
         self._guest = Renderer(None, self.special_tokens, self.max_characters)  # of requests
@@ -136,15 +135,3 @@ class Texts:
         if self._loaded is not None:
             await self._loaded[1].close()
             self._loaded = None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path.name}: not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path.name}: must be a JSON object")
-    return value

@@ -1,7 +1,9 @@
 """Chat templates: transformers' rendering as the reference, and templates that try to do harm."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import pytest_asyncio
 import transformers
 
 from gateway.errors import Kind, RequestError
+from gateway.model_files import find_template, special_tokens
 from gateway.renderer import Renderer
-from gateway.template import ChatTemplate, TemplateError, find_template, special_tokens
+from gateway.template import ChatTemplate, TemplateError
 from tests.gateway.toys import TEMPLATE, byte_level
 from tests.processes import PATIENCE
 
@@ -31,11 +34,11 @@ TEMPLATES = {
 }
 
 
-def reference(template: str, **arguments: Any) -> str:
+def reference(template: str, chat: list[dict[str, Any]] = CHAT, **arguments: Any) -> str:
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=byte_level(), bos_token="<s>", eos_token="</s>", chat_template=template
     )
-    return str(tokenizer.apply_chat_template(CHAT, tokenize=False, **arguments))
+    return str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments))
 
 
 def render(template: str, messages: list[dict[str, Any]] | None = None, **arguments: Any) -> str:
@@ -49,6 +52,27 @@ def test_templates_render_as_in_transformers(name: str, generation_prompt: bool)
     template = TEMPLATES[name]
     ours = render(template, add_generation_prompt=generation_prompt)
     assert ours == reference(template, add_generation_prompt=generation_prompt)
+
+
+# Of models that see, whose text is a part of a message among images.
+OF_PARTS = {
+    "by kind": "{% for m in messages %}{{ m.role }}: {% for part in m['content'] %}{% if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% endif %}{% endfor %};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
+    "selected": "{% for m in messages %}{{ m.role }}: {% for part in m['content'] | selectattr('type', 'equalto', "
+    "'text') %}{{ part['text'] }}{% endfor %};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
+    "or text": "{% for m in messages %}{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", OF_PARTS)
+def test_a_template_that_looks_for_parts_gets_them_as_in_transformers(name: str) -> None:
+    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in CHAT]
+    ours = render(OF_PARTS[name], add_generation_prompt=True)
+    assert ours == reference(OF_PARTS[name], parts, add_generation_prompt=True)
+    assert all(message["content"] in ours for message in CHAT)
+    assert render(OF_PARTS[name], continue_final_message=True).endswith("assistant: world")
 
 
 @pytest.mark.parametrize("name", ["chatml", "trimming"])
@@ -168,8 +192,24 @@ def test_where_templates_are_found(tmp_path: Any) -> None:
     assert find_template(tmp_path, {}) is None
     assert find_template(tmp_path, {"chat_template": "S"}) == "S"
     assert find_template(tmp_path, {"chat_template": named}) == "D"
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "J"}))
+    assert find_template(tmp_path, {"chat_template": "S"}) == "J"
     (tmp_path / "chat_template.jinja").write_text("F")
     assert find_template(tmp_path, {"chat_template": "S"}) == "F"
+    assert find_template(tmp_path, {"chat_template": "S"}, chosen=True) == "S"
+    assert find_template(tmp_path, {}, chosen=True) == "F"
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "chat_template.json"])
+def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=f"{name}: not UTF-8"):
+        find_template(tmp_path, {})
+
+
+@pytest.mark.parametrize("value", [["S"], [{"name": "default"}], [{}], 5, {}])
+def test_what_is_no_template_is_none(tmp_path: Path, value: Any) -> None:
+    assert find_template(tmp_path, {"chat_template": value}) is None
 
 
 def test_special_tokens_are_read_as_text_or_objects() -> None:
