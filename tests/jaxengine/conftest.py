@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,6 @@ from jaxengine.compile_cache import enable_compile_cache
 from jaxengine.engine import Engine
 from tests.jaxengine.engines import EngineOf, load
 from tests.tiny import write_tiny
-
-ROWS_AND_PAGES = {"max_batch_size": 32, "max_batch_total_tokens": 1024}
 
 
 @pytest.fixture(scope="session")
@@ -22,19 +21,25 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def engine_of(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> EngineOf:
-    """`engine_of(name, **options)` is an engine serving that checkpoint, the same one for the same arguments."""
+def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     enable_compile_cache(tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="module")
+def engine_of(tiny: Callable[[str], Path], compile_cache: None) -> EngineOf:
+    """`engine_of(name, **options)` is an engine serving that checkpoint, the same one for the same arguments."""
     return functools.cache(lambda name, **options: load(tiny(name), **options))
 
 
 @pytest.fixture(scope="session")
-def wide(engine_of: EngineOf) -> Engine:
+def wide(tiny: Callable[[str], Path], compile_cache: None) -> Engine:
     """32 rows, 64 pages, prompts in one step, and every bucket: a lone request runs other code than 32 do."""
-    return engine_of("llama2_gqa", every_bucket=True, max_batch_prefill_tokens=512, **ROWS_AND_PAGES)
+    limits: dict[str, Any] = {"max_batch_size": 32, "max_batch_total_tokens": 1024, "max_batch_prefill_tokens": 512}
+    return load(tiny("llama2_gqa"), every_bucket=True, **limits)
 
 
 @pytest.fixture(scope="session")
-def narrow(engine_of: EngineOf) -> Engine:
+def narrow(tiny: Callable[[str], Path], compile_cache: None) -> Engine:
     """16 rows, 64 pages, and a step of 16 tokens, one of each row: prompts come in chunks, most requests wait."""
-    return engine_of("llama2_gqa", max_batch_prefill_tokens=16, **{**ROWS_AND_PAGES, "max_batch_size": 16})
+    limits: dict[str, Any] = {"max_batch_size": 16, "max_batch_total_tokens": 1024, "max_batch_prefill_tokens": 16}
+    return load(tiny("llama2_gqa"), **limits)
