@@ -17,7 +17,8 @@ from jaxengine.checks import check_request
 from jaxengine.compile_cache import COMPILES
 from jaxengine.interface import Description, Stats, StepResult
 from jaxengine.plan import Plan, Row
-from jaxengine.runner import Drawn, InFlight, Results, Runner
+from jaxengine.results import InFlight, Results
+from jaxengine.runner import Runner
 from jaxengine.scheduler import Scheduler
 from jaxengine.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.suspects import Suspects
@@ -187,16 +188,17 @@ class Engine:
         self.launched = now
         self.steps += 1
         self.lone_failures = 0
-        for row in (*flight.plan.sources, *flight.plan.rows):
-            self._account(row, result)
-        for i, row in enumerate(flight.plan.rows):
-            drawn = results.drawn.get(i)
-            if drawn and not drawn.finite:
+        self._account(flight.plan, result)
+        for row, token, finite in zip(flight.plan.rows, *results.drawn, strict=False):  # padding has drawn too
+            if not row.samples:
+                continue
+            if not finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
-            if drawn and row.sequence.request.id in self.live:
-                result.events.append(self._accept(row, drawn, now))
+            if row.sequence.request.id in self.live:
+                result.events.append(self._accept(row.sequence, token, now) if finite else self._give_up(row.sequence))
         self.scheduler.complete(flight.plan)
-        self.suspects.clear([row.sequence.request.id for row in flight.plan.rows if row.samples])
+        if self.suspects:
+            self.suspects.clear([row.sequence.request.id for row in flight.plan.rows if row.samples])
 
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)
@@ -204,35 +206,34 @@ class Engine:
             self._note_prompt(row, tokens)
         return results
 
-    def _account(self, row: Row, result: StepResult) -> None:
-        if row.of_source or (row.start < row.sequence.prompt_length and not row.sequence.source):
-            result.prefill_tokens += row.count
-            self.prompt_tokens += row.count
-        else:
-            result.decode_tokens += row.count
+    def _account(self, plan: Plan, result: StepResult) -> None:
+        prompt = sum(row.count for row in (*plan.sources, *plan.rows) if row.of_prompt)
+        result.prefill_tokens += prompt
+        result.decode_tokens += plan.source_tokens + plan.tokens - prompt
+        self.prompt_tokens += prompt
 
     def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
         """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
         kept = row.sequence.prompt_logprobs
         kept += tokens[len(kept) - row.start - 1 :]
 
-    def _accept(self, row: Row, drawn: Drawn, now: float) -> Event:
+    def _give_up(self, sequence: Sequence) -> Event:
+        del self.live[sequence.request.id]
+        return Event(sequence.request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
+
+    def _accept(self, sequence: Sequence, token: Token, now: float) -> Event:
         """A sequence's new token: record it, and see whether it is the last."""
-        sequence, request = row.sequence, row.sequence.request
-        if not drawn.finite:
-            del self.live[request.id]
-            return Event(request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
-        sequence.pending -= 1
-        sequence.tokens.append(drawn.token.id)
+        request = sequence.request
+        sequence.tokens.append(token.id)
         self.generated_tokens += 1
-        event = Event(request.id, [drawn.token])
+        event = Event(request.id, [token])
         if sequence.started is None:
             sequence.started = now
             event.first, event.cached_tokens = True, sequence.cached_tokens
             event.queue_seconds = max(0.0, (sequence.admitted or now) - request.arrived)
             event.prompt = sequence.prompt_logprobs
             self.cached_prompt_tokens += sequence.cached_tokens
-        event.finish = self._finish_reason(sequence, drawn.token.id)
+        event.finish = self._finish_reason(sequence, token.id)
         if event.finish is not FinishReason.NOT_FINISHED:
             del self.live[request.id]
             self.scheduler.finish(sequence, event.finish)
@@ -241,7 +242,7 @@ class Engine:
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
         """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
         params = sequence.params
-        if len(sequence.tokens) - sequence.prompt_length >= params.max_tokens:
+        if len(sequence.tokens) >= sequence.end:
             return FinishReason.LENGTH
         if token in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.EOS

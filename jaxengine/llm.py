@@ -171,7 +171,7 @@ class LLM:
         params = completion.params
         completion.tokens += event.tokens
         if event.first:
-            completion.prompt_tokens, completion.cached_tokens = event.prompt, event.cached_tokens
+            completion.prompt_tokens, completion.cached_tokens = [*event.prompt], event.cached_tokens
         if event.finish is not FinishReason.NOT_FINISHED:
             completion.finish_reason, completion.error = event.finish.name.lower(), event.error
         if params.stops or completion.finish_reason:

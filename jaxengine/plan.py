@@ -19,6 +19,12 @@ class Row:
     of_source: bool = False
 
     @property
+    def of_prompt(self) -> bool:
+        """Whether it computes what the request was given, not what it has been told since."""
+        sequence = self.sequence
+        return self.of_source or (self.start < sequence.prompt_length and not sequence.source)
+
+    @property
     def ids(self) -> list[int]:
         """Those of its tokens that the host knows."""
         tokens = self.sequence.source if self.of_source else self.sequence.tokens
@@ -33,13 +39,14 @@ class Plan:
     """
 
     rows: list[Row] = field(default_factory=list)
+    tokens: int = 0  # of the rows
     sources: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     drain: bool = False
 
-    @property
-    def tokens(self) -> int:
-        return sum(row.count for row in self.rows)
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.tokens += row.count
 
     @property
     def source_tokens(self) -> int:
@@ -47,4 +54,4 @@ class Plan:
 
     @property
     def decode_only(self) -> bool:
-        return all(row.count == 1 and row.samples for row in self.rows)
+        return self.tokens == len(self.rows) and all(row.samples for row in self.rows)

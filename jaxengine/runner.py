@@ -9,8 +9,7 @@ before, on padding: `warm_next` sees to that between requests.
 
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,38 +18,13 @@ from jax import Array
 from jaxengine.compiler import PLACES, Compiler, names
 from jaxengine.executables import Progress
 from jaxengine.plan import Plan, Row
+from jaxengine.results import InFlight, Results
 from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.seats import BANS, padded_words
-from jaxengine.sequence import Sequence, Token
-from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, plain_greedy
+from jaxengine.sequence import Sequence
+from jaxengine.upload import CHOOSES, SAMPLES, Layout, SlotFields, Upload, needs_seat
 
 WARM_SECONDS = 10.0  # under requests without a pause: at most one first run in so many seconds stops them
-
-
-class Drawn(NamedTuple):
-    """What a row drew. `finite` is False where the model's logits were not: the token means nothing then."""
-
-    token: Token
-    finite: bool
-
-
-@dataclass
-class InFlight:
-    """A dispatched step: its plan, and the arrays that will hold its results."""
-
-    plan: Plan
-    done: Array  # an output of the step that no later step takes over
-    drawn: Array | None = None
-    scored: Array | None = None
-    prompts: list[tuple[Row, int]] = field(default_factory=list)  # rows whose prompt is scored, and their first index
-
-
-@dataclass
-class Results:
-    """Of one step: what each sampling row drew, and the logprobs of prompt tokens, by row index in the plan."""
-
-    drawn: dict[int, Drawn]
-    prompts: list[tuple[Row, list[Token]]]
 
 
 class Runner:
@@ -124,25 +98,17 @@ class Runner:
             layout = self._encode_layout(plan)
             self._encode(layout, self._upload(layout, plan.sources))
         layout = self._layout(plan)
-        packed_rows, hidden, every = self._backbone(layout, self._upload(layout, plan.rows))
+        upload = self._upload(layout, plan.rows)
+        packed_rows, hidden, every = self._backbone(layout, upload)
         flight = InFlight(plan, packed_rows)
-        sampling = [row.sequence for row in plan.rows if row.samples]
-        if sampling:
-            flight.drawn = self._draw(packed_rows, hidden, all(map(plain_greedy, sampling)))
+        if upload.flagged(SAMPLES):
+            flight.drawn = self._draw(packed_rows, hidden, greedy=not upload.flagged(CHOOSES))
         self._score_prompts(flight, every)
         return flight
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
-        drawn: dict[int, Drawn] = {}
-        if flight.drawn is not None:
-            table = _Fetched(flight.drawn, self.shapes.top)
-            for i, row in enumerate(flight.plan.rows):
-                if row.samples:
-                    drawn[i] = Drawn(table.token(i, row.sequence.params.logprobs), table.finite[i])
-        else:
-            jax.block_until_ready(flight.done)
-        return Results(drawn, self._read_prompts(flight))
+        return flight.read(self.shapes.top)
 
     def _layout(self, plan: Plan) -> Layout:
         """The smallest step that holds `plan`."""
@@ -276,41 +242,6 @@ class Runner:
 
     def _score(self, every: Array, target: np.ndarray) -> Array:
         return self.executables["score", len(target)](self.head, every, *self._put(target))  # type: ignore[no-any-return]
-
-    def _read_prompts(self, flight: InFlight) -> list[tuple[Row, list[Token]]]:
-        """For each scored row, the tokens at positions start+1 …, as likely as the model found them."""
-        if flight.scored is None:
-            return []
-        table = _Fetched(flight.scored, self.shapes.top)
-        prompts = []
-        for row, first in flight.prompts:
-            count = min(row.start + row.count, row.sequence.prompt_length - 1) - row.start
-            top = row.sequence.params.logprobs
-            prompts.append((row, [table.scored(first + i, top) for i in range(count)]))
-        return prompts
-
-
-class _Fetched:
-    """A packed result (`steps.pack_sampled`) on the host."""
-
-    def __init__(self, packed: Array, top: int) -> None:
-        table = np.asarray(packed)  # [R, 3 + 2N]
-        self.ids = table[:, 0].tolist()
-        self.logprobs = table[:, 1].view(np.float32).tolist()
-        self.third = table[:, 2]
-        self.finite = (self.third != 0).tolist()
-        self.top_ids = table[:, 3 : 3 + top]
-        self.top_logprobs = table[:, 3 + top :].view(np.float32)
-
-    def token(self, row: int, top: int) -> Token:
-        if not top:
-            return Token(self.ids[row], self.logprobs[row])
-        alternatives = zip(self.top_ids[row, :top].tolist(), self.top_logprobs[row, :top].tolist(), strict=True)
-        return Token(self.ids[row], self.logprobs[row], tuple(alternatives))
-
-    def scored(self, row: int, top: int) -> Token:
-        """Of a result of `steps.score`, where the third column is the rank."""
-        return self.token(row, top)._replace(rank=int(self.third[row]))
 
 
 def _padded(values: Items[float], size: int, fill: int, dtype: type = np.int32) -> np.ndarray:

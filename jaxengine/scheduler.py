@@ -77,10 +77,11 @@ class Scheduler:
             self._admit(plan, only)
             self._fill(plan)
         for row in plan.rows:
-            row.sequence.computed += row.count
-            row.sequence.pending += row.samples
-            row.sequence.in_flight += 1
-            self.shares.charge(row.sequence.request.caller, row.samples)
+            sequence = row.sequence
+            sequence.computed += row.count
+            sequence.length += row.samples
+            sequence.in_flight += 1
+            self.shares.charge(sequence.request.caller, row.samples)
         return plan
 
     def _plan_running(self, plan: Plan) -> None:
@@ -91,16 +92,17 @@ class Scheduler:
                 return
             sequence.extent = sequence.length
             self._preempt(sequence)
-        active = [s for s in self.running if not s.exhausted]
-        for sequence in active:
+        for sequence in [s for s in self.running if s.length > s.room and not s.exhausted]:
             if sequence.slot is not None and not self._grow(sequence, plan):
                 return
-        active = [s for s in active if s.slot is not None]  # the others were preempted
-        decoding = [s for s in active if s.computed == s.length - 1]
-        plan.rows = [Row(s, s.computed, 1, True) for s in decoding]
-        for sequence in active:
+        prefilling = []
+        for sequence in self.running:
             if sequence.computed < sequence.length - 1:
-                self._chunk(sequence, plan)
+                prefilling.append(sequence)
+            elif not sequence.exhausted:
+                plan.add(Row(sequence, sequence.computed, 1, True))
+        for sequence in prefilling:
+            self._chunk(sequence, plan)
 
     def _grow(self, sequence: Sequence, plan: Plan) -> bool:
         """Give `sequence` pages for its next step, preempting the newest if need be; False asks to drain."""
@@ -126,17 +128,17 @@ class Scheduler:
         count = min(sequence.length - sequence.computed, (self.token_budget - plan.tokens + 1) // 2)
         if count > 0:
             samples = sequence.computed + count == sequence.length
-            plan.rows.append(Row(sequence, sequence.computed, count, samples))
+            plan.add(Row(sequence, sequence.computed, count, samples))
 
     def _fill(self, plan: Plan) -> None:
         """What nobody else wanted goes to the prefills of the step, first come first served."""
-        free = self.token_budget - plan.tokens
         for row in plan.rows:
-            end = row.start + row.count
-            more = min(free, row.sequence.length - end)
-            row.count += more
-            row.samples = end + more == row.sequence.length
-            free -= more
+            if not row.samples:
+                left = row.sequence.length - row.start - row.count
+                more = min(self.token_budget - plan.tokens, left)
+                row.count += more
+                row.samples = more == left
+                plan.tokens += more
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
         """Move waiting sequences to running, strictly in turn, while slots, budget and pages last."""
@@ -146,10 +148,11 @@ class Scheduler:
         for sequence in self.shares.in_turn([s for s in self.waiting if only(s)]):
             if not self.free_slots or plan.tokens >= self.token_budget or not self._reads(sequence, plan):
                 return
+            room = self.pool.available - reserved
+            if self.tables.least(sequence) > room:
+                return
             hit = self.tables.cached(sequence)
-            held = [page for table in hit for page in table.held]
-            taken = sum(1 for page in held if self.pool.references[page] == 0)  # they leave the free queue too
-            if self.tables.most(sequence, hit) - len(held) + taken + reserved > self.pool.available:
+            if self.tables.needs(sequence, hit) > room:
                 return
             self.waiting.remove(sequence)
             self._start(sequence, hit)
@@ -190,9 +193,9 @@ class Scheduler:
         """
         for row in plan.rows:
             row.sequence.in_flight -= 1
-            if not row.sequence.broken:
-                self.tables.offer(row.sequence, row.start + row.count)
-            self.tables.give_back(row.sequence, row.start + row.count)
+            self.tables.offer(row.sequence, row.start + row.count)
+            if self.tables.windowed:
+                self.tables.give_back(row.sequence, row.start + row.count)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
@@ -235,7 +238,7 @@ class Scheduler:
         self.free_slots.append(sequence.slot)
         self.tables.release(sequence)
         sequence.slot = None
-        sequence.pending = 0
+        sequence.length = len(sequence.tokens)
 
     def sequences(self) -> Iterable[Sequence]:
         """Everything alive, running first."""

@@ -63,13 +63,13 @@ class Event:
     """What happened to one request in one step. The event with a finish reason is its last."""
 
     request_id: int
-    tokens: list[Token] = field(default_factory=list)
+    tokens: Ids[Token] = ()
     finish: FinishReason = FinishReason.NOT_FINISHED
     error: str = ""
     first: bool = False  # carries the first token, hence also the three below
     cached_tokens: int = 0
     queue_seconds: float = 0.0
-    prompt: list[Token] = field(default_factory=list)
+    prompt: Ids[Token] = ()
 
 
 @dataclass(slots=True)
@@ -87,8 +87,8 @@ class Table:
 class Sequence:
     """A request while it is served.
 
-    `computed` counts the positions whose keys and values are written or being written by a dispatched step; `pending`
-    the sampled tokens that are still on the device. The next position to feed is `computed`; the next token to sample
+    `length` counts the tokens that exist, read or still on the device, `computed` the positions whose keys and values
+    are written or being written by a dispatched step. The next position to feed is `computed`; the next token to sample
     has position `length`.
 
     Args:
@@ -103,14 +103,15 @@ class Sequence:
         prompt = list(request.prompt)
         self.source: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
-        self.prompt_length = len(self.tokens)
+        self.prompt_length = self.length = len(self.tokens)
+        self.end = self.prompt_length + self.params.max_tokens  # what `length` may become
         self.extent = self.prompt_length  # of the text when its keys were computed, for positions that depend on it
         self.tables: list[Table] = []  # equally long; none without a slot
         self.keys: list[bytes] = []  # prefix-cache key of each full page of known tokens
         self.committed = 0  # pages already offered to the prefix cache
         self.slot: int | None = None
         self.computed = 0
-        self.pending = 0
+        self.room = 0  # own tokens that its pages have place for
         self.in_flight = 0  # dispatched steps not yet completed that hold a row of this sequence
         self.finish = FinishReason.NOT_FINISHED
         self.broken = False  # a row of it was not finite: its pages are of no use to others
@@ -122,9 +123,9 @@ class Sequence:
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
 
     @property
-    def length(self) -> int:
-        """Tokens that exist, read or still on the device."""
-        return len(self.tokens) + self.pending
+    def pending(self) -> int:
+        """Sampled tokens that are still on the device."""
+        return self.length - len(self.tokens)
 
     @property
     def generated(self) -> int:
@@ -133,7 +134,7 @@ class Sequence:
     @property
     def exhausted(self) -> bool:
         """Whether every token it may have is sampled: nothing is left to schedule."""
-        return self.generated >= self.params.max_tokens
+        return self.length >= self.end
 
     @property
     def order(self) -> tuple[float, int]:

@@ -45,7 +45,7 @@ class PageTables:
     def lacking(self, sequence: Sequence) -> int:
         """Pages it needs beyond those it has for all that is known of it, or with windows for its next step."""
         reach = min(sequence.length, sequence.computed + self.token_budget) if self.windowed else sequence.length
-        return len(self.windows) * max(0, self._entries(sequence, reach) - len(sequence.tables[0].pages))
+        return len(self.windows) * self.pool.pages_for(max(0, reach - sequence.room))
 
     def most(self, sequence: Sequence, tables: Items[Table]) -> int:
         """Pages that `tables` will hold at most at a time while its known tokens are computed."""
@@ -60,10 +60,24 @@ class PageTables:
         """What admission keeps back for it, so that nothing need be preempted at once: what its known tokens lack
         yet, and a page for each table if there may be more tokens before it ends.
         """
-        end = self._entries(sequence, sequence.prompt_length + sequence.params.max_tokens)
-        more = len(self.windows) if end > len(sequence.tables[0].pages) else 0
+        more = len(self.windows) if sequence.end > sequence.room else 0
+        if not self.windowed:
+            return more
         held = sum(len(table.pages) - table.passed for table in sequence.tables)
         return max(more, self.most(sequence, sequence.tables) - held)
+
+    def needs(self, sequence: Sequence, tables: Items[Table]) -> int:
+        """Free pages that it takes at most at a time for its known tokens, if it starts from `tables`."""
+        shared = sum(self.pool.references[page] > 0 for table in tables for page in table.held)
+        return self.most(sequence, tables) - shared
+
+    def least(self, sequence: Sequence) -> int:
+        """`needs` is never less: told for each step that someone waits, where `cached` would take milliseconds to find
+        again what it found before.
+        """
+        shares = self._shares(sequence)
+        held = sum(self._held(table, sequence) for table in range(self.whole)) if shares else 0
+        return self.whole * self._entries(sequence, sequence.length) - held
 
     def _entries(self, sequence: Sequence, tokens: int) -> int:
         """Of each table: its source's pages come first, and its own tokens start a new one."""
@@ -78,6 +92,7 @@ class PageTables:
         sequence.tables = tables
         sequence.committed = len(tables[0].pages)
         sequence.computed = sequence.committed * self.pool.page_size
+        sequence.room = sequence.computed - self.pool.pages_for(len(sequence.source)) * self.pool.page_size
         self.grow(sequence, self.lacking(sequence))
 
     def grow(self, sequence: Sequence, count: int) -> None:
@@ -85,6 +100,7 @@ class PageTables:
         pages = self.pool.allocate(count)
         for i, table in enumerate(sequence.tables):
             table.pages += pages[i :: len(sequence.tables)]
+        sequence.room += count // len(sequence.tables) * self.pool.page_size
 
     def give_back(self, sequence: Sequence, position: int) -> None:
         """Release what no query from `position` on sees: every step that reads it has completed."""
@@ -111,10 +127,8 @@ class PageTables:
 
     def cached(self, sequence: Sequence) -> list[Table]:
         """Tables that begin with the longest cached prefix, leaving at least one token to compute."""
-        count = 0
-        if self.prefix_cache and not sequence.params.prompt_logprobs:
-            self._extend_keys(sequence)
-            count = self._longest(sequence, (len(sequence.tokens) - 1) // self.pool.page_size)
+        whole = (len(sequence.tokens) - 1) // self.pool.page_size
+        count = self._longest(sequence, whole) if self._shares(sequence) else 0
         tables = []
         for number, window in enumerate(self.windows):
             passed = self._passed(window, count * self.pool.page_size)
@@ -122,11 +136,29 @@ class PageTables:
             tables.append(Table([SINK] * passed + found, passed))
         return tables
 
+    def _held(self, table: int, sequence: Sequence) -> int:
+        """How many of the cached pages that it may start from others hold."""
+        index, references, held = self.pool.index, self.pool.references, 0
+        for key in sequence.keys:
+            page = index.get((table, key))
+            if page is None:
+                break
+            held += references[page] > 0
+        return held
+
+    def _shares(self, sequence: Sequence) -> bool:
+        """Whether it may start from cached pages; then its keys are known."""
+        shares = self.prefix_cache and not sequence.params.prompt_logprobs
+        if shares:
+            self._extend_keys(sequence)
+        return shares
+
     def offer(self, sequence: Sequence, written: int) -> None:
         """Let others find the pages that positions below `written` fill, as far as their tokens are known."""
-        full = min(written, len(sequence.tokens)) // self.pool.page_size
-        if not self.prefix_cache or full <= sequence.committed:
+        size = self.pool.page_size
+        if written // size <= sequence.committed or sequence.broken or not self.prefix_cache:
             return
+        full = min(written, len(sequence.tokens)) // size
         self._extend_keys(sequence)
         for i in range(sequence.committed, full):
             ids = self._ids(sequence, i)

@@ -25,6 +25,7 @@ PROCESSED = 8  # logprobs describe the processed distribution
 BANNED = 16  # EOS and stop ids cannot be drawn yet
 BIASED = 32  # it has a logit bias
 WORDS = 64  # it has bad words
+CHOOSES = 128  # it wants more than the model's own argmax with its logprob
 
 
 class TokenFields(NamedTuple):
@@ -141,9 +142,11 @@ class Upload:
         self.updates.place[:] = table_width
 
     def add_rows(self, rows: list[Row], slots: SlotFields) -> None:
-        """The rows of a plan, in order. Per row it costs no Python beyond one tuple, unless the row feeds known ids."""
-        facts = np.array([(row.sequence.slot, row.start, row.count, row.samples) for row in rows], np.int32)
-        slot, start, count, samples = facts.T
+        """The rows of a plan, in order. What depends on a row is gathered by NumPy, unless the row feeds known ids."""
+        slot = np.array([row.sequence.slot for row in rows], np.int32)
+        start = np.array([row.start for row in rows], np.int32)
+        count = np.array([row.count for row in rows], np.int32)
+        samples = np.array([row.samples for row in rows], np.int32)
         end = np.cumsum(count)
         here, used = slice(len(rows)), int(end[-1])
         self.buffer[0] = used
@@ -156,9 +159,13 @@ class Upload:
         self.tokens.position[:used] = np.arange(used) + np.repeat(length - end, count)
         self.tokens.id[:used] = LAST_TOKEN
         for row, last in zip(rows, end.tolist(), strict=True):
-            known = row.ids
-            if known:
+            if row.of_source or row.start < len(row.sequence.tokens):
+                known = row.ids
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
+
+    def flagged(self, bit: int) -> bool:
+        """Whether a row that samples has this flag."""
+        return bool((self.rows.flags & bit).any())
 
     def add_updates(self, updates: list[tuple[int, int, int]]) -> None:
         """(row, place, page) triples, at most as many as the layout has."""
@@ -181,6 +188,7 @@ def flags_of(sequence: Sequence) -> int:
         | PROCESSED * params.processed_logprobs
         | BIASED * bool(params.logit_bias)
         | WORDS * bool(params.bad_words)
+        | CHOOSES * (not _plain_greedy(sequence))
     )
 
 
@@ -190,7 +198,6 @@ def needs_seat(sequence: Sequence) -> bool:
     return params.penalised or bool(params.logit_bias) or bool(params.bad_words) or params.min_tokens > 0
 
 
-def plain_greedy(sequence: Sequence) -> bool:
-    """Whether argmax of the model's own logits, with its raw logprob, is all `sequence` asks for."""
+def _plain_greedy(sequence: Sequence) -> bool:
     params = sequence.params
     return params.greedy and not needs_seat(sequence) and params.logprobs == 0 and params.watermark_gamma == 0

@@ -174,16 +174,12 @@ class MockEngine:
         """Its next token, or whatever else it is told to do."""
         request = row.request
         misbehave(request.prompt[0])
-        event = Event(request.id)
         if request.prompt[0] == FAIL:
-            event.finish, event.error = FinishReason.ERROR, "told to fail"
-            return event
+            return Event(request.id, finish=FinishReason.ERROR, error="told to fail")
         if request.timeout is not None and time.monotonic() - row.arrived > request.timeout:
-            event.finish = FinishReason.DEADLINE
-            return event
+            return Event(request.id, finish=FinishReason.DEADLINE)
         token = self._token(row)
-        event.tokens.append(token)
-        event.first = not row.generated
+        event = Event(request.id, [token], first=not row.generated)
         if event.first and request.params.prompt_logprobs:
             first, *others = request.prompt
             event.prompt = [Token(first, math.nan), *(Token(number, -0.5, rank=3) for number in others)]

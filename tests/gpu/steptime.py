@@ -9,7 +9,7 @@ from unittest import mock
 import jax
 
 from jaxengine.engine import Engine
-from jaxengine.runner import InFlight, Results
+from jaxengine.results import InFlight, Results
 
 
 @dataclass

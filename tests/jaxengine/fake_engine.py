@@ -173,7 +173,6 @@ class FakeEngine:
         raise AssertionError(f"I16: {len(self.live)} requests still alive after {limit} more steps")
 
     def _append(self, sequence: Sequence, token: int) -> None:
-        sequence.pending -= 1
         sequence.tokens.append(token)
         if token == EOS and not sequence.params.ignore_eos:
             self.scheduler.finish(sequence, FinishReason.EOS)

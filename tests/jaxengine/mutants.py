@@ -115,10 +115,10 @@ def a_page_is_found_by_any_table(patch: Patch) -> None:
 
 
 def a_source_shares_a_page_with_what_follows(patch: Patch) -> None:
-    def together(tables: PageTables, sequence: Sequence, tokens: int) -> int:
-        return tables.pool.pages_for(len(sequence.source) + tokens)
+    def together(tables: PageTables, sequence: Sequence) -> int:
+        return tables.pool.pages_for(len(sequence.source) + sequence.length) - len(sequence.tables[0].pages)
 
-    patch.setattr(PageTables, "_entries", together)
+    patch.setattr(PageTables, "lacking", together)
 
 
 def the_salt_is_not_in_the_key(patch: Patch) -> None:

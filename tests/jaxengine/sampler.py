@@ -23,6 +23,7 @@ def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[
     """A sequence that is about to draw the token after `prompt` and `generated`."""
     sequence = Sequence(Request(0, prompt, params), 0)
     sequence.tokens += generated
+    sequence.length = len(sequence.tokens)
     return sequence
 
 

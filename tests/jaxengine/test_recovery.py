@@ -10,7 +10,8 @@ import pytest
 
 from jaxengine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
 from jaxengine.plan import Plan
-from jaxengine.runner import Drawn, InFlight, Results, Runner
+from jaxengine.results import InFlight, Results
+from jaxengine.runner import Runner
 from jaxengine.sequence import FinishReason, Request
 from jaxengine.suspects import Suspects
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, prompt, serve, step
@@ -82,8 +83,8 @@ class NanRunner:
         results = self.inner.fetch(flight)
         for i, row in enumerate(flight.plan.rows):
             read = len(row.sequence.tokens) - row.sequence.prompt_length
-            if i in results.drawn and row.sequence.request.id == self.culprit and read >= self.after:
-                results.drawn[i] = Drawn(results.drawn[i].token, finite=False)
+            if row.samples and row.sequence.request.id == self.culprit and read >= self.after:
+                results.drawn.finite[i] = False
         return results
 
 

@@ -157,6 +157,23 @@ def test_nobody_is_admitted_past_an_older_request_that_does_not_fit() -> None:
     assert small.slot is None
 
 
+def test_a_cached_prefix_is_not_walked_at_every_step_that_its_request_waits_for_pages() -> None:
+    served = engine(pages=12)
+    served.add([1] * 32)
+    served.serve_until_idle()
+    served.add([2] * 8, max_tokens=12, ignore_eos=True)
+    serve(served)
+    waiting = served.add([1] * 40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PagePool, "find", None)
+        for _ in range(5):
+            serve(served)
+    assert waiting.slot is None
+    served.serve_until_idle()
+    assert waiting.cached_tokens == 24  # two of its eight pages went to the other
+    check_idle(served)
+
+
 def test_priority_is_worth_a_bounded_wait() -> None:
     served = engine(slots=1)
     patient = served.add([1], priority=1)
