@@ -1,14 +1,16 @@
-"""Servers that several test packages talk to, started only when asked for."""
+"""Servers and checkpoints that several test packages talk to, made only when asked for."""
 
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.servers import Server, serving
+
+Checkpoints = Callable[[str], Path]
 
 # Before PyTorch is imported: beside other work its two threads wait for each other, 97 s for what one does in 0.6 s.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,3 +49,31 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.tiny import write_tiny  # imports torch, which most tests do without
 
     return write_tiny(tmp_path_factory.mktemp("tiny"), "llama2_gqa", max_position_embeddings=2048)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """`tiny(name)` is the directory of that Llama; shared, so never written to."""
+    from tests.tiny import write_tiny
+
+    return _written_once(tmp_path_factory.mktemp("tiny"), write_tiny)
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """Likewise of the other families."""
+    from tests.families.zoo import write_zoo
+
+    return _written_once(tmp_path_factory.mktemp("zoo"), write_zoo)
+
+
+@pytest.fixture(scope="session")
+def seq2seq(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """Likewise of models with an encoder."""
+    from tests.families.seq2seq import write_seq2seq
+
+    return _written_once(tmp_path_factory.mktemp("seq2seq"), write_seq2seq)
+
+
+def _written_once(root: Path, write: Callable[[Path, str], Path]) -> Checkpoints:
+    return lambda name: root / name if (root / name).exists() else write(root, name)
