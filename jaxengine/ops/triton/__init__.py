@@ -1,14 +1,15 @@
-"""Paged attention as Pallas kernels on the Triton back end, for NVIDIA GPUs from Ampere on.
+"""Our kernels, Pallas on the Triton back end, for NVIDIA GPUs from Ampere on: here attention; `experts` and `scan` tell
+of themselves.
 
-Two kernels share one inner loop (`tile`): `decode` gives a row of one query to several programs, each a share of its
-keys, the last of which merges their partial results; `prefill` gives a program a tile of a row's queries. A decode step
-is `decode` alone, which also rotates and writes the step's own tokens; a mixed step first rotates and writes
-(`projected`), then runs rows of one query through `decode` and the others through `prefill`. Lengths and page tables
-are read on the device, so a step costs what its real lengths cost, and no memory is used that depends on the width of
-the table. A NaN in a page's former content reaches nobody: what no query may see is never loaded. `norm` adds a branch
-to the residual stream and normalises the sum. With these a decode layer of a Llama is eight kernels: four products, the
-activation, `decode` and twice `norm`. Left to XLA, what surrounds attention made it 17 at batch 1 and 14 at 128 (JAX
-0.10.2).
+Two kernels of attention share one inner loop (`tile`): `decode` gives a row of one query to several programs, each a
+share of its keys, the last of which merges their partial results; `prefill` gives a program a tile of a row's queries.
+A decode step is `decode` alone, which also rotates and writes the step's own tokens; a mixed step first rotates and
+writes (`projected`), then runs rows of one query through `decode` and the others through `prefill`. Lengths and page
+tables are read on the device, so a step costs what its real lengths cost, and no memory is used that depends on the
+width of the table. A NaN in a page's former content reaches nobody: what no query may see is never loaded. `norm` adds
+a branch to the residual stream and normalises the sum. With these a decode layer of a Llama is eight kernels: four
+products, the activation, `decode` and twice `norm`. Left to XLA, what surrounds attention made it 17 at batch 1 and 14
+at 128 (JAX 0.10.2).
 
 Pallas' Triton back end is deprecated; nothing outside this package uses it. Only its parts that are the same from JAX
 0.10.0 to 0.12.0 are used: products are `lax.dot_general`, since `pl.dot` moved twice.
