@@ -86,6 +86,15 @@ TGI_CHAT: dict[str, Any] = {
 }
 TGI_CHAT_REFUSED = {"tools": [{"type": "function", "function": FUNCTION}], "logit_bias": [1.0]}  # a list has no ids
 
+# And huggingface_hub's chat. `tool_prompt` goes with tools; the type it gives `logit_bias`, a list, is TGI's alone.
+HUB_CHAT = {
+    **{name: SAMPLING[name] for name in SAMPLING if name not in ("user", "logit_bias")}, "logprobs": True,
+    "top_logprobs": 2, "tool_prompt": "a",
+}  # fmt: skip
+HUB_CHAT_REFUSED = {
+    **{name: REFUSED["chat"][name] for name in ("response_format", "tools", "tool_choice")}, "logit_bias": [1.0],
+}  # fmt: skip
+
 
 @pytest.fixture
 def job(smollm2: Server) -> dict[str, Any]:
@@ -201,6 +210,18 @@ def test_huggingface_hub(job: dict[str, Any], environment: str) -> None:
         "chat": TEXT,
         "chat_stream": TEXT,
     }
+
+
+def test_every_parameter_of_huggingface_hubs_chat_is_obeyed_or_refused_by_name(job: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": job["user"]}]
+    served = {**HUB_CHAT, "messages": messages, "model": MODEL}
+    seen = run_script("modern", "hub_chat", url=job["url"], served=served, refused=HUB_CHAT_REFUSED)
+    assert set(seen["parameters"]) == {*served, *HUB_CHAT_REFUSED, "stream", "stream_options"}
+    assert seen["refused"] == {name: name for name in HUB_CHAT_REFUSED}
+    assert len(seen["texts"]) == 2 and seen["streamed"] == seen["texts"], "by the seed"
+    assert set(seen["logprobs"]) == {2}
+    whole, streamed = seen["usage"]
+    assert 0 < whole == streamed <= 16
 
 
 def test_langchain_openai(job: dict[str, Any]) -> None:
