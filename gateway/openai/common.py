@@ -4,6 +4,7 @@ Ranges that need no tokens are checked here, so that every refusal names its fie
 are in `unsupported.py`; fields we do not know are ignored, as OpenAI's clients grow faster than servers.
 """
 
+import re
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -19,6 +20,7 @@ from jaxengine.rpc.limits import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_I
 MAX_CHOICES = 8
 MAX_BAD_WORD_CHARACTERS = 64
 MAX_BIAS = 100
+PLAIN_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # "05" beside "5" would be two biases of one token
 MAX_LOGPROBS = 20
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -95,8 +97,8 @@ class Common(StrictModel):
     @classmethod
     def _biases_tokens(cls, biases: dict[str, Any] | None) -> dict[str, float] | None:
         for key, bias in (biases or {}).items():
-            if not (key.isascii() and key.isdigit() and len(key) <= 10):
-                raise ValueError("every key must be a token id in digits")
+            if not PLAIN_ID.fullmatch(key):
+                raise ValueError("every key must be a token id in plain digits")
             if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise ValueError(f"the bias of token {key} must be a number in {-MAX_BIAS}..{MAX_BIAS}")
         return biases

@@ -50,6 +50,7 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"stop_token_ids": [1] * 65}, ["stop_token_ids", "64", "65"]),
     ({"logit_bias": {"320": 1}}, ["logit_bias", "320", "319"]),
     ({"logit_bias": {"x": 1}}, ["logit_bias"]),
+    ({"logit_bias": {"5": 1, "05": 2}}, ["logit_bias", "plain digits"]),
     ({"logit_bias": {"1": 101}}, ["logit_bias", "token 1", "100"]),
     ({"logit_bias": {str(i): 1 for i in range(301)}}, ["logit_bias", "300"]),
     ({"min_tokens": 5, "max_tokens": 4}, ["min_tokens", "5", "4"]),
