@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxengine.rpc.transport import make_private
+from jaxengine.rpc.transport import check_length, make_private
 
+SOCKET = "engine.sock"
 LOCK = "lock"
 TRIES, PAUSE = 50, 0.02  # another server that starts may just be taking away what it takes for abandoned
 
@@ -25,10 +26,11 @@ def runtime_directory(prefix: Path, port: int) -> Iterator[Path]:
     """The directory of the server on `port`, which is ours until the block ends.
 
     Raises:
-        ValueError: it is another server's, or not private.
+        ValueError: it is another server's, or not private, or too long for a socket in it.
         OSError: it cannot be made.
     """
     directory = Path(f"{prefix}-{port}")
+    check_length(directory / SOCKET)
     lock = _occupy(directory)
     try:
         for other in prefix.parent.glob(f"{prefix.name}-*"):

@@ -19,6 +19,7 @@ from gateway.engine_process import EngineCommand
 from gateway.front import Front, Place
 from gateway.options import Options
 from gateway.progress import StartProgress
+from gateway.runtime_directory import SOCKET
 from gateway.supervisor import Supervisor
 from gateway.tally import Tally
 from gateway.text import UnusableModel
@@ -52,7 +53,7 @@ async def serve(
 
 def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[Place]:
     shared = directory if len(listeners) > 1 else None
-    path, token, callers = directory / "engine.sock", transport.new_token(), len(options.keys)
+    path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
     tally = Tally.create(directory / TALLY, len(listeners), callers) if shared else Tally(callers)
     return [Place(number, listener, path, token, tally, shared) for number, listener in enumerate(listeners)]
 

@@ -49,13 +49,18 @@ def prepare_socket(path: Path) -> None:
         ValueError: the path is too long, its directory is open to others, or another server listens on it.
         OSError: the directory cannot be made.
     """
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise ValueError(f"socket path {path} has {len(os.fsencode(path))} bytes, at most {MAX_SOCKET_PATH}")
+    check_length(path)
     make_private(path.parent)
     if path.exists():
         if _answers(path):
             raise ValueError(f"another server listens on {path}")
         path.unlink()
+
+
+def check_length(path: Path) -> None:
+    """Raises ValueError if no socket can have this path."""
+    if (length := len(os.fsencode(path))) > MAX_SOCKET_PATH:
+        raise ValueError(f"socket path {path} has {length} bytes, at most {MAX_SOCKET_PATH} are possible")
 
 
 def make_private(directory: Path) -> None:

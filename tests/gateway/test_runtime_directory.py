@@ -78,3 +78,9 @@ def test_one_that_others_may_look_into_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s-1").mkdir(mode=0o755)
     with pytest.raises(ValueError, match="mode 0700"), runtime_directory(tmp_path / "s", 1):
         pass
+
+
+def test_a_path_too_long_for_its_socket_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at most 107 are possible"), runtime_directory(tmp_path / ("s" * 107), 1):
+        pass
+    assert not list(tmp_path.iterdir())
