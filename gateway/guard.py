@@ -27,7 +27,9 @@ class _Refused(Exception):
 
 
 class BodyGuard:
-    """ASGI: refuse a body above `limit` bytes with 413 and one not complete after `seconds` with 408."""
+    """ASGI: refuse a body above `limit` bytes with 413, one not complete after `seconds` with 408, and one of two
+    lengths with 400, by which a second request is smuggled past a proxy (RFC 9112, 6.1).
+    """
 
     def __init__(self, app: ASGIApp, limit: int, seconds: float = BODY_SECONDS) -> None:
         self._app = app
@@ -35,6 +37,9 @@ class BodyGuard:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
+            await _refuse(scope, send, 400, "The request has both a content-length and a transfer-encoding")
+            return
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return

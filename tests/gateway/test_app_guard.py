@@ -125,6 +125,18 @@ async def test_a_declared_length_above_the_limit_is_refused_before_the_body_is_s
     writer.close()
 
 
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_a_body_of_two_lengths_is_refused_and_what_follows_is_no_request(
+    server: Listening, method: bytes
+) -> None:
+    reader, writer = await server.connect()
+    lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    writer.write(method + b" / HTTP/1.1\r\nhost: x\r\n" + lengths + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    answer = await until_closed(reader)
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+    writer.close()
+
+
 async def test_a_body_that_does_not_come_is_408() -> None:
     async with listening(BodyGuard(echo, LIMIT, DEADLINE)) as server:
         began = time.monotonic()
