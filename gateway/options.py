@@ -134,6 +134,9 @@ class Options:
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
     )
+    compute_type: str | None = option(
+        None, values.label, "the header x-compute-type of TGI's routes; number and kind of the devices if not given"
+    )
     ssl_certfile: Path | None = option(None, values.existing_file, "certificate chain (PEM) to serve HTTPS with")
     ssl_keyfile: Path | None = option(None, values.existing_file, "private key (PEM), if not in --ssl-certfile")
     aip_http_port: int | None = option(None, values.whole(0, 65535), "port that Vertex AI assigns, instead of --port")

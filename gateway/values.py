@@ -79,6 +79,13 @@ def _text(text: str) -> str:
     return text
 
 
+def _label(text: str) -> str:
+    """What an HTTP header may hold."""
+    if not text.isascii() or not text.isprintable() or text.strip() != text or not text:
+        raise ValueError("must be printable ASCII without spaces around it")
+    return text
+
+
 def _existing_directory(text: str) -> Path:
     if not Path(text).is_dir():
         raise ValueError("must be an existing directory")
@@ -128,6 +135,7 @@ def _route(text: str) -> str:
 
 flag = Value("true|false", _flag)
 text = Value("TEXT", _text)
+label = Value("TEXT", _label)
 path = Value("PATH", Path)
 existing_directory = Value("DIRECTORY", _existing_directory)
 existing_file = Value("FILE", _existing_file)

@@ -66,7 +66,7 @@ def assigned(route: str | None) -> APIRouter:
 async def _predict(gateway: Gateway, visit: Visit, instance: Instance) -> str:
     with Exchange(gateway, visit) as exchange:
         if isinstance(instance, GenerateRequest):
-            outcomes, _ = await generate.run(gateway, exchange, instance)
+            outcomes = await generate.run(gateway, exchange, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
         transcripts, _ = await chat.begin(gateway, exchange, instance)
         await exchange.collect(transcripts)

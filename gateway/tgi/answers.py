@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.generation import Step, TokenText, Transcript
 from gateway.served import Served
+from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.tgi.schemas import Parameters
 from gateway.tgi.validation import samples
@@ -130,7 +131,8 @@ def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
 
 
-def compute_headers(description: pb.Description, inputs: str) -> dict[str, str]:
+def compute_headers(gateway: Gateway, inputs: str) -> dict[str, str]:
     """Headers of streams and plain answers alike."""
-    device = description.device_kind.lower().replace(" ", "-")
-    return {"x-compute-type": f"{description.device_count}-{device}", "x-compute-characters": str(len(inputs))}
+    description = gateway.engine.description or pb.Description()
+    devices = f"{description.device_count}-{description.device_kind.lower().replace(' ', '-')}"
+    return {"x-compute-type": gateway.options.compute_type or devices, "x-compute-characters": str(len(inputs))}

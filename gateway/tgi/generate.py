@@ -33,23 +33,21 @@ async def answer(
 
     async def work() -> Response:
         with Exchange(gateway, Visit.of(request, arrival)) as exchange:
-            outcomes, description = await run(gateway, exchange, body)
+            outcomes = await run(gateway, exchange, body)
             fields = answers.generation(outcomes, body.inputs if full_text else "")
-            headers = answers.compute_headers(description, body.inputs)
+            headers = answers.compute_headers(gateway, body.inputs)
             headers |= answers.timing_headers(exchange.served(), outcomes[0])
         return JSONResponse([fields] if in_array else fields, headers=headers)
 
     return await while_connected(request.receive, work())
 
 
-async def run(
-    gateway: Gateway, exchange: Exchange, body: GenerateRequest
-) -> tuple[list[answers.Outcome], pb.Description]:
+async def run(gateway: Gateway, exchange: Exchange, body: GenerateRequest) -> list[answers.Outcome]:
     """All sequences of a request, run to their ends, the best one first."""
-    transcripts, description = await _begin(gateway, exchange, body, stream=False)
+    transcripts = await _begin(gateway, exchange, body, stream=False)
     steps = await exchange.collect(transcripts)
     outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(transcripts, steps, strict=True)]
-    return sorted(outcomes, key=lambda outcome: outcome.mean_logprob, reverse=True), description
+    return sorted(outcomes, key=lambda outcome: outcome.mean_logprob, reverse=True)
 
 
 async def stream(
@@ -57,15 +55,14 @@ async def stream(
 ) -> Response:
     """One event per token."""
     events = _events(gateway, Visit.of(request, arrival), body, body.inputs if full_text else "")
-    description = gateway.engine.description or pb.Description()
-    return await EventStream.begin(request, events, error_event, answers.compute_headers(description, body.inputs))
+    return await EventStream.begin(request, events, error_event, answers.compute_headers(gateway, body.inputs))
 
 
 async def _events(
     gateway: Gateway, visit: Visit, body: GenerateRequest, prompt_text: str
 ) -> AsyncGenerator[bytes, None]:
     with Exchange(gateway, visit) as exchange:
-        [transcript], _ = await _begin(gateway, exchange, body, stream=True)
+        [transcript] = await _begin(gateway, exchange, body, stream=True)
         index = 0
         async with aclosing(exchange.run([transcript])) as steps:
             async for _, step in steps:
@@ -85,9 +82,7 @@ def _last_details(transcript: Transcript, body: GenerateRequest) -> dict[str, ob
     return {**answers.ending(transcript, body.settings), "input_length": len(transcript.prompt_ids)}
 
 
-async def _begin(
-    gateway: Gateway, exchange: Exchange, body: GenerateRequest, *, stream: bool
-) -> tuple[list[Transcript], pb.Description]:
+async def _begin(gateway: Gateway, exchange: Exchange, body: GenerateRequest, *, stream: bool) -> list[Transcript]:
     """Validate, admit and tokenise: one transcript per sequence to generate."""
     model, description = serving(gateway)
     limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
@@ -106,4 +101,4 @@ async def _begin(
         )
         for _ in range(copies)
     ]
-    return [Transcript(model, each, prompt, settings.stop, MANNER) for each in requests], description
+    return [Transcript(model, each, prompt, settings.stop, MANNER) for each in requests]

@@ -264,6 +264,12 @@ async def test_stream_headers() -> None:
         assert "content-length" not in headers
 
 
+async def test_the_operator_may_say_what_computes() -> None:
+    async with serve(compute_type="8-h200") as served:
+        for path in ("/generate", "/generate_stream"):
+            assert (await served.post(path, inputs="hello")).headers["x-compute-type"] == "8-h200"
+
+
 async def test_info_tells_the_model_and_every_limit() -> None:
     async with serve(max_best_of=3, max_input_tokens=40) as served:
         info = (await served.http.get("/info")).json()
