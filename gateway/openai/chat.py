@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, Transcript
 from gateway.openai import sampling
-from gateway.openai.envelope import DONE, Envelope, ending, usage
+from gateway.openai.envelope import DONE, Envelope, aside, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
@@ -25,16 +25,20 @@ async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
         collected = await exchange.collect(transcripts)
-        choices = [
-            _choice(body, index, transcript, steps)
-            for index, (transcript, steps) in enumerate(zip(transcripts, collected, strict=True))
-        ]
-        if body.prompt_logprobs is not None:
-            tokenizer, prompt = transcripts[0].model.tokenizer, transcripts[0].prompt
-            envelope.fields["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt.tokens, body.prompt_logprobs)
-        if body.return_token_ids:
-            envelope.fields["prompt_token_ids"] = transcripts[0].prompt_ids
-        return envelope.answer(choices, usage(transcripts))
+
+        def worded() -> Response:
+            choices = [
+                _choice(body, index, transcript, steps)
+                for index, (transcript, steps) in enumerate(zip(transcripts, collected, strict=True))
+            ]
+            if body.prompt_logprobs is not None:
+                tokenizer, prompt = transcripts[0].model.tokenizer, transcripts[0].prompt
+                envelope.fields["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt.tokens, body.prompt_logprobs)
+            if body.return_token_ids:
+                envelope.fields["prompt_token_ids"] = transcripts[0].prompt_ids
+            return envelope.answer(choices, usage(transcripts))
+
+        return await aside(worded, large=body.lists_logprobs)
 
 
 def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:

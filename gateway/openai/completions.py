@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
@@ -10,7 +11,7 @@ from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling
-from gateway.openai.envelope import DONE, Envelope, ending, usage
+from gateway.openai.envelope import DONE, Envelope, aside, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
@@ -31,8 +32,12 @@ async def answer(request: Request, gateway: Gateway, body: CompletionRequest, ar
         transcripts = [choice.transcript for choice in choices]
         collected = await exchange.collect(transcripts)
         chosen = _best(body, list(zip(choices, collected, strict=True)))
-        fields = [choice.whole(index, steps) for index, (choice, steps) in enumerate(chosen)]
-        return envelope.answer(fields, usage(transcripts, generated=_generated(body)))
+
+        def worded() -> Response:
+            fields = [choice.whole(index, steps) for index, (choice, steps) in enumerate(chosen)]
+            return envelope.answer(fields, usage(transcripts, generated=_generated(body)))
+
+        return await aside(worded, large=body.lists_logprobs)
 
 
 async def stream(
@@ -45,7 +50,8 @@ async def stream(
         transcripts = [choice.transcript for choice in choices]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
-                for chunk in choices[index].chunks(step):
+                large = body.lists_logprobs and step.prompt is not None
+                for chunk in await aside(partial(choices[index].chunks, step), large=large):
                     yield envelope.chunk(chunk, transcripts)
         if body.include_usage:
             yield envelope.with_usage(b"", usage(transcripts, generated=_generated(body)))

@@ -42,6 +42,10 @@ class CompletionRequest(Common):
         return prompts
 
     @property
+    def lists_logprobs(self) -> bool:
+        return self.logprobs is not None or self.prompt_logprobs is not None
+
+    @property
     def silent(self) -> bool:
         """Whether only the echo is wanted, nothing generated."""
         return self.max_tokens == 0
@@ -84,6 +88,10 @@ class ChatRequest(Common):
     documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
     reasoning_effort: Annotated[str, Field(max_length=16)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=MAX_TEMPLATE_VARIABLES)
+
+    @property
+    def lists_logprobs(self) -> bool:
+        return bool(self.logprobs) or self.prompt_logprobs is not None
 
     @property
     def new_tokens(self) -> int | None:

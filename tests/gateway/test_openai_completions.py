@@ -1,9 +1,11 @@
 """`/v1/completions`: several prompts, token ids, echo and the older layout of logprobs."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from gateway.openai import completions
 from tests.engine_mock import EOS
 from tests.gateway.fixtures import HELLO, events, serve
 from tests.gateway.toys import BOS, byte_level
@@ -218,3 +220,22 @@ async def test_every_request_draws_its_own_seed(seed: int | None) -> None:
             await served.post("/v1/completions", prompt="lo", seed=seed)
         first, second = served.engine.requests
         assert first.sampling.seed != second.sampling.seed
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_logprobs_of_a_prompt_are_worded_beside_the_event_loop(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of tokens with twenty logprobs each take a second, in which all streams would stand still."""
+    threads = []
+
+    def spy(*given: Any) -> Any:
+        threads.append(threading.current_thread())
+        return worded(*given)
+
+    worded = completions.completion_logprobs
+    monkeypatch.setattr(completions, "completion_logprobs", spy)
+    async with serve() as served:
+        body = {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 1, "stream": stream}
+        assert (await served.post("/v1/completions", body)).status_code == 200
+    assert threads and threading.main_thread() not in threads
