@@ -10,14 +10,6 @@ import pytest
 from jaxengine.compile_cache import enable_compile_cache
 from jaxengine.engine import Engine
 from tests.jaxengine.engines import EngineOf, load
-from tests.tiny import write_tiny
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`tiny(name)` is the directory of that checkpoint; shared, so never written to."""
-    root = tmp_path_factory.mktemp("tiny")
-    return lambda name: root / name if (root / name).exists() else write_tiny(root, name)
 
 
 @pytest.fixture(scope="session")
