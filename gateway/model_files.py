@@ -51,9 +51,14 @@ def _template_in(config: dict[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """`bos_token`, `eos_token` and the like from tokenizer_config.json, written as strings or as objects."""
-    return dict(_named_tokens(config))
+def special_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token` and the like from `config`, its tokenizer_config.json, else from special_tokens_map.json
+    (older checkpoints have one); written as strings or as objects.
+
+    Raises:
+        ValueError: a file cannot be read; the message names it.
+    """
+    return dict(_named_tokens(read_json(directory / "special_tokens_map.json"))) | dict(_named_tokens(config))
 
 
 def _named_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:

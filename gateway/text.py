@@ -44,7 +44,7 @@ class TextModel:
         config = read_json(config_path or directory / "tokenizer_config.json")
         self.defaults = recommended(read_json(directory / "generation_config.json"))
         template = find_template(directory, config, chosen=config_path is not None)
-        self.template, self.special_tokens = template, special_tokens(config)
+        self.template, self.special_tokens = template, special_tokens(directory, config)
         self._renderer = Renderer(template, self.special_tokens, self.max_characters) if template else None
         self._guest = Renderer(None, self.special_tokens, self.max_characters)  # of requests
         self.knows_developer = template is not None and "developer" in template

@@ -212,6 +212,9 @@ def test_what_is_no_template_is_none(tmp_path: Path, value: Any) -> None:
     assert find_template(tmp_path, {"chat_template": value}) is None
 
 
-def test_special_tokens_are_read_as_text_or_objects() -> None:
+def test_special_tokens_are_read_as_text_or_objects(tmp_path: Path) -> None:
     config = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "pad_token": None, "other": "x"}
-    assert special_tokens(config) == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert special_tokens(tmp_path, config) == {"bos_token": "<s>", "eos_token": "</s>"}
+    older = {"bos_token": "<old>", "unk_token": {"content": "<unk>"}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(older))
+    assert special_tokens(tmp_path, config) == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
