@@ -28,6 +28,7 @@ class Adapted:
         self._tensors = tensors
         self._stored: dict[str, str] = {}
         self._merged: dict[str, Merge] = {}
+        self._last: tuple[str, np.ndarray] = ("", np.empty(0))  # read in part, so that more of it will be
         groups: dict[str, Merge] = {}
         for stored, name, converter, pattern in _renamed(tensors, module):
             if converter is not None:
@@ -56,7 +57,11 @@ class Adapted:
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         if name in self._merged:
-            return self._merged[name].read(name).reshape(view)[index]
+            last, values = self._last
+            whole = values if last == name else self._merged[name].read(name)
+            part = whole.reshape(view)[index]
+            self._last = (name, whole) if part.size < whole.size else ("", np.empty(0))
+            return part
         return self._tensors.read(self._stored[name], view, index)
 
     def _first(self, name: str) -> str:

@@ -6,7 +6,7 @@ Cohere 2 rotates on its sliding layers only; each fourth layer sees everything a
 from dataclasses import replace
 
 from convert.config import Config
-from convert.families.family import Family, layer_kinds, window
+from convert.families.family import Family, layer_kinds, refuse, window
 from convert.families.llama import BUFFERS, QK_NORM, TENSORS, llama_spec
 from convert.recipes import Layout
 from jaxengine.model.spec import Attention, Head, LayerKind, ModelSpec, Norm, QKNorm
@@ -26,6 +26,7 @@ def _cohere(config: Config) -> ModelSpec:
 
 
 def _cohere2(config: Config) -> ModelSpec:
+    refuse(config, use_qk_norm=False)
     spec = _cohere(config)
     full = LayerKind(rope=None)
     narrow = replace(spec.kinds[0], window=window(config, spec.max_positions, 4096))

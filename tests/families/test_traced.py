@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert import traced
+from convert.adapted import Merge
 from convert.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES
@@ -74,6 +75,18 @@ def test_a_model_of_transformers_computes_what_it_does_there(name: str, written:
         ids.append(int(rows[-1].argmax()))
         rows.append(model.decode(0, ids[-1], position, 24))
     np.testing.assert_allclose(np.stack(rows), reference_logits(directory, ids), atol=1e-3)
+
+
+def test_experts_that_are_read_in_slices_are_merged_once(
+    written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are for our own checkpoint: a chunk of a projection at a time."""
+    source, name = open_model(str(written("deepseek_v2"))).source, "module.model.layers.1.mlp.experts.gate_up_proj"
+    whole, merged, read = source.read(name, ()), [], Merge.read
+    monkeypatch.setattr(Merge, "read", lambda merge, name: merged.append(name) or read(merge, name))
+    slices = [source.read(name, (slice(expert, expert + 1),)) for expert in range(4)]
+    np.testing.assert_array_equal(np.concatenate(slices), whole)
+    assert len(merged) == 1
 
 
 @pytest.mark.parametrize("sizes", [(56, 8), (8, 56), (53, 48)])

@@ -136,6 +136,7 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ("gpt_neo", {"attention_layers": ..., "attention_types": [3]}, r"attention_types must be a list of \[kinds, t"),
         ("gptj", {"rotary_dim": 7}, "rope dim 7 must be even"),
         ("gptj", {"rotary_dim": 32}, "rope dim 32 is more than head_dim 16"),
+        ("cohere2", {"use_qk_norm": True}, "use_qk_norm other than False is not supported"),
         ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types must name full_attention or sliding_attention"),
         ("gemma", {"hidden_activation": "xielu"}, "hidden_activation must be one of silu"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention other than False is not"),
