@@ -18,9 +18,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxengine.model.parameters import Parameter
 from jaxengine.ops.product import product
+from jaxengine.sharding import TP
 
 NARROW = ("bfloat16", "int8")
 
@@ -57,6 +59,8 @@ class Linear(nnx.Module):
         self.inputs = inputs
         self.first_input = 0 if input_major else len(weight.shape) - inputs
         self.flat = flat
+        sharding = weight.sharding
+        self.split = tuple(sharding.spec) if isinstance(sharding, NamedSharding) else (None,) * weight.ndim
 
     @classmethod
     def named(cls, name: str, get: Callable[[str], Any], platform: str, inputs: int = 1) -> "Linear":
@@ -66,13 +70,37 @@ class Linear(nnx.Module):
         return cls(weight, bias, scale, inputs=inputs, input_major=major, flat=platform == "cpu")
 
     def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
-        multiply = self._flat if self.flat else self._direct
         dtype = dtype or x.dtype
         if self.scale is None:
-            y = multiply(x, self.weight[...], dtype)
-        else:  # f32 until it is scaled: it may be beyond f16, and XLA fuses the scale into an f32 product only
-            y = _scaled(multiply(x, self.weight[...], jnp.dtype(jnp.float32)), self.scale[...], dtype)
+            y = self._product(x, self.weight[...], dtype)
+        else:
+            y = self._scaled(x, self.weight[...], self.scale[...], dtype)
         return y if self.bias is None else y + self.bias[...]
+
+    def _scaled(self, x: Array, weight: Array, scale: Array, dtype: jnp.dtype) -> Array:
+        """Each device scales its own product and sums are of `dtype`; left to itself XLA adds f32 and scales behind."""
+        if jax.sharding.get_abstract_mesh().empty:
+            return self._scaled_share(x, weight, scale, dtype)
+        end = self.first_input + self.inputs
+        inputs, outputs = self.split[self.first_input : end], self.split[: self.first_input] + self.split[end:]
+
+        def share(x: Array, weight: Array, scale: Array) -> Array:
+            y = self._scaled_share(x, weight, scale, dtype)
+            return jax.lax.psum(y, TP) if TP in inputs else y
+
+        of_arguments = (PartitionSpec(None, *inputs), PartitionSpec(*self.split), PartitionSpec(*outputs))
+        of_result = PartitionSpec(None, *outputs)
+        return jax.shard_map(share, in_specs=of_arguments, out_specs=of_result, check_vma=False)(x, weight, scale)
+
+    def _scaled_share(self, x: Array, weight: Array, scale: Array, dtype: jnp.dtype) -> Array:
+        """f32 until it is scaled: it may be beyond f16, and XLA fuses the scale into an f32 product only; that of JAX
+        0.12 only if it is a vector.
+        """
+        y = self._product(x, weight, jnp.dtype(jnp.float32))
+        return (y.reshape(len(y), -1) * scale.reshape(-1)).astype(dtype).reshape(y.shape)
+
+    def _product(self, x: Array, weight: Array, dtype: jnp.dtype) -> Array:
+        return (self._flat if self.flat else self._direct)(x, weight, dtype)
 
     def _direct(self, x: Array, weight: Array, dtype: jnp.dtype) -> Array:
         ours = tuple(range(x.ndim - self.inputs, x.ndim))
@@ -85,14 +113,3 @@ class Linear(nnx.Module):
         matrix = weight.reshape((-1, size) if self.first_input == 0 else (size, -1))
         y = product(x.reshape(x.shape[0], -1), matrix, 0 if self.first_input == 0 else 1, dtype)
         return y.reshape(x.shape[0], *out)
-
-
-def _scaled(y: Array, scale: Array, dtype: jnp.dtype) -> Array:
-    """y [T, out…] times scale [out…].
-
-    As a matrix on one device, since XLA of JAX 0.12 fuses a scale of several axes into no product. Over several it
-    would merge a sharded axis with one that is not: there a prompt's products are written in f32 and scaled behind.
-    """
-    if jax.sharding.get_abstract_mesh().size > 1:
-        return (y * scale).astype(dtype)
-    return (y.reshape(len(y), -1) * scale.reshape(-1)).astype(dtype).reshape(y.shape)

@@ -34,9 +34,9 @@ def test_the_host_launches_one_cuda_graph_a_step(facts: FactsByProgram, step: st
     assert facts[step]["launched"] == ["CommandBuffer"]
 
 
-@pytest.mark.parametrize(("step", "plain", "more"), [("mixed_int8", "mixed", 0), ("decode_fp8_tp8", "decode_tp8", 8)])
-def test_scales_are_applied_where_the_product_is_made(facts: FactsByProgram, step: str, plain: str, more: int) -> None:
-    """Over several devices the two sums of each of the 4 layers are scaled once they are whole."""
-    assert facts[step]["kernels"] <= facts[plain]["kernels"] + more
+@pytest.mark.parametrize(("step", "plain"), [("mixed_int8", "mixed"), ("decode_fp8_tp8", "decode_tp8")])
+def test_scales_are_applied_where_the_product_is_made(facts: FactsByProgram, step: str, plain: str) -> None:
+    """Over several devices before the shares are added up, so that sums are no wider and need no kernel behind them."""
+    assert facts[step]["kernels"] <= facts[plain]["kernels"]
     assert facts[step]["temporaries"] <= facts[plain]["temporaries"] + 2 * MIB
     assert facts[step]["collectives"] == facts[plain]["collectives"]
