@@ -9,10 +9,14 @@ What the engine itself refuses to know stands here: stop strings, and chats as t
 
 import dataclasses
 import itertools
+import operator
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
@@ -91,24 +95,24 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
     ) -> list[Completion]:
         """Complete `prompts` (text, token ids, or a list of either) together; results in their order.
 
-        `params` is one for all or one for each. A request without a seed gets a random one. One that fails inside the
-        engine ends with its `error`, and takes nothing from the others.
+        `sampling_params` is one for all or one for each. A request without a seed gets a random one. One that fails
+        inside the engine ends with its `error`, and takes nothing from the others.
 
         Raises:
             ValueError: a prompt or parameter is out of range, before anything runs.
         """
-        return self._run(self._encode(prompts), params, use_tqdm)
+        return self._run(self._encode(prompts), sampling_params, use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
     ) -> list[Completion]:
@@ -120,7 +124,7 @@ class LLM:
         several = bool(messages) and not isinstance(messages[0], Mapping)
         texts = [self._templated(chat) for chat in (messages if several else [messages])]  # type: ignore[arg-type]
         ids = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-        return self._run(ids, params, use_tqdm)
+        return self._run(ids, sampling_params, use_tqdm)
 
     def _run(
         self, prompts: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None, use_tqdm: bool
@@ -136,35 +140,52 @@ class LLM:
         for request in requests:
             self.engine.submit(request)
         try:
+            running = dict(completions)
             with tqdm(total=len(completions), unit="prompt", disable=not use_tqdm) as bar:
                 while not self.engine.idle:
-                    self._step(completions)
-                    bar.update(sum(bool(made.finish_reason) for made in completions.values()) - bar.n)
+                    self._step(running)
+                    bar.update(len(completions) - len(running) - bar.n)
         except BaseException:  # the user interrupted: the next call must not find what is left
             for id in completions:
                 self.engine.cancel(id)
             raise
         return list(completions.values())
 
-    def _templated(self, chat: Sequence[Message]) -> str:
-        """The prompt that the model's template makes of `chat`."""
+    @cached_property
+    def _template(self) -> Any:
         from transformers import PreTrainedTokenizerFast  # takes a second, and only chats need it
 
-        model = PreTrainedTokenizerFast.from_pretrained(self.directory)
-        text = model.apply_chat_template([*map(dict, chat)], add_generation_prompt=True, tokenize=False)
+        return PreTrainedTokenizerFast.from_pretrained(self.directory)
+
+    def _templated(self, chat: Sequence[Message]) -> str:
+        """The prompt that the model's template makes of `chat`."""
+        if isinstance(chat, str) or not all(isinstance(message, Mapping) for message in chat):
+            raise ValueError(f"a chat is a list of messages such as {{'role': 'user', 'content': …}}, got {chat!r}")
+        text = self._template.apply_chat_template([*map(dict, chat)], add_generation_prompt=True, tokenize=False)
         return str(text)
 
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
         batch: Sequence[Prompt] = [prompts] if single else prompts  # type: ignore[list-item, assignment]
-        return [self.tokenizer.encode(p).ids if isinstance(p, str) else list(p) for p in batch]
+        return [self._ids(prompt) for prompt in batch]
 
-    def _step(self, completions: dict[int, Completion]) -> None:
+    def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt).ids
+        try:
+            return [*map(operator.index, prompt)]
+        except TypeError as error:
+            raise ValueError(f"a prompt is a text or a list of token ids, got {prompt!r}") from error
+
+    def _step(self, running: dict[int, Completion]) -> None:
         result = self.engine.step()
         for event in result.events if result else ():
-            completion = completions.get(event.request_id)
-            if completion is not None and not completion.finish_reason:  # else it has been given up
-                self._add(completion, event)
+            completion = running.get(event.request_id)  # none if it has been given up
+            if completion is None:
+                continue
+            self._add(completion, event)
+            if completion.finish_reason:
+                del running[event.request_id]
 
     def _add(self, completion: Completion, event: Event) -> None:
         """Add an event to what it belongs to; end it at its first stop string."""

@@ -7,6 +7,7 @@ into a wrong answer instead of an error.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
@@ -84,11 +85,19 @@ class SamplingParams:
         wrong = next((bias for bias in self.logit_bias.values() if not abs(bias) <= MAX_BIAS), None)
         if wrong is not None:
             raise ValueError(f"logit_bias values must be in [-{MAX_BIAS}, {MAX_BIAS}], got {wrong}")
+        for name, ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("logit_bias", self.logit_bias),
+            *(("bad_words", word) for word in self.bad_words),
+        ):
+            if not all(isinstance(i, int) for i in ids):
+                raise ValueError(f"{name} must be of token ids, got {ids!r}")
 
     def _check(self, name: str, low: float, high: float, *, above: bool = False) -> None:
         value = getattr(self, name)
-        if name in WHOLE and (not isinstance(value, int) or isinstance(value, bool)):
-            raise ValueError(f"{name} must be a whole number, got {value!r}")
+        whole, number = isinstance(value, int) and not isinstance(value, bool), isinstance(value, Real)
+        if not (whole if name in WHOLE else number):
+            raise ValueError(f"{name} must be a {'whole ' * (name in WHOLE)}number, got {value!r}")
         if not (low <= value <= high) or (above and value == low):  # NaN fails every comparison
             raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value}")
 

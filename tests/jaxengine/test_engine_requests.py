@@ -104,6 +104,10 @@ WRONG = [
     ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0)),
     ("stop_token_ids", (1,) * (MAX_STOP_TOKEN_IDS + 1)),
     ("only_biased", True),
+    ("temperature", "0.5"),
+    ("logit_bias", {"5": 1.0}),
+    ("bad_words", (("a",),)),
+    ("stop_token_ids", ("a",)),
 ]
 
 

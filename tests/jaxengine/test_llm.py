@@ -91,11 +91,13 @@ def test_prompt_logprobs_come_with_the_completion(llm: LLM) -> None:
     [
         ([[1], [VOCAB]], GREEDY, "prompt has the id 320"),
         ([[1], []], GREEDY, "prompt has no tokens"),
+        ([[1], [1, 2.5]], GREEDY, r"a prompt is a text or a list of token ids, got \[1, 2.5\]"),
+        (["1", None], GREEDY, "a prompt is a text or a list of token ids, got None"),
         ([prompt(127)], GREEDY, "more than max_total_tokens 128"),
         ([[1], [1]], [GREEDY], "2 prompts but 1 sampling parameters"),
         ([[1], [1]], [], "2 prompts but 0 sampling parameters"),
     ],
-    ids=["id", "empty", "long", "one for two", "none for two"],
+    ids=["id", "empty", "fraction", "nothing", "long", "one for two", "none for two"],
 )
 def test_what_cannot_be_served_is_refused_before_anything_runs(
     llm: LLM, prompts: list[list[int]], params: SamplingParams | list[SamplingParams], message: str
@@ -182,6 +184,7 @@ def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     monkeypatch.setattr(llm, "directory", tmp_path)
+    monkeypatch.delitem(vars(llm), "_template", raising=False)
     rendered = tokenizer().encode("[user] The quick brown fox\n[assistant]", add_special_tokens=False)
     (one,) = llm.chat(CHAT, GREEDY)
     assert one.prompt_ids == rendered
@@ -194,8 +197,11 @@ def test_a_model_without_a_template_has_no_chats(
 ) -> None:
     shutil.copy(directory / "tokenizer.json", tmp_path)
     monkeypatch.setattr(llm, "directory", tmp_path)
+    monkeypatch.delitem(vars(llm), "_template", raising=False)
     with pytest.raises(ValueError, match="chat template"):
         llm.chat(CHAT, GREEDY)
+    with pytest.raises(ValueError, match="a chat is a list of messages"):
+        llm.chat("The quick brown fox")  # type: ignore[arg-type]
 
 
 def test_the_bar_counts_prompts_and_can_be_left_out(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
