@@ -59,7 +59,8 @@ def create_app(gateway: Gateway) -> FastAPI:
             CORSMiddleware,
             allow_origins=gateway.options.cors_allow_origin,
             allow_methods=("GET", "POST"),
-            allow_headers=("content-type", "authorization", "x-request-id"),
+            allow_headers=("*",),  # OpenAI's SDK sends a dozen of its own
+            expose_headers=("x-request-id", "retry-after", "x-should-retry"),
         )
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessLog)

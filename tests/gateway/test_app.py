@@ -108,7 +108,7 @@ async def preflight(served: Served, origin: str) -> httpx.Response:
     headers = {
         "origin": origin,
         "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type",
+        "access-control-request-headers": "authorization,content-type,x-stainless-lang",  # the last is OpenAI's SDK's
     }
     return await served.http.options("/generate", headers=headers)
 
@@ -122,6 +122,8 @@ async def test_browsers_may_call_from_the_origins_that_are_given_and_from_no_oth
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
         assert "access-control-allow-credentials" not in answer.headers
+        seen = (await served.http.get("/health", headers={"origin": "https://a.example"})).headers
+        assert "retry-after" in seen["access-control-expose-headers"]
 
 
 async def test_the_docs_need_nothing_from_elsewhere_and_describe_every_route_of_both_dialects() -> None:
