@@ -14,13 +14,14 @@ from pathlib import Path
 from convert import checkpoint, default_model, hub
 from convert.cache import cache_root, disk_errors, locked, stamp
 from convert.composition import Restated
-from convert.config import Config
+from convert.config import Config, read_json
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_tokenizer import write_tokenizer
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
+from convert.search import tell_unread
 from convert.slow_tokenizer import tokenizer_directory
 from convert.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
 from jaxengine.model.parameters import ParameterSource
@@ -80,7 +81,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         source = checkpoint.open_checkpoint(directory, cache_root(cache_dir) / "verified")
         revision = revision or checkpoint.origin(directory).get("revision", "")
     elif (directory / "config.json").is_file():
-        source = compose(Config.load(directory / "config.json"), open_tensors(directory))
+        source = compose(_configuration(directory), open_tensors(directory))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
@@ -89,6 +90,16 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         source = Restated(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
     return OpenModel(source, files, model_id, revision, ids)
+
+
+def _configuration(directory: Path) -> Config:
+    """config.json, whose settings of generation lose against generation_config.json's, as in transformers."""
+    config, path = Config.load(directory / "config.json"), directory / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
+    if generation.get("decoder_start_token_id") is not None:
+        config.values["decoder_start_token_id"] = generation["decoder_start_token_id"]
+    tell_unread({**config.values, **generation}, config.where)
+    return config
 
 
 def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:

@@ -14,7 +14,9 @@ import pytest
 from convert.errors import CheckpointError
 from convert.source import open_model
 from jaxengine.model.parameters import parameter_table
+from jaxengine.model.spec import Encoder
 from tests.convert.tiny_gguf import write_tiny_gguf
+from tests.families.seq2seq import write_seq2seq
 
 OPEN = """
 import sys, pathlib
@@ -203,3 +205,22 @@ def test_an_end_of_text_id_outside_the_vocabulary_is_refused(value: object, copy
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
     with pytest.raises(CheckpointError, match=r"generation_config\.json: eos_token_id must be below .* 320"):
         open_model(str(directory))
+
+
+def test_what_is_asked_of_a_search_is_told_and_not_done(
+    copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, told = copy_of("llama"), []
+    monkeypatch.setattr("convert.search.tell", told.append)
+    settings = {"num_beams": 4, "min_length": 0, "forced_bos_token_id": 5, "suppress_tokens": [], "bad_words_ids": None}
+    (directory / "generation_config.json").write_text(json.dumps(settings))
+    open_model(str(directory))
+    assert [line.split(": ", 1)[1] for line in told] == [
+        "not read: num_beams 4, forced_bos_token_id 5; requests say how they sample"
+    ]
+
+
+def test_a_decoder_starts_where_the_generation_configuration_says(tmp_path: Path) -> None:
+    directory = write_seq2seq(tmp_path, "t5")
+    (directory / "generation_config.json").write_text('{"decoder_start_token_id": 7}')
+    assert open_model(str(directory)).source.spec.encoder == Encoder(2, 7)
