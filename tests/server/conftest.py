@@ -12,8 +12,8 @@ TINY_OPTIONS = ("--max-batch-size=8", "--max-batch-prefill-tokens=64")
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all tests that leave it as they found it."""
-    with serving(tmp_path_factory.mktemp("tiny-server"), f"--model-id={tiny_model}", *TINY_OPTIONS) as server:
-        server.wait_ready()
-        yield server
+    with serving(tmp_path_factory.mktemp("tiny-server"), f"--model-id={tiny_model}", *TINY_OPTIONS) as started:
+        started.wait_ready()
+        yield started

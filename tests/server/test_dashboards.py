@@ -32,21 +32,21 @@ vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemption
 """
 
 
-async def samples(tiny: Server) -> dict[str, float]:
+async def samples(server: Server) -> dict[str, float]:
     """Those of /metrics after a prompt has joined a request that ran, and one was refused."""
     begun = asyncio.Event()
-    running = asyncio.create_task(stream(tiny.url, "The river", 1500, begun))
+    running = asyncio.create_task(stream(server.url, "The river", 1500, begun))
     await begun.wait()
-    await stream(tiny.url, "quick brown", 5)
+    await stream(server.url, "quick brown", 5)
     assert (await running).error is None
-    refused = httpx.post(tiny.url + "/generate", json={"inputs": ""}, timeout=PATIENCE)
+    refused = httpx.post(server.url + "/generate", json={"inputs": ""}, timeout=PATIENCE)
     assert refused.status_code == 422
-    return tiny.gauges()
+    return server.gauges()
 
 
 @pytest.mark.parametrize("selectors", [GRAFANA, VLLM], ids=["TGI's Grafana board", "vLLM's consumers"])
-async def test_every_query_finds_a_series(tiny: Server, selectors: str) -> None:
-    found = await samples(tiny)
+async def test_every_query_finds_a_series(server: Server, selectors: str) -> None:
+    found = await samples(server)
     for selector in selectors.split():
         name, _, label = selector.rstrip("}").partition("{")
         values = [value for its, value in found.items() if its.partition("{")[0] == name and label in its]

@@ -45,20 +45,22 @@ def pool(gauges: dict[str, float]) -> float:
     return sum(gauges[f'textgen_kv_pages{{state="{state}"}}'] for state in ("free", "cached"))
 
 
-async def test_a_thousand_clients_that_leave_leak_no_page_and_waste_few_tokens(tiny: Server, tiny_model: Path) -> None:
+async def test_a_thousand_clients_that_leave_leak_no_page_and_waste_few_tokens(
+    server: Server, tiny_model: Path
+) -> None:
     golden = reference_greedy(tiny_model, tokenizer().encode("def add("), 40)
-    assert list((await stream(tiny.url, "def add(", 40)).ids) == golden
-    before = await idle(tiny)
+    assert list((await stream(server.url, "def add(", 40)).ids) == golden
+    before = await idle(server)
     draw, permits = random.Random(7), asyncio.Semaphore(AT_ONCE)
 
     async def visit(number: int) -> None:
         async with permits:
-            await leave(tiny.url, f"def add {number}", draw.choice(POINTS))
+            await leave(server.url, f"def add {number}", draw.choice(POINTS))
 
     await asyncio.gather(*map(visit, range(LEAVERS)))
-    after = await idle(tiny)
+    after = await idle(server)
     assert after['textgen_kv_pages{state="used"}'] == 0 and pool(after) == pool(before)
     assert after["tgi_request_count"] - before["tgi_request_count"] == LEAVERS
     generated = after["textgen_generated_tokens_total"] - before["textgen_generated_tokens_total"]
     assert generated < LEAVERS * NEW_TOKENS / 20
-    assert list((await stream(tiny.url, "def add(", 40)).ids) == golden
+    assert list((await stream(server.url, "def add(", 40)).ids) == golden
