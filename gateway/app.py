@@ -44,9 +44,12 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
-    assigned = vertex.assigned(gateway.options.aip_predict_route)
-    app.include_router(health.assigned(gateway.options.aip_health_route))  # first: they may lie within /v1/models/…
-    for router in (assigned, *TGI):
+    predictions = APIRouter(route_class=TgiRoute, include_in_schema=False)
+    if route := gateway.options.aip_predict_route:
+        predictions.add_api_route(route, vertex.vertex, methods=["POST"])
+    if route := gateway.options.aip_health_route:  # first: both may lie within /v1/models/…
+        app.add_api_route(route, health.ready, methods=["GET"], include_in_schema=False)
+    for router in (predictions, *TGI):
         app.include_router(router, dependencies=guarded, responses=TGI_ERRORS)
     for router in OPENAI:
         app.include_router(router, dependencies=guarded, responses=OPENAI_ERRORS)

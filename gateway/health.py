@@ -21,14 +21,6 @@ async def live(gateway: Gateway = Depends(gateway_of)) -> Response:
     return Response() if gateway.alive else JSONResponse(UNHEALTHY, 503)
 
 
-def assigned(route: str | None) -> APIRouter:
-    """Readiness at the path that Vertex AI chose, if it runs us."""
-    its = APIRouter(include_in_schema=False)
-    if route is not None:
-        its.add_api_route(route, ready, methods=["GET"])
-    return its
-
-
 @router.get("/")
 @router.get("/health")
 @router.get("/ping")

@@ -55,14 +55,6 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     return JSONResponse(fields)
 
 
-def assigned(route: str | None) -> APIRouter:
-    """The same at the path that Vertex AI chose, if it runs us."""
-    its = APIRouter(route_class=TgiRoute, include_in_schema=False)
-    if route is not None:
-        its.add_api_route(route, vertex, methods=["POST"])
-    return its
-
-
 async def _predict(gateway: Gateway, visit: Visit, instance: Instance) -> str:
     with Exchange(gateway, visit) as exchange:
         if isinstance(instance, GenerateRequest):
