@@ -11,7 +11,6 @@ from typing import Any
 from convert.errors import CheckpointError
 
 MAX_BYTES = 16 * 2**20
-MAX_SAID = 300  # characters of somebody else's error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -83,11 +82,6 @@ class Config:
 
     def error(self, key: str, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {key} {problem}, got {str(self.get(key))[:100]!r}")
-
-    def failure(self, what: str, error: Exception) -> CheckpointError:
-        """`what`, and somebody else's `error` behind it, in one line."""
-        said = " ".join(str(error).split()) or type(error).__name__
-        return CheckpointError(f"{self.where}: {what}: {said[:MAX_SAID]}")
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.get(key)

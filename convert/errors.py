@@ -11,6 +11,7 @@ UNREACHABLE = os.EX_UNAVAILABLE
 CANNOT_CREATE = os.EX_CANTCREAT
 IO = os.EX_IOERR
 NO_PERMISSION = os.EX_NOPERM
+MAX_SAID = 300  # characters of somebody else's error
 
 
 class CheckpointError(ValueError):
@@ -19,3 +20,9 @@ class CheckpointError(ValueError):
     def __init__(self, message: str, *, exit_code: int = BAD_DATA) -> None:
         super().__init__(" ".join(message.split()))
         self.exit_code = exit_code
+
+    @classmethod
+    def by(cls, error: Exception, where: object, what: str) -> "CheckpointError":
+        """`what` went wrong at `where`, and what somebody else's `error` says of it."""
+        said = " ".join(str(error).split()) or type(error).__name__
+        return cls(f"{where}: {what}: {said[:MAX_SAID]}")

@@ -5,6 +5,7 @@ are here that read a text without a picture as that part alone would: PaliGemma'
 """
 
 from convert.config import Config
+from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors
 from convert.renamed import Renamed
 
@@ -43,7 +44,7 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         whole = AutoConfig.for_model(**config.values)
         values = whole.get_text_config().to_dict()
     except Exception as error:  # whatever transformers makes of a configuration
-        raise config.failure("transformers cannot read it", error) from error
+        raise CheckpointError.by(error, config.where, "transformers cannot read it") from error
     values["model_type"] = TEXT_TYPES.get(values["model_type"], values["model_type"])
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
     return Config(values, f"{config.where}: its text part"), Renamed(tensors, RENAMES, but=TOWERS)

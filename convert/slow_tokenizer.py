@@ -61,5 +61,4 @@ def _read(directory: Path) -> Any:
         reader = TokenizersBackend if own_code else AutoTokenizer
         return reader.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever transformers makes of a tokenizer
-        said = " ".join(str(error).split())
-        raise CheckpointError(f"{directory}: transformers cannot read the tokenizer: {said[:300]}") from error
+        raise CheckpointError.by(error, directory, "transformers cannot read the tokenizer") from error

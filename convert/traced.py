@@ -80,7 +80,9 @@ def traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSourc
             traced=Traced(json.dumps(config.values), names["embedding"][0], arrays),
         )
     except Exception as error:  # whatever transformers does without weights
-        raise config.failure(f"transformers' {type(module).__name__} cannot be served", error) from error
+        raise CheckpointError.by(
+            error, config.where, f"transformers' {type(module).__name__} cannot be served"
+        ) from error
     names |= {f"module.{each[0]}": each for each in aliases.values()}
     return TracedSource(spec, adapted, names, module._keys_to_ignore_on_load_unexpected or ())
 
@@ -134,7 +136,7 @@ def _module(config: Config, ours: Iterable[str]) -> Any:
         with torch.device("meta"):
             module = AutoModelForCausalLM.from_config(described)
     except Exception as error:  # whatever transformers makes of a configuration
-        raise config.failure("transformers cannot build its model", error) from error
+        raise CheckpointError.by(error, config.where, "transformers cannot build its model") from error
     if encoder:
         raise refused
     return module
