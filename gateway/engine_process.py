@@ -52,6 +52,8 @@ PASSED_ON = (  # options that the engine has by the same name
 
 def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
     allowed = {name: value for name, value in ours.items() if name in NAMES or name.startswith(PREFIXES)}
+    if old := allowed.pop("HF_API_TOKEN", ""):  # the hub's library no longer reads it, TGI does
+        allowed.setdefault("HF_TOKEN", old)
     return {**allowed, transport.TOKEN_VARIABLE: token}
 
 

@@ -144,6 +144,11 @@ def test_the_engine_sees_an_allowed_environment_only() -> None:
     }  # fmt: skip
 
 
+def test_the_hubs_token_may_have_its_oldest_name() -> None:
+    assert engine_process.environment({"HF_API_TOKEN": "old"}, "t")["HF_TOKEN"] == "old"
+    assert engine_process.environment({"HF_API_TOKEN": "old", "HF_TOKEN": "new"}, "t")["HF_TOKEN"] == "new"
+
+
 def test_the_engines_command_line_is_one_the_engine_takes() -> None:
     """Every option that is passed on is parsed back to the same value by the engine's own parser."""
     from jaxengine.server import _parser
