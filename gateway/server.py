@@ -150,6 +150,9 @@ class Server:
             *(description.model_id, description.dtype, description.device_count, description.device_kind),
             *(self._url, time.monotonic() - self._began),
         )
+        asked, longest = self._options.max_input_tokens, self._front.gateway.max_input_tokens
+        if asked is not None and asked > longest:
+            logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
 
     def _restarted(self, cause: Literal["died", "hung"]) -> None:
         self._front.metrics.engine_restarted(cause)

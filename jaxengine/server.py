@@ -84,6 +84,7 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(arguments.memory_fraction))  # read when JAX meets the device
     import jax
 
+    _require_device()
     from jaxengine.assembly import load_engine
     from jaxengine.compile_cache import enable_compile_cache
 
@@ -101,6 +102,16 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     )
     engine = load_engine(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
     return Loaded(engine, model.directory)
+
+
+def _require_device() -> None:
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX 0.10.2 asserts where no platform of those named is there
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        raise StartupError(f"JAX finds no device (JAX_PLATFORMS={platforms!r})", os.EX_UNAVAILABLE) from error
 
 
 class _Parser(argparse.ArgumentParser):

@@ -65,7 +65,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_it_listens_while_the_engine_loads_and_says_when_it_is_ready(model: Path) -> None:
-    with running_launcher(model, held=True) as server:
+    with running_launcher(model, "--max-input-tokens=5000", held=True) as server:
         server.wait_for(200, "/health/live")
         server.wait_for_line("engine: compiling 1/1")
         answer = httpx.post(server.url + "/generate", json={"inputs": "hello"}, timeout=PATIENCE)
@@ -80,6 +80,7 @@ def test_it_listens_while_the_engine_loads_and_says_when_it_is_ready(model: Path
     log = server.log.read_text()
     assert f"listening on {server.url}" in log and "engine: compiling 1/1" in log
     assert log.count(f"ready: mock/model (float32, 1 x mock) on {server.url} after ") == 1
+    assert "prompts have at most 2047 tokens, not --max-input-tokens 5000" in log
 
 
 def test_a_busy_port_is_one_line_and_exit_code_71() -> None:

@@ -54,6 +54,13 @@ def test_a_wrong_model_is_one_line_and_its_own_exit_code(tmp_path: Path, model: 
     assert len(complaints) == 1 and complaints[0].startswith("error: ") and reason in complaints[0], done.stderr
 
 
+def test_no_device_is_one_line_and_its_own_exit_code(tiny_model: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, f"--model-id={tiny_model}", env={"JAX_PLATFORMS": "nowhere"}) as server:
+        assert server.process.wait(PATIENCE) == os.EX_UNAVAILABLE
+        log = server.log.read_text()
+    assert log.count("error: JAX finds no device (JAX_PLATFORMS='nowhere')\n") == 1 and "Traceback" not in log
+
+
 def test_under_json_output_every_line_of_all_processes_is_json(tiny_model: Path, tmp_path: Path) -> None:
     flags = (f"--model-id={tiny_model}", "--json-output", "--api-workers=2", *TINY_OPTIONS)
     with serving(tmp_path, *flags) as server:
