@@ -21,27 +21,30 @@ class ContentPart(StrictModel):
 
 
 class Message(StrictModel):
-    """One message of a chat. `tool_calls` in it are refused rather than dropped from the prompt."""
+    """One message of a chat. What we can't put into the prompt is refused rather than dropped from it."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: str | Annotated[list[ContentPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    refusal: str | None = None  # what an assistant said instead of content
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # its newer name in vLLM
     tool_calls: Any = None
     function_call: Any = None
+    audio: Any = None
 
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
             return "\n".join(part.text or "" for part in self.content)
-        return self.content or ""
+        return self.content or self.refusal or ""
 
     @model_validator(mode="after")
     def _has_text_only(self) -> "Message":
-        if self.tool_calls or self.function_call:
-            raise ValueError("tool_calls in messages are not supported")
+        for name in ("tool_calls", "function_call", "audio"):
+            if getattr(self, name):
+                raise ValueError(f"{name} in a message is not supported")
         if self.content is None and self.role != "assistant":
             raise ValueError("content is required in every message but the assistant's")
         return self

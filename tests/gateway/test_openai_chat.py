@@ -197,6 +197,13 @@ async def test_developer_is_system_where_the_template_knows_no_better() -> None:
         assert list(served.engine.requests[0].prompt) == ids(expected)
 
 
+async def test_a_refusal_is_what_the_assistant_said() -> None:
+    async with serve() as served:
+        messages = [{"role": "assistant", "content": None, "refusal": "he"}, *USER]
+        await served.post("/v1/chat/completions", messages=messages)
+        assert list(served.engine.requests[0].prompt) == ids("<|im_start|>assistant\nhe<|im_end|>\n" + PROMPT)
+
+
 async def test_text_parts_are_joined() -> None:
     async with serve() as served:
         parts = [{"type": "text", "text": "l"}, {"type": "text", "text": "o"}]

@@ -72,6 +72,8 @@ CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"messages": [{"content": "lo"}]}, ["messages[0].role"]),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, ["content[0]", "text"]),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["messages[0]", "tool_calls"]),
+    ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, ["messages[0]", "function_call"]),
+    ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, ["messages[0]", "audio"]),
     ({"messages": CHAT["messages"] * 1025}, ["messages", "1024"]),
     ({"logprobs": 1}, ["logprobs"]),
     ({"top_logprobs": 1}, ["top_logprobs", "logprobs"]),
