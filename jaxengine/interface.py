@@ -63,7 +63,7 @@ class StepResult:
 
 
 class OpenModel(Protocol):
-    """What `convert.open_model` returns, as far as the engine looks at it."""
+    """What `convert.source.open_model` returns, as far as the engine looks at it."""
 
     @property
     def source(self) -> ParameterSource: ...

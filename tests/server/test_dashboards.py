@@ -32,12 +32,16 @@ vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemption
 """
 
 
+JOINING = 5  # prompts: a busy gateway gets several steps as one message, which tells of the last of them
+
+
 async def samples(server: Server) -> dict[str, float]:
-    """Those of /metrics after a prompt has joined a request that ran, and one was refused."""
+    """Those of /metrics after prompts have joined a request that ran, and one was refused."""
     begun = asyncio.Event()
     running = asyncio.create_task(stream(server.url, "The river", 1500, begun))
     await begun.wait()
-    await stream(server.url, "quick brown", 5)
+    for _ in range(JOINING):
+        await stream(server.url, "quick brown", 5)
     assert (await running).error is None
     refused = httpx.post(server.url + "/generate", json={"inputs": ""}, timeout=PATIENCE)
     assert refused.status_code == 422
