@@ -129,9 +129,8 @@ class Engine:
             if event := self.inbox.popleft()():
                 result.events.append(event)
         now = time.monotonic()
-        late = [(id, reason) for id, each in self.live.items() if (reason := each.expired(now)) is not None]
-        for request_id, reason in late:
-            if event := self._finish_early(request_id, reason):
+        for sequence in [each for each in self.live.values() if now > each.due]:
+            if (reason := sequence.expired(now)) and (event := self._finish_early(sequence.request.id, reason)):
                 result.events.append(event)
 
     def _arrive(self, request: Request) -> None:

@@ -11,6 +11,7 @@ The scheduler never sees an array and never blocks; time comes from the caller.
 """
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterable
 
 from jaxengine.pages import PagePool
@@ -53,9 +54,9 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new request."""
-        callers = {each.request.caller for each in self.sequences()}
-        if sequence.request.caller not in callers:
-            self.shares.join(sequence.request.caller, callers)
+        caller = sequence.request.caller
+        if all(each.request.caller != caller for each in self.sequences()):
+            self.shares.join(caller, {each.request.caller for each in self.sequences()})
         self._queue(sequence)
 
     def _queue(self, sequence: Sequence) -> None:
@@ -242,4 +243,4 @@ class Scheduler:
 
     def sequences(self) -> Iterable[Sequence]:
         """Everything alive, running first."""
-        return (*self.running, *self.waiting)
+        return itertools.chain(self.running, self.waiting)

@@ -100,6 +100,8 @@ class Sequence:
         self.request = request
         self.params: SamplingParams = request.params
         self.arrival = arrival
+        deadlines = [each for each in (request.timeout, request.queue_timeout) if each is not None]
+        self.due = request.arrived + min(deadlines, default=math.inf)  # before it none of them has passed
         prompt = list(request.prompt)
         self.source: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]

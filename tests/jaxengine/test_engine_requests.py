@@ -208,10 +208,11 @@ def test_neighbours_of_a_cancelled_request_get_the_tokens_they_would_have_had(en
     assert {number: answers[number].ids for number in range(1, 8)} == {n: expected[n] for n in range(1, 8)}
 
 
-def age(requests: Iterable[Request], seconds: float) -> None:
+def age(engine: Engine, requests: Iterable[Request], seconds: float) -> None:
     """Let `requests` have arrived earlier: time passes for them alone, however slow the machine is."""
     for request in requests:
         object.__setattr__(request, "arrived", request.arrived - seconds)
+        engine.live[request.id].due -= seconds
 
 
 def test_a_deadline_ends_a_request_wherever_it_is(engine: Engine) -> None:
@@ -223,7 +224,7 @@ def test_a_deadline_ends_a_request_wherever_it_is(engine: Engine) -> None:
     for _ in range(20):
         step(engine, answers)
     assert engine.scheduler.running and engine.scheduler.waiting
-    age([*late, in_time], 2000)
+    age(engine, [*late, in_time], 2000)
     finish(engine, answers)
     assert {answers[request.id].finish for request in late} == {FinishReason.DEADLINE}
     assert answers[41].finish is FinishReason.LENGTH
@@ -238,7 +239,7 @@ def test_a_deadline_for_the_queue_spares_those_that_left_it(engine: Engine) -> N
         step(engine, answers)
     started = {sequence.request.id for sequence in engine.scheduler.running}
     assert {number for number in answers if not engine.waits(number)} == started
-    age(requests, 2000)
+    age(engine, requests, 2000)
     finish(engine, answers)
     assert started and not engine.untouched
     for number, answer in answers.items():
@@ -252,7 +253,7 @@ def test_a_running_request_keeps_the_tokens_it_got_before_its_deadline(engine: E
     engine.submit(request)
     while not answers[1].tokens:
         step(engine, answers)
-    age([request], 2000)
+    age(engine, [request], 2000)
     finish(engine, answers)
     assert answers[1].finish is FinishReason.DEADLINE
     assert answers[1].ids == expected[: len(answers[1].ids)]
