@@ -13,7 +13,7 @@ from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
 from convert.families.falcon import FALCON
-from convert.families.family import Family, check_copies, observed, refuse_quantized, with_embedding
+from convert.families.family import Family, check_copies, named, observed, refuse_quantized
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
@@ -34,7 +34,6 @@ from convert.families.t5 import t5
 from convert.formats.tensors import Tensors
 from convert.multimodal import text_part
 from convert.recipes import recipes
-from convert.renamed import Renamed
 from convert.traced import traced
 from jaxengine.model.parameters import ParameterSource
 
@@ -107,7 +106,7 @@ def family_of(config: Config) -> Family:
 
 def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
     """`compose` for a family whose tensors may have other names and layouts than its checkpoints do."""
-    renamed = with_embedding(family, Renamed(tensors, family.renames) if family.renames else tensors)
+    renamed = named(family, tensors)
     check_copies(family, renamed)
     ignore = (*family.ignore, family.copies)
     try:

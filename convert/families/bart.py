@@ -40,7 +40,6 @@ TENSORS = {
     "head_bias": ("final_logits_bias",),
 }
 LAYOUT = Layout(first_position=2, bias_as_row=True)
-PREFIX = ((r"^(?=shared\.|encoder\.|decoder\.)", "model."),)  # files of the bare model have none
 COPIES = r"^model\.(en|de)coder\.embed_tokens\.weight$"  # of the embedding
 
 
@@ -74,4 +73,4 @@ def _spec(config: Config) -> ModelSpec:
     )
 
 
-BART = Family(_spec, TENSORS, LAYOUT, PREFIX, copies=COPIES)
+BART = Family(_spec, TENSORS, LAYOUT, copies=COPIES)

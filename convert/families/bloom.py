@@ -2,7 +2,6 @@
 
 from convert.config import Config
 from convert.families.family import Family, alibi_slopes, refuse, sizes
-from convert.families.gpt2 import PREFIX
 from convert.recipes import Layout
 from jaxengine.model.spec import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
 
@@ -36,4 +35,4 @@ def _spec(config: Config) -> ModelSpec:
     )
 
 
-BLOOM = Family(_spec, TENSORS, Layout(qkv="grouped"), PREFIX)
+BLOOM = Family(_spec, TENSORS, Layout(qkv="grouped"))

@@ -9,13 +9,12 @@ import numpy as np
 from convert.config import Config
 from convert.families.bloom import TENSORS as BLOOM_TENSORS
 from convert.families.family import Family, activation, alibi_slopes, sizes
-from convert.families.gpt2 import PREFIX
 from convert.recipes import Layout
 from convert.rope import longest, rope
 from jaxengine.model.spec import Attention, Block, Head, LayerKind, ModelSpec, Norm
 
 TENSORS = {name: tensors for name, tensors in BLOOM_TENSORS.items() if name != "embedding_norm"}
-RENAMES = (*PREFIX, (r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm."))
+RENAMES = ((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm."))
 
 
 def _spec(config: Config) -> ModelSpec:

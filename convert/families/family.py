@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
 }
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+NO_PREFIX = r"^(?!(lm_head|embed_out|final_logits_bias)\b)"  # the model's prefix comes here, but for its head
 FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 
@@ -49,16 +50,20 @@ class Family:
     copies: str = "$^"
 
 
-def with_embedding(family: Family, tensors: Tensors) -> Tensors:
-    """`tensors` in which what repeats the embedding stands for it where that is missing.
+def named(family: Family, tensors: Tensors) -> Tensors:
+    """`tensors` under the names of `family`, whichever of a checkpoint's usual names they have.
 
-    Of a tensor that has several names some tools keep one, and not always this one.
+    Files of the bare model lack its prefix. Of a tensor that has several names some tools keep one, so what repeats the
+    embedding stands for it where that is missing.
     """
     (embedding,) = family.tensors["embedding"]
-    if embedding in tensors:
-        return tensors
-    others = [*filter(re.compile(family.copies).search, tensors), *filter(tensors.__contains__, family.tensors["head"])]
-    return Renamed(tensors, ((f"^{re.escape(others[0])}$", embedding),)) if others else tensors
+    prefix, _, rest = embedding.partition(".")
+    bare = "." in rest and not any(name.startswith(f"{prefix}.") for name in tensors)
+    renamed = Renamed(tensors, (*([(NO_PREFIX, f"{prefix}.")] if bare else []), *family.renames))
+    if embedding in renamed:
+        return renamed
+    others = [*filter(re.compile(family.copies).search, renamed), *filter(renamed.__contains__, family.tensors["head"])]
+    return Renamed(renamed, ((f"^{re.escape(others[0])}$", embedding),)) if others else renamed
 
 
 def check_copies(family: Family, tensors: Tensors) -> None:

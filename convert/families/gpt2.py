@@ -25,7 +25,6 @@ TENSORS = {
     "head": ("lm_head.weight",),
 }
 SANTACODER_TENSORS = {**TENSORS, "layers.{i}.qkv": (LAYER + "attn.q_attn.weight", LAYER + "attn.kv_attn.weight")}
-PREFIX = ((r"^(?!transformer\.|lm_head\.)", "transformer."),)  # files of the bare model have none
 BUFFERS = (r"\.attn\.(masked_)?bias$",)
 
 
@@ -75,8 +74,8 @@ def _gpt_bigcode(config: Config) -> ModelSpec:
 def gpt2(config: Config) -> Family:
     """SantaCoder calls itself GPT-2, too."""
     if config.get("attention_head_type") == "multiquery":
-        return Family(_santacoder, SANTACODER_TENSORS, Layout(transposed=True), PREFIX, BUFFERS)
-    return Family(_gpt2, TENSORS, Layout(transposed=True), PREFIX, BUFFERS)
+        return Family(_santacoder, SANTACODER_TENSORS, Layout(transposed=True), ignore=BUFFERS)
+    return Family(_gpt2, TENSORS, Layout(transposed=True), ignore=BUFFERS)
 
 
-GPT_BIGCODE = Family(_gpt_bigcode, TENSORS, Layout(qkv="grouped"), PREFIX, BUFFERS)
+GPT_BIGCODE = Family(_gpt_bigcode, TENSORS, Layout(qkv="grouped"), ignore=BUFFERS)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from convert.config import Config
 from convert.families.family import Family, window
-from convert.families.gpt2 import PREFIX, TENSORS, gpt_spec
+from convert.families.gpt2 import TENSORS, gpt_spec
 from jaxengine.model.spec import LayerKind, ModelSpec
 
 LAYER = "transformer.h.{i}."
@@ -38,4 +38,4 @@ def _layers(config: Config, count: int) -> list[str]:
     return names
 
 
-GPT_NEO = Family(_gpt_neo, GPT_NEO_TENSORS, renames=PREFIX, ignore=(r"\.attention\.(masked_)?bias$",))
+GPT_NEO = Family(_gpt_neo, GPT_NEO_TENSORS, ignore=(r"\.attention\.(masked_)?bias$",))

@@ -2,7 +2,7 @@
 
 from convert.config import Config
 from convert.families.family import Family
-from convert.families.gpt2 import PREFIX, TENSORS, gpt_spec
+from convert.families.gpt2 import TENSORS, gpt_spec
 from convert.recipes import Layout
 from jaxengine.model.spec import Embedding, Head, LayerKind, ModelSpec, Rope
 
@@ -30,5 +30,5 @@ def _spec(config: Config) -> ModelSpec:
     )
 
 
-GPTJ = Family(_spec, GPTJ_TENSORS, Layout(interleaved=True), PREFIX, BUFFERS)
-CODEGEN = Family(_spec, CODEGEN_TENSORS, Layout("codegen", interleaved=True), PREFIX, BUFFERS)
+GPTJ = Family(_spec, GPTJ_TENSORS, Layout(interleaved=True), ignore=BUFFERS)
+CODEGEN = Family(_spec, CODEGEN_TENSORS, Layout("codegen", interleaved=True), ignore=BUFFERS)

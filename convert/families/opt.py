@@ -44,4 +44,4 @@ def _spec(config: Config) -> ModelSpec:
     )
 
 
-OPT = Family(_spec, TENSORS, Layout(first_position=UNUSED_POSITIONS), renames=((r"^decoder\.", DECODER),))
+OPT = Family(_spec, TENSORS, Layout(first_position=UNUSED_POSITIONS))

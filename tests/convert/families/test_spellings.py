@@ -4,6 +4,7 @@ The tensors stay those of the zoo's checkpoint, so a spec that no longer fits th
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,10 +167,10 @@ def test_what_is_not_implemented_is_refused_by_name(name: str, changes: dict[str
         spec_of(zoo(name), **changes)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bloom", "opt"])
+@pytest.mark.parametrize("name", ["gpt2", "bloom", "opt", "qwen2", "mamba", "falcon_40b"])
 def test_files_of_the_bare_model_are_read_too(name: str, zoo: Zoo, tmp_path: Path) -> None:
-    prefix = "model." if name == "opt" else "transformer."
-    bare = {key.removeprefix(prefix): values for key, values in load_file(zoo(name) / "model.safetensors").items()}
+    prefix = r"^(model|transformer|backbone)\."
+    bare = {re.sub(prefix, "", key): values for key, values in load_file(zoo(name) / "model.safetensors").items()}
     save_file(bare, tmp_path / "model.safetensors")
     config = Config.load(zoo(name) / "config.json")
     ours = compose(config, open_tensors(tmp_path))
