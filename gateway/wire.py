@@ -6,16 +6,25 @@ import struct
 from typing import Any
 
 _FLOAT = struct.Struct("f")
+_LINE_ENDS = {each: f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 
 
 def json_bytes(value: Any) -> bytes:
     """Compact UTF-8 JSON of plain values; floats must be finite."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _one_line(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))).encode()
 
 
 def json_text(text: str) -> str:
     """A JSON string literal."""
-    return json.dumps(text, ensure_ascii=False)
+    return _one_line(json.dumps(text, ensure_ascii=False))
+
+
+def _one_line(written: str) -> str:
+    """With what `str.splitlines`, and so httpx, takes for the end of a line escaped: events are read by lines."""
+    if not written.isascii():
+        for end, escaped in _LINE_ENDS.items():
+            written = written.replace(end, escaped)
+    return written
 
 
 def short_float(value: float) -> float:

@@ -9,7 +9,9 @@ import pytest
 
 from gateway import sse
 from jaxengine.rpc import engine_pb2 as pb
+from tests.engine_mock import EOS
 from tests.gateway.fixtures import Served, serve
+from tests.gateway.toys import byte_level
 from tests.processes import PATIENCE
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -149,6 +151,26 @@ async def test_a_stream_waits_with_its_headers_for_the_first_event() -> None:
         await asyncio.wait_for(running, PATIENCE)
         assert connection.messages[0]["status"] == 200
         assert connection.messages[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "text_of"),
+    [
+        ("/generate_stream", lambda event: event["token"]["text"] * (not event["token"]["special"])),
+        ("/v1/completions", lambda event: event["choices"][0]["text"]),
+        ("/v1/chat/completions", lambda event: event["choices"][0]["delta"].get("content", "")),
+    ],
+)
+async def test_an_event_is_one_line_also_to_clients_who_split_lines_as_python_does(
+    path: str, text_of: Callable[[Any], str]
+) -> None:
+    """As httpx does, and so huggingface_hub: at U+0085, U+2028 and U+2029 too, which JSON lets stand in a string."""
+    text = "lo".join(" \x0b\x0c\x1c\x85\u2028\u2029 ")
+    script = [*byte_level().encode(text, add_special_tokens=False).ids, EOS]
+    async with serve(script, max_total_tokens=128) as served:
+        lines = (await served.post(path, {**BODIES[path], "n": 1, "max_tokens": 50, "stream": True})).text.splitlines()
+        events = [json.loads(line.removeprefix("data:")) for line in lines if line not in ("", "data: [DONE]")]
+        assert "".join(map(text_of, events)) == text
 
 
 async def test_one_failing_choice_ends_them_all() -> None:
