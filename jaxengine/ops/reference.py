@@ -9,6 +9,7 @@ replace it.
 Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, S keys of a block.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -20,9 +21,9 @@ from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.cache import floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
-KEY_BLOCK = 128  # keys a loop iteration reads
+KEY_BLOCK = 64  # keys a loop iteration reads, if a page has no more; 128 took 1.05 to 1.8 times as long, to 60 to 768
 QUERY_BLOCK = 32  # queries of a ragged step that are handled together
-FEW_HEADS = 4  # key/value heads up to which a decode step multiplies by zeros instead of transposing its keys
+FEW_HEADS = 4  # key/value heads up to which a decode step computes with zeros instead of transposing what it reads
 MASKED = -1e30  # finite, so that a fully masked block leaves exp(MASKED - maximum) = 0 instead of NaN
 
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
@@ -78,14 +79,14 @@ def _visible(key: Array, position: Array, seen: Array, spec: AttentionSpec) -> A
     return visible & (position[:, None] - key < spec.window) if spec.window else visible
 
 
-def _absorb(running: Running, scores: Array, visible: Array, weigh: str, values: Array) -> Running:
-    """Fold a block's `scores` [.., S] into the running softmax; `weigh` contracts weights with `values`."""
+def _absorb(running: Running, scores: Array, visible: Array, weigh: Callable[[Array], Array]) -> Running:
+    """Fold a block's `scores` [.., S] into the running softmax; `weigh` sums its values by weights [.., S]."""
     maximum, total, output = running
     scores = jnp.where(visible, scores, MASKED)
     new = jnp.maximum(maximum, scores.max(-1))
     weights = jnp.where(visible, jnp.exp(scores - new[..., None]), 0)
     decay = jnp.exp(maximum - new)
-    output = output * decay[..., None] + jnp.einsum(weigh, weights, values.astype(jnp.float32))
+    output = output * decay[..., None] + weigh(weights)
     return new, total * decay + weights.sum(-1), output
 
 
@@ -99,53 +100,61 @@ def _like(mask: Array, array: Array) -> Array:
     return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
-def _key_blocks(position: Array, seen: Array, real: Array, spec: AttentionSpec) -> tuple[Array, Array]:
-    """First and one past the last key block that any of the `real` queries sees."""
+def _block(keys: Array) -> int:
+    """How many keys of a cache [pages, page_size, K, D] are read at once: whole pages."""
+    return max(KEY_BLOCK, keys.shape[1])
+
+
+def _key_blocks(position: Array, seen: Array, real: Array, spec: AttentionSpec, block: int) -> tuple[Array, Array]:
+    """First and one past the last `block` of keys that any of the `real` queries sees."""
     end = jnp.max(jnp.where(real, seen, 0))
     if not spec.window:
-        return jnp.zeros_like(end), (end + KEY_BLOCK - 1) // KEY_BLOCK
+        return jnp.zeros_like(end), (end + block - 1) // block
     begin = jnp.maximum(jnp.min(jnp.where(real, position, end)) + 1 - spec.window, 0)
-    return begin // KEY_BLOCK, (end + KEY_BLOCK - 1) // KEY_BLOCK
+    return begin // block, (end + block - 1) // block
 
 
-def _block_diagonal(q: Array) -> Array:
-    """q [R, K, G, D] → [R, K·G, K·D], zero where a query meets another head's keys.
+def _scores(q: Array, k: Array) -> Array:
+    """q [R, K, G, D] and k [R, S, K·D] → [R, K, G, S].
 
-    K times the products, but keys are read as they lie: the scores of 16 rows took 0.7 of the time on a CPU at K = 3.
+    Few heads are multiplied by all keys, as these lie in memory, the other heads' by zeros: K times the products, but
+    nothing is transposed. With values likewise, a step of 16 rows took 0.8 of the time at K = G = 3, as long at K = 8.
     """
-    heads = q.shape[1]
-    spread = jnp.einsum("rkgd,kj->rkgjd", q, jnp.eye(heads))
-    return spread.reshape(q.shape[0], heads * q.shape[2], heads * q.shape[3])
+    rows, heads, group, dim = q.shape
+    if heads > FEW_HEADS:
+        return jnp.einsum("rkgd,rskd->rkgs", q, k.reshape(rows, -1, heads, dim))
+    wide = jnp.einsum("rkgd,kj->rkgjd", q, jnp.eye(heads)).reshape(rows, heads * group, -1)
+    return jnp.einsum("rhc,rsc->rhs", wide, k).reshape(rows, heads, group, -1)
+
+
+def _weighted(v: Array, weights: Array) -> Array:
+    """v [R, S, K·D] and weights [R, K, G, S] → [R, K, G, D]."""
+    rows, heads, group, keys = weights.shape
+    if heads > FEW_HEADS:
+        return jnp.einsum("rkgs,rskd->rkgd", weights, v.reshape(rows, keys, heads, -1))
+    wide = jnp.einsum("rhs,rsc->rhc", weights.reshape(rows, -1, keys), v)
+    return jnp.einsum("rkgkd->rkgd", wide.reshape(rows, heads, group, heads, -1))
 
 
 def _decode(
     q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
 ) -> Array:
     """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
-    page_size = keys.shape[1]
-    width = KEY_BLOCK // page_size  # pages of a block
+    block = _block(keys)
+    width = block // keys.shape[1]  # pages of a block
     position, seen = batch.position, batch.keys
-
-    few_heads = q.shape[1] <= FEW_HEADS
-    wide = _block_diagonal(q) if few_heads else q
 
     def body(i: Array, running: Running) -> Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
-        k = floats(keys[pages]).reshape(q.shape[0], KEY_BLOCK, *keys.shape[2:])  # [R, S, K, D]
-        v = floats(values[pages]).reshape(k.shape)
-        if few_heads:
-            flat = k.astype(jnp.float32).reshape(*k.shape[:2], -1)  # [R, S, K·D]
-            scores = jnp.einsum("rhc,rsc->rhs", wide, flat).reshape(*q.shape[:3], KEY_BLOCK)
-        else:
-            scores = jnp.einsum("rkgd,rskd->rkgs", q, k.astype(jnp.float32))
-        key = i * KEY_BLOCK + jnp.arange(KEY_BLOCK)
+        k, v = (floats(cache[pages]).reshape(q.shape[0], block, -1) for cache in (keys, values))  # [R, S, K·D]
+        key = i * block + jnp.arange(block)
         visible = _visible(key, position, seen, spec)  # [R, S]
-        v = jnp.where(visible[:, :, None, None], v, 0)
-        scores = _biased(scores, position, key, spec, heads)
-        return _absorb(running, scores, visible[:, None, None, :], "rkgs,rskd->rkgd", v)
+        v = jnp.where(visible[:, :, None], v, 0).astype(jnp.float32)
+        scores = _biased(_scores(q, k.astype(jnp.float32)), position, key, spec, heads)
+        return _absorb(running, scores, visible[:, None, None, :], partial(_weighted, v))
 
     real = jnp.arange(q.shape[0]) < batch.tokens
-    begin, end = _key_blocks(position, seen, real, spec)
+    begin, end = _key_blocks(position, seen, real, spec, block)
     return _finish(jax.lax.fori_loop(begin, end, body, _start(q, heads.sinks)))
 
 
@@ -166,7 +175,7 @@ def _ragged(
 
         def one_row(r: Array, running: Running) -> Running:
             mine = (row == r) & real  # [block]
-            begin, end = _key_blocks(position, seen, mine, spec)
+            begin, end = _key_blocks(position, seen, mine, spec, _block(keys))
             absorb = partial(_absorb_block, queries, keys, values, batch.tables[r], position, seen, mine, spec, heads)
             after = jax.lax.fori_loop(begin, end, absorb, running)
             return jax.tree.map(lambda new, old: jnp.where(_like(mine, new), new, old), after, running)
@@ -192,13 +201,14 @@ def _absorb_block(
     running: Running,
 ) -> Running:
     """Key block `j` of the sequence with page `table` [W], for those `queries` [block, K, G, D] that are `mine`."""
-    width = KEY_BLOCK // keys.shape[1]
+    block = _block(keys)
+    width = block // keys.shape[1]
     pages = jax.lax.dynamic_slice_in_dim(table, j * width, width)
-    k = floats(keys[pages]).reshape(KEY_BLOCK, *keys.shape[2:])  # [S, K, D]
+    k = floats(keys[pages]).reshape(block, *keys.shape[2:])  # [S, K, D]
     v = floats(values[pages]).reshape(k.shape)
     scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
-    key = j * KEY_BLOCK + jnp.arange(KEY_BLOCK)
+    key = j * block + jnp.arange(block)
     visible = mine[:, None] & _visible(key, position, seen, spec)  # [block, S]
-    v = jnp.where(visible.any(0)[:, None, None], v, 0)
+    v = jnp.where(visible.any(0)[:, None, None], v, 0).astype(jnp.float32)
     scores = _biased(scores, position, key, spec, heads)
-    return _absorb(running, scores, visible[:, None, None, :], "tkgs,skd->tkgd", v)
+    return _absorb(running, scores, visible[:, None, None, :], lambda weights: jnp.einsum("tkgs,skd->tkgd", weights, v))

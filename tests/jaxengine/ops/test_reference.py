@@ -32,6 +32,15 @@ def test_reference_is_attention_as_defined(name: str, ragged: bool) -> None:
     np.testing.assert_allclose(np.asarray(out)[: step.tokens], dense_attention(step, spec, heads), atol=2e-6)
 
 
+@pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
+@pytest.mark.parametrize("shape", [Shape(kv_heads=8), Shape(page_size=128, width=3)], ids=["many heads", "large pages"])
+def test_heads_may_be_many_and_pages_large(shape: Shape, ragged: bool) -> None:
+    step = random_step(1, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged)
+    out, _, _ = jax.jit(partial(reference.attend, spec=AttentionSpec(), heads=HeadTerms()))(*step.arrays("float32"))
+    expected = dense_attention(step, AttentionSpec(), HeadTerms())
+    np.testing.assert_allclose(np.asarray(out)[: step.tokens], expected, atol=2e-6)
+
+
 @pytest.mark.parametrize("everything", [False, True], ids=["causal", "all"])
 def test_relative_positions_and_queries_that_see_everything_are_as_defined(everything: bool) -> None:
     spec, heads = AttentionSpec(scale=1.0), relative_terms(1, SHAPE)
