@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, Transcript
-from gateway.openai import sampling
+from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, aside, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
@@ -117,13 +117,13 @@ def _names(transcript: Transcript, body: ChatRequest) -> Names:
 async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tuple[list[Transcript], pb.Description]:
     """Validate, admit, render and tokenise: one transcript per choice."""
     model, description = serving(gateway)
-    sampling.check_model(body.model, description)
-    sampling.check_limits(body, gateway.options, description)
-    top = sampling.top_logprobs(body.top_logprobs, "top_logprobs", description)
+    validation.check_model(body.model, description)
+    validation.check_limits(body, gateway.options, description)
+    top = validation.top_logprobs(body.top_logprobs, "top_logprobs", description)
     exchange.admit(body.choices)
     with exchange.part("tokenize"):
-        prompt = sampling.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
-    limit = sampling.new_tokens(
+        prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
+    limit = validation.new_tokens(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages"
     )
     requests = sampling.generate_requests(body, prompt, limit, model, top_logprobs=top)

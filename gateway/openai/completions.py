@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, TokenText, Transcript
-from gateway.openai import sampling
+from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, aside, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.schemas import CompletionRequest
@@ -148,9 +148,9 @@ class _Choice:
 async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
     """Validate, admit and tokenise: one choice per prompt and `n`."""
     model, description = serving(gateway)
-    sampling.check_model(body.model, description)
-    sampling.check_limits(body, gateway.options, description)
-    top = sampling.top_logprobs(body.logprobs, "logprobs", description)
+    validation.check_model(body.model, description)
+    validation.check_limits(body, gateway.options, description)
+    top = validation.top_logprobs(body.logprobs, "logprobs", description)
     most = gateway.options.max_client_batch_size
     if len(body.prompts) > most:
         raise RequestError.invalid(f"prompt takes at most {most} prompts, given {len(body.prompts)}", "prompt")
@@ -160,8 +160,8 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
     for prompt in body.prompts:
         with exchange.part("tokenize"):
             ids = await _ids(model, body, prompt, description.vocab_size)
-        ids = sampling.truncated(ids, body, gateway.max_input_tokens)
-        limit = sampling.new_tokens(
+        ids = validation.truncated(ids, body, gateway.max_input_tokens)
+        limit = validation.new_tokens(
             ids,
             1 if body.silent else body.max_tokens,
             gateway.max_input_tokens,

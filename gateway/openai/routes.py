@@ -9,7 +9,7 @@ from gateway import __version__
 from gateway.body import read_body
 from gateway.contract import answers, takes
 from gateway.exchange import serving
-from gateway.openai import chat, completions, documents, sampling, tokens
+from gateway.openai import chat, completions, documents, tokens, validation
 from gateway.openai.errors import OpenAIRoute, error_event
 from gateway.openai.identity import request_id
 from gateway.openai.schemas import ChatRequest, CompletionRequest
@@ -65,7 +65,7 @@ async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The model of that name."""
     _, description = serving(gateway)
     if name != description.model_id:
-        raise sampling.no_such_model(name, description)
+        raise validation.no_such_model(name, description)
     return JSONResponse(_card(description))
 
 

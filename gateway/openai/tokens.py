@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 
 from gateway.body import StrictModel, read_body
 from gateway.exchange import serving
-from gateway.openai import sampling
+from gateway.openai import validation
 from gateway.openai.chat import prompt_ids
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
@@ -40,7 +40,7 @@ class Detokenize(StrictModel):
 async def tokenize_text(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeText)
     model, description = serving(gateway)
-    sampling.check_model(body.model, description)
+    validation.check_model(body.model, description)
     special = body.add_special_tokens is not False
     ids = await model.encode(body.prompt, add_special_tokens=special, field="prompt")
     return _answer(gateway, ids, show=bool(body.return_token_strs))
@@ -49,14 +49,14 @@ async def tokenize_text(request: Request, gateway: Gateway) -> Response:
 async def tokenize_chat(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeChat)
     model, description = serving(gateway)
-    sampling.check_model(body.model, description)
+    validation.check_model(body.model, description)
     return _answer(gateway, await prompt_ids(model, body), show=bool(body.return_token_strs))
 
 
 async def detokenize(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, Detokenize)
     model, description = serving(gateway)
-    sampling.check_model(body.model, description)
+    validation.check_model(body.model, description)
     refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
     text = await model.decode(body.tokens)
     return JSONResponse({"prompt": text})

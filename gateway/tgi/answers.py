@@ -7,8 +7,8 @@ from gateway.generation import Step, TokenText, Transcript
 from gateway.served import Served
 from gateway.state import Gateway
 from gateway.text import TextModel
+from gateway.tgi.sampling import samples
 from gateway.tgi.schemas import Parameters
-from gateway.tgi.validation import samples
 from gateway.tokenizer import Tokenizer
 from gateway.wire import finite_or_none, json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb

@@ -12,8 +12,9 @@ from gateway.sse import EventStream, while_connected
 from gateway.state import Gateway
 from gateway.tgi import answers
 from gateway.tgi.errors import error_event
+from gateway.tgi.sampling import sampling
 from gateway.tgi.schemas import GenerateRequest
-from gateway.tgi.validation import Limits, check_parameters, sampling, tokenize
+from gateway.tgi.validation import Limits, check_parameters, tokenize
 from gateway.visit import Visit
 from jaxengine.rpc import engine_pb2 as pb
 

@@ -1,15 +1,14 @@
-"""TGI's rules for a request, in its order, and the sampling a request asks for.
+"""TGI's rules for a request, in its order.
 
 Each rule has its own message with the value given and the limit. Rules that need no tokens come first and cost
 nothing; then the server admits the request, and only then is text tokenised.
 """
 
-import secrets
 from dataclasses import dataclass
 
 from gateway.errors import RequestError
 from gateway.options import Options
-from gateway.sampling import GREEDY_TEMPERATURE, MAX_SCALE, MIN_SCALE
+from gateway.sampling import MAX_SCALE, MIN_SCALE
 from gateway.stops import MAX_STOP_CHARACTERS
 from gateway.text import TextModel
 from gateway.tgi.schemas import GenerateRequest, Parameters
@@ -164,35 +163,3 @@ async def tokenize(request: GenerateRequest, model: TextModel, limits: Limits) -
     )
     room = total - length
     return prompt, room if wanted is None else min(wanted, room)
-
-
-def samples(settings: Parameters) -> bool:
-    """Whether tokens are drawn rather than taken greedily: TGI's rule, by which temperature 1 alone is greedy."""
-    return (
-        settings.do_sample
-        or settings.temperature not in (None, 1.0)
-        or settings.top_k is not None
-        or settings.top_p is not None
-        or settings.typical_p is not None
-    )
-
-
-def sampling(settings: Parameters, options: Options, *, prompt_logprobs: bool) -> pb.Sampling:
-    """The engine's view of a valid request, with TGI's meanings; every call draws a seed where none is given."""
-    temperature = settings.temperature or 1.0
-    greedy = not samples(settings) or temperature < GREEDY_TEMPERATURE
-    return pb.Sampling(
-        temperature=0.0 if greedy else temperature,
-        top_k=settings.top_k or 0,
-        top_p=settings.top_p or 1.0,
-        typical_p=settings.typical_p or 1.0,
-        repetition_penalty=settings.repetition_penalty or 1.0,
-        frequency_penalty=settings.frequency_penalty or 0.0,
-        frequency_over_length=True,
-        processed_logprobs=True,
-        seed=secrets.randbits(64) if settings.seed is None else settings.seed,
-        top_logprobs=settings.top_n_tokens or 0,
-        prompt_logprobs=prompt_logprobs,
-        watermark_gamma=options.watermark_gamma if settings.watermark else 0.0,
-        watermark_delta=options.watermark_delta if settings.watermark else 0.0,
-    )
