@@ -60,6 +60,15 @@ def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
     return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, keys, 0))
 
 
+def longest_first(tiles: Tiles) -> Array:
+    """i32 [tiles]: in which order programs take them, since one that begins last and takes longest is waited for alone.
+
+    Of a prompt of 2048 tokens, 8 heads and a program to each of 132 multiprocessors, the order of its tokens takes 1.2
+    times as long, of one of 1024 1.33 times (reckoned, a block of keys being a unit of time and a program's start two).
+    """
+    return jnp.argsort(jnp.where(tiles.queries > 0, -tiles.keys, 1))
+
+
 def tile_rows(problem: Problem) -> int:
     """M: what keeps a tile of q in 32 KiB of shared memory, an f32 one with its tf32 halves, but the group at least."""
     fit = 4 * BLOCK_BYTES // (problem.padded_dim * problem.dtype.itemsize**2)
@@ -77,11 +86,11 @@ def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: AttentionBat
         compiler_params=plt.CompilerParams(num_warps=max(LEAST_WARPS, rows // ROWS_PER_WARP), num_stages=STAGES),
         interpret=problem.interpret,
         name="paged_prefill",
-    )(tiles, q, inputs)
+    )(tiles, longest_first(tiles), q, inputs)
 
 
-def _kernel(problem: Problem, rows: int, tiles: Tiles, q: Any, inputs: Inputs, out_ref: Any) -> None:
-    head, index = pl.program_id(0), pl.program_id(1)
+def _kernel(problem: Problem, rows: int, tiles: Tiles, order: Any, q: Any, inputs: Inputs, out_ref: Any) -> None:
+    head, index = pl.program_id(0), order[pl.program_id(1)]
     queries = tiles.queries[index]
 
     @pl.when(queries > 0)

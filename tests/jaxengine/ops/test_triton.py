@@ -211,6 +211,15 @@ def test_tiles_cover_each_query_of_longer_rows_and_the_padding_once(queries: int
         assert np.count_nonzero(single_rows(step.batch).keys) == counts.count(1)
 
 
+def test_programs_begin_with_the_tiles_that_see_most_and_end_with_those_that_have_nothing_to_do() -> None:
+    step = build_step(np.random.default_rng(0), TINY, [40, 30, 9, 70], [40, 1, 9, 20], rows=9, tokens=96, ragged=True)
+    tiles, order = jax.jit(lambda batch: (made := prefill.tiles_of(batch, 7), prefill.longest_first(made)))(step.batch)
+    count, keys = np.asarray(tiles.queries)[order], np.asarray(tiles.keys)[order]
+    assert sorted(order.tolist()) == list(range(len(count)))
+    assert count.astype(bool).tolist() == sorted(count.astype(bool).tolist(), reverse=True)
+    assert keys[count > 0].tolist() == sorted(keys[count > 0].tolist(), reverse=True)
+
+
 @pytest.mark.parametrize(
     ("rows", "kv_heads", "splits"), [(1, 8, 32), (32, 8, 16), (128, 8, 4), (256, 8, 4), (256, 1, 16)]
 )
