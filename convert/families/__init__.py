@@ -1,5 +1,6 @@
 """The families we can convert, by `model_type`."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -111,6 +112,8 @@ def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSour
     ignore = (*family.ignore, family.copies)
     try:
         spec = observed(family.spec(config), family, renamed)
+        if spec.head.tied:  # perhaps to a copy
+            ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:
             spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))
             ignore = (*ignore, *PATTERNS)

@@ -13,7 +13,7 @@ import numpy as np
 
 from convert.config import Config
 from convert.errors import CheckpointError
-from convert.formats.tensors import Tensors, equal, same_storage
+from convert.formats.tensors import Tensors, equal
 from convert.recipes import Layout, sources
 from convert.renamed import Renamed
 from convert.rope import FULL, SLIDING
@@ -84,7 +84,8 @@ def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
         found = sources(family.tensors, name)
         return bool(found) and found[0].replace("{h}", "0") in tensors
 
-    own_head = there("head") and not _same(family, tensors, "head", "embedding")
+    (head,), (embedding,) = family.tensors["head"], family.tensors["embedding"]
+    tied = spec.head.tied and (head not in tensors or equal(tensors, head, embedding))
     qk_norm = spec.attention.qk_norm
     return replace(
         spec,
@@ -92,16 +93,11 @@ def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
         attention=replace(
             spec.attention, qk_norm=qk_norm and replace(qk_norm, bias=qk_norm.bias or there("layers.0.qk_norm_bias"))
         ),
-        head=replace(spec.head, tied=spec.head.tied and not own_head, bias=spec.head.bias or there("head_bias")),
+        head=replace(spec.head, tied=tied, bias=spec.head.bias or there("head_bias")),
         qkv_bias=spec.qkv_bias or there("layers.0.qkv_bias"),
         out_bias=spec.out_bias or there("layers.0.out_bias"),
         mlp_bias=spec.mlp_bias or there("layers.0.gate_up_bias"),
     )
-
-
-def _same(family: Family, tensors: Tensors, one: str, other: str) -> bool:
-    names = (family.tensors[one][0], family.tensors[other][0])
-    return all(name in tensors for name in names) and same_storage(tensors, *names)
 
 
 def sizes(config: Config, *, head_dim: int | None = None, positions: int | None = None, **fixed: int) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
     np.testing.assert_array_equal(source.read("head", ()), head)
 
 
-def test_a_tied_embedding_may_be_stored_as_the_head(copy_of: Callable[[str], Path]) -> None:
+def test_a_tied_embedding_may_be_stored_as_the_head_or_twice(copy_of: Callable[[str], Path]) -> None:
     """Of one tensor with two names some tools keep the other one."""
     directory = copy_of("llama3")
     path, ids = directory / "model.safetensors", [5, 6, 7]
@@ -136,6 +136,8 @@ def test_a_tied_embedding_may_be_stored_as_the_head(copy_of: Callable[[str], Pat
     source = compose(Config.load(directory / "config.json"), open_tensors(directory))
     assert source.spec.head.tied
     np.testing.assert_array_equal(source.read("embedding", ()), embedding)
+    save_file(tensors | {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding.copy()}, path)
+    assert compose(Config.load(directory / "config.json"), open_tensors(directory)).spec == source.spec
 
 
 @pytest.mark.parametrize(
