@@ -1,15 +1,17 @@
 """A checkpoint's configuration, read as data: typed, bounded, with every failure naming file and key.
 
-Nothing in it is executed or resolved to code: `auto_map` and keys that start with an underscore are dropped, unknown
-keys are ignored.
+Nothing in it is executed or resolved to code: `auto_map` and keys that start with an underscore are dropped, but for one
+of OPT that describes the model; unknown keys are ignored.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from convert.errors import CheckpointError
 
+KEPT = "_remove_final_layer_norm"
 MAX_BYTES = 16 * 2**20
 
 
@@ -34,7 +36,7 @@ class Config:
     """Typed access to a configuration object. `where` names it in errors."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
-        self.values = {key: value for key, value in values.items() if not key.startswith("_") and key != "auto_map"}
+        self.values = {key: value for key, value in values.items() if key == KEPT or not re.match("_|auto_map$", key)}
         self.where = where
 
     @classmethod

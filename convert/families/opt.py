@@ -40,7 +40,7 @@ def _spec(config: Config) -> ModelSpec:
         gated=False,
         embedding=Embedding(width=0 if width == hidden else width, positions=True),
         head=Head(tied=config.flag("tie_word_embeddings", True)),
-        final_norm=first,
+        final_norm=first and not config.flag("_remove_final_layer_norm", False),
     )
 
 

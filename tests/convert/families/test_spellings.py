@@ -87,6 +87,10 @@ def test_starcoder_s_scores_may_be_unscaled(zoo: Zoo) -> None:
     assert kind.scale == 1.0
 
 
+def test_the_first_opts_had_no_final_norm(zoo: Zoo) -> None:
+    assert not spec_of(zoo("galactica"), _remove_final_layer_norm=True).final_norm
+
+
 def test_gemma_3_s_logits_may_be_capped(zoo: Zoo) -> None:
     assert spec_of(zoo("gemma3_text"), final_logit_softcapping=2.0).head.softcap == 2.0
 
