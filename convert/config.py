@@ -1,7 +1,7 @@
 """A checkpoint's configuration, read as data: typed, bounded, with every failure naming file and key.
 
-Nothing in it is executed or resolved to code: `auto_map` and keys that start with an underscore are dropped, but for one
-of OPT that describes the model; unknown keys are ignored.
+Nothing in it is executed or resolved to code: `auto_map` and keys that start with an underscore are dropped, but for
+one of OPT that describes the model; unknown keys are ignored.
 """
 
 import json
