@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxengine import steps
-from jaxengine.cache import layer_cache
 from jaxengine.executables import Executables, Progress
+from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder

@@ -10,9 +10,9 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
-from jaxengine.cache import layer_cache
 from jaxengine.compiler import Compiler
 from jaxengine.executables import deep_stacks
+from jaxengine.model.cache import layer_cache
 from jaxengine.model.groups import LayerGroups
 from jaxengine.model.spec import ModelSpec
 from jaxengine.options import EngineOptions, Limits

@@ -24,7 +24,7 @@ from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
 from jaxengine.ops.scan import state_scan
 
-Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, as `jaxengine/cache.py` has them
+Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, as `jaxengine/model/cache.py` has them
 
 
 @jax.jit
