@@ -123,8 +123,9 @@ async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tupl
     exchange.admit(body.choices)
     with exchange.part("tokenize"):
         prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     limit = validation.new_tokens(
-        prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages"
+        prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
     )
     requests = sampling.generate_requests(body, prompt, limit, model, top_logprobs=top)
     return [Transcript(model, each, prompt, body.stops, sampling.manner(body)) for each in requests], description

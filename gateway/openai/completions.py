@@ -153,7 +153,8 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
     top = validation.top_logprobs(body.logprobs, "logprobs", description)
     most = gateway.options.max_client_batch_size
     if len(body.prompts) > most:
-        raise RequestError.invalid(f"prompt takes at most {most} prompts, given {len(body.prompts)}", "prompt")
+        message = f"prompt takes at most {most} prompts (--max-client-batch-size), given {len(body.prompts)}"
+        raise RequestError.invalid(message, "prompt")
     exchange.admit(len(body.prompts) * body.sequences)
     manner = sampling.manner(body)
     choices: list[_Choice] = []

@@ -16,7 +16,8 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     """Limits that depend on the server rather than the protocol. Raises RequestError."""
     if len(body.stops) > options.max_stop_sequences:
         limit = options.max_stop_sequences
-        raise RequestError.invalid(f"stop takes at most {limit} texts, given {len(body.stops)}", "stop")
+        message = f"stop takes at most {limit} texts (--max-stop-sequences), given {len(body.stops)}"
+        raise RequestError.invalid(message, "stop")
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
@@ -62,8 +63,10 @@ def new_tokens(
     field: str,
     *,
     otherwise: int | None = None,
+    name: str = "max_tokens",
 ) -> int:
-    """How many tokens may be generated: what is wanted; where that is left open `otherwise`, or all there is room for.
+    """How many tokens may be generated: what is wanted, in the field `name`; where that is left open
+    `otherwise`, or all there is room for.
 
     Raises:
         RequestError: the prompt is empty or too long, or prompt and wanted tokens exceed the context.
@@ -76,7 +79,7 @@ def new_tokens(
         message = f"{context}, at most {max_input_tokens} of them for the prompt, but {field} has {length} tokens"
         raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
     if wanted is not None and length + wanted > max_total_tokens:
-        message = f"{context}, but {length + wanted} were requested: {length} in {field} and max_tokens {wanted}"
+        message = f"{context}, but {length + wanted} were requested: {length} in {field} and {name} {wanted}"
         raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
     room = max_total_tokens - length
     return wanted or min(room, otherwise or room)
