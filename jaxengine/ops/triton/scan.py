@@ -1,8 +1,8 @@
 """The recurrence of a selective state space: a program carries some channels' states through one row's tokens.
 
 Rows run side by side, so a decode step is one token of each and a prompt's chunk a loop over its tokens, with the
-states in registers. They are read and written once a row, in place. What this takes is a chunk's length times the
-latency of a load; the loads of `UNROLLED` tokens are on their way together.
+states in registers. They are read and written once a row, in place. What a chunk takes is its length times the latency
+of a load; the loads of `UNROLLED` tokens are on their way together.
 
 Floors on an H200 (4.3 TB/s measured), per layer of Falcon-Mamba 7B (8192 channels, 16 states): decode moves 1 MiB per
 row (128 rows: 134 MB, 31 µs); a chunk of 2048 tokens moves 10 bytes per channel and token (168 MB, 39 µs).
@@ -21,7 +21,7 @@ from jaxengine.ops.batch import AttentionBatch, ScanInputs, row_starts
 
 CHANNELS = 32  # of a program: enough programs for a lone row, whole 128-byte lines of every input
 WARPS = 1
-UNROLLED = 4
+UNROLLED = 8  # of a mixed step: 168 registers; 16 would take 255
 
 
 def scan(inputs: ScanInputs, states: Array, batch: AttentionBatch, interpret: bool = False) -> tuple[Array, Array]:
@@ -37,7 +37,7 @@ def scan(inputs: ScanInputs, states: Array, batch: AttentionBatch, interpret: bo
         raise ValueError(f"{states.shape[0]} pages of {states.shape[1:]} states are more than 32-bit offsets reach")
     channels, starts, page = inputs.x.shape[1], row_starts(batch), batch.tables[:, 0]
     y, states = pl.pallas_call(
-        _kernel,
+        partial(_kernel, UNROLLED if batch.ragged else 1),
         out_shape=(
             jax.ShapeDtypeStruct(inputs.x.shape, jnp.float32),
             jax.ShapeDtypeStruct(states.shape, jnp.float32),
@@ -53,7 +53,9 @@ def scan(inputs: ScanInputs, states: Array, batch: AttentionBatch, interpret: bo
     return y, states
 
 
-def _kernel(states: Any, starts: Any, pages: Any, positions: Any, inputs: Any, y: Any, new_states: Any) -> None:
+def _kernel(
+    unrolled: int, states: Any, starts: Any, pages: Any, positions: Any, inputs: Any, y: Any, new_states: Any
+) -> None:
     row = pl.program_id(1)
     first, end = starts[row], starts[row + 1]
     size = states.shape[2]
@@ -67,13 +69,14 @@ def _kernel(states: Any, starts: Any, pages: Any, positions: Any, inputs: Any, y
         at: Any = (pages[row], channel[:, None], state[None, :])
         a = plt.load(inputs.a.at[channel[:, None], state[None, :]], mask=both, other=0.0)  # [CHANNELS, N]
         h = plt.load(states.at[at], mask=both & (positions[first] > 0), other=0.0)
-        steps = (end - first + UNROLLED - 1) // UNROLLED
-        step = partial(_tokens, inputs, y, a, (channel, mine), (state, real), first, end)
+        steps = (end - first + unrolled - 1) // unrolled
+        step = partial(_tokens, unrolled, inputs, y, a, (channel, mine), (state, real), first, end)
         h = jax.lax.fori_loop(0, steps, step, h)
         plt.store(new_states.at[at], h, mask=both)
 
 
 def _tokens(
+    unrolled: int,
     inputs: Any,
     y: Any,
     a: Array,
@@ -84,10 +87,10 @@ def _tokens(
     i: Array,
     h: Array,
 ) -> Array:
-    """h [CHANNELS, N] behind `UNROLLED` more tokens, as far as they are the row's."""
+    """h [CHANNELS, N] behind `unrolled` more tokens, as far as they are the row's."""
     (channel, mine), (state, real) = channels, states
     loaded = []
-    for token in (first + i * UNROLLED + j for j in range(UNROLLED)):
+    for token in (first + i * unrolled + j for j in range(unrolled)):
         inside = token < end
         wide = [plt.load(x.at[token, channel], mask=mine & inside, other=0.0) for x in (inputs.x, inputs.dt)]
         narrow = [plt.load(x.at[token, state], mask=real & inside, other=0.0) for x in (inputs.b, inputs.c)]
