@@ -14,10 +14,10 @@ from jaxengine.model.spec import Attention, Head, LayerKind, ModelSpec, Norm, QK
 PATTERN = 4
 
 
-def _cohere(config: Config) -> ModelSpec:
+def _cohere(config: Config, theta: float = 500000.0) -> ModelSpec:
     return llama_spec(
         config,
-        theta=500000.0,
+        theta=theta,
         block="parallel",
         norm=Norm("layer", config.number("layer_norm_eps", 1e-5)),
         attention=Attention(qk_norm=QKNorm("layer") if config.flag("use_qk_norm", False) else None),
@@ -27,7 +27,7 @@ def _cohere(config: Config) -> ModelSpec:
 
 def _cohere2(config: Config) -> ModelSpec:
     refuse(config, use_qk_norm=False)
-    spec = _cohere(config)
+    spec = _cohere(config, theta=10000.0)
     full = LayerKind(rope=None)
     narrow = replace(spec.kinds[0], window=window(config, spec.max_positions, 4096))
     pattern = config.integer("sliding_window_pattern", PATTERN)

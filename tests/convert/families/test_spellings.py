@@ -47,6 +47,7 @@ def spec_of(directory: Path, **changes: Any) -> ModelSpec:
         ("gemma3_text", {"layer_types": ..., "sliding_window_pattern": 3, "rope_parameters": ..., "rope_theta": 1e6}
          | {"rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
         ("cohere2", {"layer_types": ..., "sliding_window_pattern": 4}),
+        ("cohere2", {"rope_parameters": ...}),
         ("gpt_neo", {"attention_layers": ...}),
         ("gpt_neo", {"attention_types": ...}),
         ("gpt_neox", {"rope_parameters": ..., "rotary_pct": 0.25, "rotary_emb_base": 10000}),
