@@ -173,6 +173,8 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
 @pytest.mark.parametrize(
     ("sharded", "num_shard", "devices"), [(None, None, 1), (True, None, 0), (False, None, 1), (False, 2, 2)]
 )
-def test_sharding_means_what_it_means_in_tgi(sharded: bool | None, num_shard: int | None, devices: int) -> None:
+def test_a_model_is_split_over_all_devices_only_if_told_so(
+    sharded: bool | None, num_shard: int | None, devices: int
+) -> None:
     command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), Path("/s"), 1)
     assert f"--tensor-parallel={devices}" in command
