@@ -15,7 +15,7 @@ import pytest
 
 from tests.engine_mock import continuation
 from tests.gateway.toys import byte_level, write_model
-from tests.processes import PATIENCE, ROOT, Launcher, closed, gone, running_launcher
+from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher
 from tests.servers import children
 
 STEP = "--step-seconds=0.003"
@@ -34,7 +34,7 @@ async def stream(
     body = {"inputs": text, "parameters": {"max_new_tokens": new_tokens}}
     ids: list[int] = []
     async with (
-        httpx.AsyncClient(timeout=PATIENCE, **client) as http,
+        httpx.AsyncClient(timeout=PATIENCE, **(NO_CERTIFICATES | client)) as http,
         http.stream("POST", url + "/generate_stream", json=body) as answer,
     ):
         if answer.status_code != 200:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.processes import PATIENCE
+from tests.processes import NO_CERTIFICATES, PATIENCE
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ async def stream(
     `begun` is set by the first event.
     """
     body = {"inputs": inputs, "parameters": {"max_new_tokens": new_tokens, **parameters}}
-    http = httpx.AsyncClient(timeout=PATIENCE)
+    http = httpx.AsyncClient(timeout=PATIENCE, **NO_CERTIFICATES)
     async with http, http.stream("POST", url + "/generate_stream", json=body) as answer:
         if answer.status_code == 200:
             lines = []
