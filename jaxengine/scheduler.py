@@ -142,13 +142,20 @@ class Scheduler:
                 plan.tokens += more
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
-        """Move waiting sequences to running, strictly in turn, while slots, budget and pages last."""
+        """Move waiting sequences to running, strictly in turn, while slots, budget and pages last.
+
+        Except that one whose prefix is just being computed lets others pass until it can be shared: of several that
+        come together with one prompt the first reads it.
+        """
         if not self.waiting or not self.free_slots:
             return
         reserved = sum(map(self.tables.reserve, self.running))
+        reading = [s for s in self.running if s.committed < len(s.keys)]
         for sequence in self.shares.in_turn([s for s in self.waiting if only(s)]):
             if not self.free_slots or plan.tokens >= self.token_budget or not self._reads(sequence, plan):
                 return
+            if any(self.tables.awaits(sequence, other) for other in reading):
+                continue
             room = self.pool.available - reserved
             if self.tables.least(sequence) > room:
                 return
@@ -158,6 +165,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._start(sequence, hit)
             reserved += self.tables.reserve(sequence)
+            reading.append(sequence)
             plan.admitted.append(sequence)
             if sequence.source:
                 plan.sources.append(Row(sequence, 0, len(sequence.source), False, of_source=True))

@@ -153,6 +153,13 @@ class PageTables:
             self._extend_keys(sequence)
         return shares
 
+    def awaits(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether the first page that `other` has yet to offer is one that `sequence` could start from."""
+        i = other.committed
+        if i >= min(len(other.keys), (len(sequence.tokens) - 1) // self.pool.page_size) or not self._shares(sequence):
+            return False
+        return sequence.keys[i] == other.keys[i] and (0, other.keys[i]) not in self.pool.index
+
     def offer(self, sequence: Sequence, written: int) -> None:
         """Let others find the pages that positions below `written` fill, as far as their tokens are known."""
         size = self.pool.page_size

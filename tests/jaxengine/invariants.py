@@ -254,5 +254,14 @@ class PlanCheck:
             waits = [s for s in ready if id(s) not in rows and s.computed == s.length - 1]
             assert not waits, f"I17: a decode was left out: {[s.request.id for s in waits]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
-        passed = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
+        older = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
+        passed = [s for s in older if not any(self._is_read_by(other, s) for other in scheduler.running)]
         assert not passed, "I17: admitted past an older one"
+
+    def _is_read_by(self, other: Sequence, sequence: Sequence) -> bool:
+        """Whether the next page that `other` offers is one that `sequence` may start from: it lets others pass."""
+        end = (other.committed + 1) * self.engine.pool.page_size
+        known = end <= len(other.tokens) and end < len(sequence.tokens)
+        alike = sequence.request.salt == other.request.salt and sequence.tokens[:end] == other.tokens[:end]
+        shares = self.engine.scheduler.tables.prefix_cache and not sequence.params.prompt_logprobs
+        return shares and known and alike

@@ -66,8 +66,8 @@ def test_a_short_prompt_behind_a_long_one_is_sampled_in_its_first_step() -> None
 
 def test_several_long_prompts_share_a_step_the_first_having_the_most() -> None:
     served = engine(token_budget=16, pages=200)
-    for _ in range(3):
-        served.add([1] * 100)
+    for number in range(3):
+        served.add([number] * 100)
     assert [count for _, _, count, _ in rows(serve(served))] == [10, 4, 2]
 
 
@@ -193,6 +193,17 @@ def test_a_prompt_seen_before_is_read_from_the_cache_but_for_its_last_token() ->
     again = served.add(prompt)
     assert rows(served.dispatch()) == [(1, 4, 4, True)]
     assert again.cached_tokens == 4
+
+
+def test_of_requests_that_come_together_with_one_prompt_the_first_reads_it_and_others_pass() -> None:
+    served = engine(token_budget=8)
+    for _ in range(3):
+        served.add([1] * 21, max_tokens=1)
+    other = served.add([2] * 3, max_tokens=1)
+    assert serve(served).admitted == [served.sequences[0], other]
+    served.serve_until_idle()
+    assert [s.cached_tokens for s in served.sequences] == [0, 20, 20, 0]
+    check_idle(served)
 
 
 def test_generated_tokens_are_found_by_the_next_turn() -> None:
