@@ -26,7 +26,8 @@ GEMMA3_PATTERN = 6  # each sixth layer sees everything
 
 def _gemma(config: Config, **switches: Any) -> ModelSpec:
     refuse(config, use_bidirectional_attention=False)
-    act = activation_named(config, "hidden_activation", config.text("hidden_activation", _first_activation(config)))
+    key = config.spelled("hidden_activation", "hidden_act")
+    act = activation_named(config, key, config.text("hidden_activation", _first_activation(config)))
     hidden = sizes(config, head_dim=HEAD_DIM)["hidden_size"]
     return llama_spec(
         config,

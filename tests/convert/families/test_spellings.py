@@ -145,6 +145,7 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ("cohere2", {"use_qk_norm": True}, "use_qk_norm other than False is not supported"),
         ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types must name full_attention or sliding_attention"),
         ("gemma", {"hidden_activation": "xielu"}, "hidden_activation must be one of silu"),
+        ("gemma", {"hidden_act": "xielu"}, "hidden_act must be one of silu, .*, got 'xielu'"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention other than False is not"),
         ("gpt_bigcode", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx other than False"),
         ("granite", {"logits_scaling": 0}, "logits_scaling must not be 0"),
