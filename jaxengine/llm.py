@@ -18,6 +18,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
@@ -32,7 +33,7 @@ from jaxengine.sequence import Event, FinishReason, Request, Token
 __all__ = ["LLM", "Completion", "SamplingParams"]
 
 Prompt = str | Sequence[int]
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +162,23 @@ class LLM:
         """The prompt that the model's template makes of `chat`."""
         if isinstance(chat, str) or not all(isinstance(message, Mapping) for message in chat):
             raise ValueError(f"a chat is a list of messages such as {{'role': 'user', 'content': …}}, got {chat!r}")
-        text = self._template.apply_chat_template([*map(dict, chat)], add_generation_prompt=True, tokenize=False)
-        return str(text)
+        return self._rendered([_in_parts(message) for message in chat] if self._wants_parts else [*map(dict, chat)])
+
+    @cached_property
+    def _wants_parts(self) -> bool:
+        """Whether the template looks for text in lists of parts, as those of models that see do: plain text they leave
+        out."""
+        probe = {"role": "user", "content": "text of a message"}
+        return not self._shows(probe, probe["content"]) and self._shows(_in_parts(probe), probe["content"])
+
+    def _shows(self, message: dict[str, Any], text: str) -> bool:
+        try:
+            return text in self._rendered([message])
+        except (jinja2.TemplateError, TypeError):  # it does not take such a message
+            return False
+
+    def _rendered(self, chat: list[dict[str, Any]]) -> str:
+        return str(self._template.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
 
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
@@ -204,6 +220,11 @@ class LLM:
             completion.text = completion.text[: at + len(stop) * params.include_stop_str_in_output]
             completion.finish_reason, completion.stop_reason = "stop", stop
             self.engine.cancel(event.request_id)
+
+
+def _in_parts(message: Message) -> dict[str, Any]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:

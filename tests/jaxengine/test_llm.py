@@ -175,16 +175,22 @@ def test_special_tokens_show_where_asked(llm: LLM) -> None:
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
 )
+OF_PARTS = (  # as of models that see: plain text is none of the parts it looks for
+    "{% for m in messages %}[{{ m.role }}] {% for part in m.content if part.type == 'text' %}{{ part.text }}\n"
+    "{% endfor %}{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
+)
 CHAT = [{"role": "user", "content": "The quick brown fox"}]
 
 
+@pytest.mark.parametrize("template", [TEMPLATE, OF_PARTS])
 def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
-    llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    template: str, llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    (tmp_path / "chat_template.jinja").write_text(template)
     monkeypatch.setattr(llm, "directory", tmp_path)
-    monkeypatch.delitem(vars(llm), "_template", raising=False)
+    for cached in ("_template", "_wants_parts"):
+        monkeypatch.delitem(vars(llm), cached, raising=False)
     rendered = tokenizer().encode("[user] The quick brown fox\n[assistant]", add_special_tokens=False)
     (one,) = llm.chat(CHAT, GREEDY)
     assert one.prompt_ids == rendered
@@ -197,7 +203,8 @@ def test_a_model_without_a_template_has_no_chats(
 ) -> None:
     shutil.copy(directory / "tokenizer.json", tmp_path)
     monkeypatch.setattr(llm, "directory", tmp_path)
-    monkeypatch.delitem(vars(llm), "_template", raising=False)
+    for cached in ("_template", "_wants_parts"):
+        monkeypatch.delitem(vars(llm), cached, raising=False)
     with pytest.raises(ValueError, match="chat template"):
         llm.chat(CHAT, GREEDY)
     with pytest.raises(ValueError, match="a chat is a list of messages"):
