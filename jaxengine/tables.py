@@ -146,17 +146,22 @@ class PageTables:
             held += references[page] > 0
         return held
 
-    def _shares(self, sequence: Sequence) -> bool:
-        """Whether it may start from cached pages; then its keys are known."""
+    def _shares(self, sequence: Sequence, pages: int | None = None) -> bool:
+        """Whether it may start from cached pages; then the keys of its first `pages` are known, or all."""
         shares = self.prefix_cache and not sequence.params.prompt_logprobs
         if shares:
-            self._extend_keys(sequence)
+            self._extend_keys(sequence, pages)
         return shares
 
     def awaits(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether the first page that `other` has yet to offer is one that `sequence` could start from."""
+        """Whether the first page that `other` has yet to offer is one that `sequence` could start from.
+
+        No more of its keys are computed than tell: of a burst there may be thousands to ask.
+        """
         i = other.committed
-        if i >= min(len(other.keys), (len(sequence.tokens) - 1) // self.pool.page_size) or not self._shares(sequence):
+        if i >= min(len(other.keys), (len(sequence.tokens) - 1) // self.pool.page_size):
+            return False
+        if not self._shares(sequence, i + 1):
             return False
         return sequence.keys[i] == other.keys[i] and (0, other.keys[i]) not in self.pool.index
 
@@ -203,7 +208,7 @@ class PageTables:
         size = self.pool.page_size
         return sequence.tokens[i * size : (i + 1) * size]
 
-    def _extend_keys(self, sequence: Sequence) -> None:
-        for i in range(len(sequence.keys), len(sequence.tokens) // self.pool.page_size):
+    def _extend_keys(self, sequence: Sequence, pages: int | None = None) -> None:
+        for i in range(len(sequence.keys), len(sequence.tokens) // self.pool.page_size if pages is None else pages):
             parent = sequence.keys[-1] if i else root_key(self.model, sequence.request.salt)
             sequence.keys.append(page_key(parent, self._ids(sequence, i)))

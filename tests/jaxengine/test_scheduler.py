@@ -206,6 +206,18 @@ def test_of_requests_that_come_together_with_one_prompt_the_first_reads_it_and_o
     check_idle(served)
 
 
+def test_those_that_wait_to_share_are_looked_at_as_far_as_there_are_slots_for_them() -> None:
+    served = engine(slots=4, token_budget=8)
+    for _ in range(10):
+        served.add([1] * 21, max_tokens=1)
+    other = served.add([2] * 3, max_tokens=1)
+    assert serve(served).admitted == served.sequences[:1]  # the slots left are claimed
+    assert [len(s.keys) for s in served.sequences] == [5, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
+    served.serve_until_idle()
+    assert [s.cached_tokens for s in served.sequences] == [0] + [20] * 9 + [0]
+    assert other.finish is FinishReason.LENGTH
+
+
 def test_generated_tokens_are_found_by_the_next_turn() -> None:
     served = engine()
     first = served.add([1, 2, 3], max_tokens=10, ignore_eos=True)
