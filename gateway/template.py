@@ -50,6 +50,8 @@ class ChatTemplate:
             self._template = _Sandbox().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"the chat template is not valid: {error.message} (line {error.lineno})") from error
+        except Exception as error:  # nested too deeply for Jinja or for Python
+            raise TemplateError("the chat template is not valid") from error
 
     def render(
         self,
@@ -83,9 +85,10 @@ class ChatTemplate:
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
         messages = [{"role": "user", "content": content}]
         try:
-            return PROBE in self._run({**self._values, "messages": messages, "add_generation_prompt": True})
+            text = self._run({**self._values, "messages": messages, "add_generation_prompt": True})
         except TemplateError:
             return False
+        return PROBE in text and str(_parts(PROBE)[0]) not in text  # a part written as Python writes it is no text
 
     def _run(self, values: dict[str, Any]) -> str:
         parts: list[str] = []
@@ -98,7 +101,9 @@ class ChatTemplate:
                 parts.append(part)
         except jinja2.TemplateError as error:
             raise TemplateError(str(error.message or "the chat template failed")[:500]) from error
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
+        except TemplateError:
+            raise
+        except Exception as error:  # a template may do anything, and its traceback would show what a client wrote
             raise TemplateError("the chat template does not support these messages") from error
         return "".join(parts)
 

@@ -31,6 +31,7 @@ TEMPLATES = {
     "{% endfor %}{{ n.k }}",
     "generation blocks": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
     "methods": "{% for m in messages %}{{ m.content.split(' ')[0].upper().startswith('H') }}{% endfor %}",
+    "capitals": "{% for m in messages %}{{ m.content | capitalize }}{% endfor %}",
 }
 
 
@@ -117,6 +118,10 @@ def test_syntax_errors_name_the_line() -> None:
         "{% for i in range(9999) %}0123456789{% endfor %}",
         "{{ messages[0] + 1 }}",
         "{{ no.such.thing }}",
+        "{{ '{}'.format() }}",
+        "{{ 'a'.encode('what a client wrote') }}",
+        "{{ " + "(" * 4000 + "1" + ")" * 4000 + " }}",
+        "{% for i in range(3) %}" * 30 + "{% endfor %}" * 30,
     ],
 )
 def test_the_sandbox_refuses(template: str) -> None:
