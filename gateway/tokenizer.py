@@ -151,6 +151,8 @@ def _byte_offsets(text: str) -> list[int]:
 
 def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
     """Raise RequestError unless every id is in `[0, vocab_size)`: the device would answer wrongly, not fail."""
-    for id in ids:
+    for id in (min(ids, default=0), max(ids, default=0)):
         if not 0 <= id < vocab_size:
-            raise RequestError.invalid(f"{field} holds the token id {id}; the vocabulary is 0..{vocab_size - 1}", field)
+            shown = id if id.bit_length() <= 64 else "of too many digits"  # a number in JSON may have 4,300
+            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}"
+            raise RequestError.invalid(message, field)

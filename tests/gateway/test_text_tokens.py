@@ -113,3 +113,9 @@ def test_the_longest_token_is_found_in_a_vocabulary_of_either_kind() -> None:
 def test_ids_outside_the_vocabulary_are_refused_by_name(id: int) -> None:
     with pytest.raises(RequestError, match=rf"prompt holds the token id {id}; the vocabulary is 0..319"):
         refuse_unknown_ids([1, id], 320, "prompt")
+
+
+@pytest.mark.parametrize("id", [10**4000, -(10**4000)])
+def test_an_id_of_thousands_of_digits_is_not_repeated(id: int) -> None:
+    with pytest.raises(RequestError, match=r"^prompt holds the token id of too many digits; the vocabulary"):
+        refuse_unknown_ids([1, id], 320, "prompt")
