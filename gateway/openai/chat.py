@@ -9,13 +9,13 @@ from fastapi import Request, Response
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, Transcript
 from gateway.openai import sampling, validation
-from gateway.openai.envelope import DONE, Envelope, aside, ending, usage
+from gateway.openai.envelope import DONE, Envelope, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.visit import Visit
-from gateway.wire import json_bytes, json_text
+from gateway.wire import aside, json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
 

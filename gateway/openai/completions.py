@@ -11,14 +11,14 @@ from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling, validation
-from gateway.openai.envelope import DONE, Envelope, aside, ending, usage
+from gateway.openai.envelope import DONE, Envelope, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.tokenizer import refuse_unknown_ids
 from gateway.visit import Visit
-from gateway.wire import json_bytes, json_text
+from gateway.wire import aside, json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
 DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none

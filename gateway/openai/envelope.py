@@ -3,10 +3,8 @@
 The part of a chunk that never changes is serialised once per request: a stream has thousands of them.
 """
 
-import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
@@ -20,8 +18,6 @@ from jaxengine.rpc import engine_pb2 as pb
 
 DONE = b"data: [DONE]\n\n"
 FINISH_REASONS = {Finish.LENGTH: "length", Finish.EOS: "stop", Finish.STOP: "stop", Finish.STOP_TOKEN: "stop"}
-
-Result = TypeVar("Result")
 
 
 class Envelope:
@@ -60,11 +56,6 @@ class Envelope:
     def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any]) -> Response:
         """The whole answer of a request that does not stream."""
         return JSONResponse({**self.fields, "choices": choices, "usage": counts})
-
-
-async def aside(work: Callable[[], Result], *, large: bool) -> Result:
-    """`work()`, in a thread where it is `large`: 20 logprobs for each of 2,000 tokens are 0.4 s of wording."""
-    return await asyncio.to_thread(work) if large else work()
 
 
 def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gateway.tgi.sampling import sampling
 from gateway.tgi.schemas import GenerateRequest
 from gateway.tgi.validation import Limits, check_parameters, tokenize
 from gateway.visit import Visit
+from gateway.wire import aside
 from jaxengine.rpc import engine_pb2 as pb
 
 MANNER = Manner(keep_stop=True, show_end=True, skip_special=True, length_first=True)
@@ -35,10 +36,15 @@ async def answer(
     async def work() -> Response:
         with Exchange(gateway, Visit.of(request, arrival)) as exchange:
             outcomes = await run(gateway, exchange, body)
-            fields = answers.generation(outcomes, body.inputs if full_text else "")
             headers = answers.compute_headers(gateway, body.inputs)
             headers |= answers.timing_headers(exchange.served(), outcomes[0])
-        return JSONResponse([fields] if in_array else fields, headers=headers)
+
+            def worded() -> Response:
+                fields = answers.generation(outcomes, body.inputs if full_text else "")
+                return JSONResponse([fields] if in_array else fields, headers=headers)
+
+            settings = body.settings
+            return await aside(worded, large=bool(settings.top_n_tokens) or settings.decoder_input_details)
 
     return await while_connected(request.receive, work())
 

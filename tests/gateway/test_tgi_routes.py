@@ -1,11 +1,13 @@
 """TGI's routes as its clients see them: shapes, key order, framing, headers, endings."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from gateway.detokenizer import Detokenizer
+from gateway.tgi import answers
 from gateway.tokenizer import Tokenizer
 from tests.engine_mock import EOS, continuation
 from tests.gateway.fixtures import HELLO, events, serve
@@ -329,3 +331,20 @@ async def test_permits_come_back_after_every_kind_of_end() -> None:
         assert served.gateway.admission.active == 0
         assert served.gateway.admission.queued_tokens == 0
         assert served.engine.open == 0
+
+
+@pytest.mark.parametrize("asked", [{"details": True, "top_n_tokens": 2}, {"decoder_input_details": True}])
+async def test_long_details_are_worded_beside_the_event_loop(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def spy(*given: Any) -> Any:
+        threads.append(threading.current_thread())
+        return worded(*given)
+
+    worded = answers.generation
+    monkeypatch.setattr(answers, "generation", spy)
+    async with serve() as served:
+        assert (await served.post("/generate", inputs="hello", parameters=asked)).status_code == 200
+    assert threads and threading.main_thread() not in threads
