@@ -22,7 +22,7 @@ def tokenizer_directory(directory: Path, kept: tuple[str, ...], cache_dir: Path 
     """Where the tokenizer.json of the model in `directory` is: there, or in our cache, with the `kept` files.
 
     Raises:
-        CheckpointError: transformers cannot read the tokenizer.
+        CheckpointError: transformers cannot read the tokenizer, or has it in Python only.
     """
     if (directory / "tokenizer.json").is_file() or not _present(directory, VOCABULARIES):
         return directory
@@ -32,7 +32,7 @@ def tokenizer_directory(directory: Path, kept: tuple[str, ...], cache_dir: Path 
         if not entry.is_dir():
             tell(f"building tokenizer.json of {directory}")
             with new_directory(entry) as made:
-                _read(directory).backend_tokenizer.save(str(made / "tokenizer.json"))
+                _read(directory).save(str(made / "tokenizer.json"))
                 for path in _present(directory, kept):
                     shutil.copyfile(path, made / path.name)
     return entry
@@ -53,12 +53,16 @@ def _digest(files: list[Path]) -> str:
 
 
 def _read(directory: Path) -> Any:
+    """The tokenizer as the library that reads tokenizer.json has it."""
     from transformers import AutoTokenizer, TokenizersBackend
 
     config = directory / "tokenizer_config.json"
     own_code = config.is_file() and "auto_map" in read_json(config)
     try:
         reader = TokenizersBackend if own_code else AutoTokenizer
-        return reader.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        tokenizer = reader.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever transformers makes of a tokenizer
         raise CheckpointError.by(error, directory, "transformers cannot read the tokenizer") from error
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise CheckpointError(f"{directory}: {type(tokenizer).__name__} is written in Python and has no tokenizer.json")
+    return tokenizer.backend_tokenizer

@@ -17,8 +17,9 @@ MAX_WINDOW_LAYERS = 28  # the configurations' default
 def sliding(spec: ModelSpec, config: Config) -> ModelSpec:
     """`spec` with windows on layers from `max_window_layers` on, where the configuration uses them at all."""
     if not config.flag("use_sliding_window", False):
-        if SLIDING in (config.get("layer_types") or ()):
-            raise config.error("layer_types", "has sliding layers, and use_sliding_window is not true")
+        types = config.get("layer_types") or []
+        if not isinstance(types, list) or SLIDING in types:
+            raise config.error("layer_types", f"must be a list without {SLIDING} where use_sliding_window is not true")
         return spec
     first = config.integer("max_window_layers", MAX_WINDOW_LAYERS, least=0)
     full, narrow = spec.kinds[0], replace(spec.kinds[0], window=window(config, spec.max_positions, 4096))

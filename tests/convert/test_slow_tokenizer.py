@@ -66,6 +66,12 @@ def test_one_that_transformers_cannot_read_is_refused(tmp_path: Path, cache: Pat
     assert not list((cache / "text-generation-jax" / "tokenizers").glob("*/"))
 
 
+def test_one_that_transformers_has_in_python_only_is_refused(opt_like: Path, cache: Path) -> None:
+    write(opt_like, tokenizer_class="CTRLTokenizer", unk_token="</s>")
+    with pytest.raises(CheckpointError, match="CTRLTokenizer is written in Python and has no"):
+        tokenizer_directory(opt_like, KEPT, cache)
+
+
 BPE = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"}
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "vicuna": (

@@ -156,11 +156,8 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ),
         ("mixtral", {"num_experts_per_tok": 5}, "5 experts used of 4"),
         ("phimoe", {"num_experts_per_tok": 1}, "the sparse mixer chooses 2 experts, not 1"),
-        (
-            "qwen2_window",
-            {"use_sliding_window": False},
-            "layer_types has sliding layers, and use_sliding_window is not",
-        ),
+        ("qwen2_window", {"use_sliding_window": False}, "layer_types must be a list without sliding_attention where"),
+        ("qwen2", {"layer_types": 2}, "layer_types must be a list without sliding_attention where use_sliding_window"),
         ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window other than False is not supported"),
         ("qwen3_moe", {"mlp_only_layers": 1}, "mlp_only_layers must be a list of layer numbers"),
         ("mpt", {"norm_type": "rmsnorm"}, "norm_type rmsnorm is not supported"),
