@@ -45,7 +45,7 @@ class Engine:
         self.suspects = Suspects()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
-        self.untouched: set[int] = set()  # requests that no step has taken up
+        self.untouched: set[int] = set()  # requests that no step has taken up, nor what they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
         self.arrivals = 0
         self.steps = self.step_failures = 0
@@ -152,7 +152,7 @@ class Engine:
         plan = self._plan(previous)
         if plan.rows:
             now = time.monotonic()
-            for sequence in plan.admitted:
+            for sequence in (*plan.admitted, *plan.followers):
                 sequence.admitted = sequence.admitted or now
                 self.untouched.discard(sequence.request.id)
             self.flight = self.runner.dispatch(plan)

@@ -33,7 +33,8 @@ class Row:
 
 @dataclass
 class Plan:
-    """One step. `admitted` are the sequences that took a slot in it; `drain` asks to complete what is in flight.
+    """One step. `admitted` are the sequences that took a slot in it, `followers` those that wait for pages which a
+    running one computes: their prompts are being read, too. `drain` asks to complete what is in flight.
 
     `sources` are what the encoder reads before the rows run: each whole, as all of its tokens see each other.
     """
@@ -42,6 +43,7 @@ class Plan:
     tokens: int = 0  # of the rows
     sources: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+    followers: list[Sequence] = field(default_factory=list)
     drain: bool = False
 
     def add(self, row: Row) -> None:

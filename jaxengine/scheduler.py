@@ -145,19 +145,20 @@ class Scheduler:
         """Move waiting sequences to running, strictly in turn, while slots, budget and pages last.
 
         Except that one whose prefix is just being computed lets others pass until it can be shared: of several that
-        come together with one prompt the first reads it. Each that waits so has a claim to a slot: those that pass it
+        come together with one prompt the first reads it. Each such follower has a claim to a slot: those that pass it
         leave it one, and no more are looked at than there are.
         """
         if not self.waiting or not self.free_slots:
             return
         reserved = sum(map(self.tables.reserve, self.running))
         reading = [s for s in self.running if s.committed < len(s.keys)]
-        claims = 0
         for sequence in self.shares.in_turn([s for s in self.waiting if only(s)]):
-            if len(self.free_slots) <= claims or plan.tokens >= self.token_budget or not self._reads(sequence, plan):
+            if len(self.free_slots) <= len(plan.followers) or plan.tokens >= self.token_budget:
+                return
+            if not self._reads(sequence, plan):
                 return
             if any(self.tables.awaits(sequence, other) for other in reading):
-                claims += 1
+                plan.followers.append(sequence)
                 continue
             room = self.pool.available - reserved
             if self.tables.least(sequence) > room:

@@ -118,7 +118,7 @@ class Sequence:
         self.finish = FinishReason.NOT_FINISHED
         self.broken = False  # a row of it was not finite: its pages are of no use to others
         self.cached_tokens = 0
-        self.admitted: float | None = None  # first taken from the queue, monotonic
+        self.admitted: float | None = None  # monotonic; first taken from the queue, or read for by another
         self.started: float | None = None  # first token read
         self.preemptions = 0
         # Filled chunk by chunk where wanted; nothing says how likely the first token was.

@@ -246,6 +246,21 @@ def test_a_deadline_for_the_queue_spares_those_that_left_it(engine: Engine) -> N
         assert answer.finish is (FinishReason.LENGTH if number in started else FinishReason.QUEUE_TIMEOUT)
 
 
+def test_a_deadline_for_the_queue_spares_those_whose_prompt_another_reads(engine: Engine) -> None:
+    requests = [ask(number, prompt(120), max_tokens=2, salt=b"new", queue_timeout=1000) for number in range(3)]
+    answers = {request.id: Answer() for request in requests}
+    for request in requests:
+        engine.submit(request)
+    step(engine, answers)
+    assert [len(engine.scheduler.running), len(engine.scheduler.waiting)] == [1, 2]
+    assert not any(map(engine.waits, answers))
+    age(engine, requests, 2000)
+    finish(engine, answers)
+    assert [(answer.finish, answer.cached_tokens) for answer in answers.values()] == [
+        (FinishReason.LENGTH, cached) for cached in (0, 112, 112)
+    ]
+
+
 def test_a_running_request_keeps_the_tokens_it_got_before_its_deadline(engine: Engine) -> None:
     request = ask(1, prompt(5), max_tokens=120, timeout=1000)
     expected = alone(engine, ask(1, prompt(5), max_tokens=120)).ids
