@@ -78,7 +78,9 @@ class Front:
         self._place, self._on_ready = place, on_ready
         self.metrics = Metrics(place.shared, counts_steps=place.number == 0)
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, place.tally)
-        self._texts = Texts(options.validation_workers, options.tokenizer_config_path)
+        self._texts = Texts(
+            options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit
+        )
         self._client = EngineClient(
             place.engine,
             place.token,

@@ -17,6 +17,7 @@ from gateway.sampling import recommended
 from gateway.tokenizer import Tokenizer, TokenSpan
 from jaxengine.rpc import engine_pb2 as pb
 
+TEMPLATE_CHARACTERS = 65_536  # that a chat template may add to what a request holds
 INLINE_CHARACTERS = 2048  # tokenised on the event loop: about 0.6 ms, where a hop to a thread takes 0.1
 
 
@@ -26,7 +27,7 @@ class UnusableModel(Exception):
 
 class TextModel:
     """The text side of one model. `continues` is whether what it generates goes on where the prompt ends; behind an
-    encoder it begins anew.
+    encoder it begins anew. `payload_limit` is that of a request's body, in bytes: short templates can write long texts.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class TextModel:
         config_path: Path | None = None,
         *,
         continues: bool = True,
+        payload_limit: int,
     ) -> None:
         self.continues = continues
         self.tokenizer = Tokenizer.load(directory)
-        self.max_characters = self.tokenizer.longest * max_total_tokens + 1024  # more is not worth tokenising
+        can_fit = self.tokenizer.longest * max_total_tokens + 1024  # tokenising takes 300 bytes for each
+        self.max_characters = min(can_fit, payload_limit + TEMPLATE_CHARACTERS)
         config = read_json(config_path or directory / "tokenizer_config.json")
         self.defaults = recommended(read_json(directory / "generation_config.json"))
         template = find_template(directory, config, chosen=config_path is not None)
@@ -107,7 +110,8 @@ class TextModel:
 class Texts:
     """The text model of whatever engine is up: `prepare` loads it, `current` is what routes use."""
 
-    def __init__(self, workers: int, config_path: Path | None = None) -> None:
+    def __init__(self, workers: int, config_path: Path | None = None, *, payload_limit: int) -> None:
+        self._payload_limit = payload_limit
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         self._config_path = config_path
         self._loaded: tuple[tuple[str, int], TextModel] | None = None
@@ -125,7 +129,7 @@ class Texts:
         directory = Path(description.model_dir)
         load = partial(TextModel, directory, description.max_total_tokens, self._executor, self._config_path)
         try:
-            model = await asyncio.to_thread(load, continues=continues)
+            model = await asyncio.to_thread(load, continues=continues, payload_limit=self._payload_limit)
         except (OSError, ValueError) as error:
             raise UnusableModel(str(error)) from error
         await self.close()

@@ -62,10 +62,10 @@ async def serve(
             script=tuple(chosen),
         )
         engine = FakeEngineClient(mock)
-        texts = Texts(1)
+        chosen_options = Options(**options)
+        texts = Texts(1, payload_limit=chosen_options.payload_limit)
         assert engine.description is not None
         await texts.prepare(engine.description)
-        chosen_options = Options(**options)
         admission = Admission(16, 10_000, Tally(len(chosen_options.keys)))
         gateway = Gateway(chosen_options, engine, admission, Metrics(), texts)
         app = create_app(gateway)

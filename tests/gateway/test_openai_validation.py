@@ -197,6 +197,16 @@ async def test_a_prompt_too_long_says_so_in_openais_words() -> None:
         assert "65 tokens" in response.json()["error"]["message"]
 
 
+async def test_a_short_template_cannot_write_more_than_a_client_may_send() -> None:
+    """However much fits the context: tokenising takes 300 bytes of memory for each character."""
+    async with serve(max_total_tokens=100_000, payload_limit=1000) as served:
+        for written, status in ((60_000, 200), (70_000, 400)):
+            template = "{% for i in range(" + str(written // 10) + ") %}0123456789{% endfor %}"
+            response = await served.post("/v1/chat/completions", {**CHAT, "chat_template": template, "max_tokens": 1})
+            assert response.status_code == status
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
 @pytest.mark.parametrize("name", ["mock/model", "tgi", "dummy", "", None])
 async def test_names_of_the_served_model(name: str | None) -> None:
     async with serve() as served:
