@@ -12,15 +12,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger("gateway.access")
-QUIET_PATHS = ("/health", "/ping", "/metrics", "/health/live", "/health/ready")
+QUIET_PATHS = ("/", "/health", "/ping", "/metrics", "/health/live", "/health/ready")
 NOTES = "textgen.notes"  # in the ASGI scope: what a route adds to its request's line
 
 
 class AccessLog:
-    """ASGI: one line when a response is over, with its status, duration and bytes."""
+    """ASGI: one line when a response is over, with its status, duration and bytes. Probes may have a `probe_route` of
+    their own.
+    """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, probe_route: str | None = None) -> None:
         self._app = app
+        self._quiet = {*QUIET_PATHS, probe_route}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -31,7 +34,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, answer.send)
         finally:
-            answer.log(scope, time.perf_counter() - began)
+            quiet = scope["path"] in self._quiet and (scope["method"] != "POST" or scope["path"] == "/ping")
+            answer.log(scope, time.perf_counter() - began, logging.DEBUG if quiet else logging.INFO)
 
 
 class _Answer:
@@ -53,7 +57,7 @@ class _Answer:
             self._complete = not message.get("more_body", False)
         await self._send(message)
 
-    def log(self, scope: Scope, seconds: float) -> None:
+    def log(self, scope: Scope, seconds: float, level: int) -> None:
         fields: dict[str, Any] = {
             "method": scope["method"],
             "path": scope["path"][:200],
@@ -64,7 +68,6 @@ class _Answer:
         }
         if self._request_id is not None:
             fields["request_id"] = self._request_id
-        level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
         if notes := scope.get(NOTES):
             fields["span"] = {"name": _span_name(scope["path"]), **notes}
         logger.log(level, "answered" if self._complete else "cut", extra={"fields": fields})

@@ -66,7 +66,7 @@ def create_app(gateway: Gateway) -> FastAPI:
             expose_headers=("x-request-id", "retry-after", "x-should-retry"),
         )
     app.add_middleware(HeadAsGet)
-    app.add_middleware(AccessLog)
+    app.add_middleware(AccessLog, probe_route=gateway.options.aip_health_route)
     return app
 
 

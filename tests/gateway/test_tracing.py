@@ -156,3 +156,14 @@ async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.Lo
     assert (greedy["span"]["name"], greedy["span"]["seed"]) == ("chat_completions", "None")
     assert "canary" not in str(drawn)
     assert "span" not in failed and "spans" not in failed
+
+
+async def test_probes_are_logged_only_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gateway.access")
+    async with serve(aip_health_route="/v1/models/mock") as served:
+        for path in ("/", "/health", "/health/live", "/health/ready", "/ping", "/metrics", "/v1/models/mock"):
+            assert (await served.http.get(path)).status_code == (await served.http.head(path)).status_code == 200
+        await served.post("/ping")
+        await served.post("/", inputs="hello")
+    [line] = [record for record in caplog.records if record.name == "gateway.access"]
+    assert json.loads(JsonFormatter().format(line))["method"] == "POST" and "span" in line.__dict__["fields"]
