@@ -74,8 +74,7 @@ class TextModel:
 
     async def decode(self, ids: list[int]) -> str:
         """The text of `ids`, special tokens included."""
-        decode = partial(self.tokenizer.decode, ids, skip_special_tokens=False)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.tokenizer.decode_long, ids)
 
     def _check_length(self, text: str, field: str) -> None:
         if len(text) > self.max_characters:

@@ -78,6 +78,11 @@ class Tokenizer:
         """The text of `ids`. Ids the vocabulary lacks decode to nothing."""
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
+    def decode_long(self, ids: list[int]) -> str:
+        """The text of `ids`, special tokens included, for a thread: others may run meanwhile, as in `encode_each`."""
+        [text] = self._backend.decode_batch([ids], skip_special_tokens=False)
+        return str(text)
+
     def is_special(self, id: int) -> bool:
         return id in self._special
 

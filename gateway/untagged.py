@@ -2,11 +2,10 @@
 OpenAI's. Errors are in the dialect of the body; one that fits neither is told so in TGI's, whose routes these are.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.responses import JSONResponse
 
 from gateway.body import names_in, read_body
 from gateway.contract import answers, refusals, takes
@@ -28,6 +27,7 @@ from gateway.tgi.errors import SCHEMA as TGI_SCHEMA
 from gateway.tgi.errors import TgiRoute
 from gateway.tgi.schemas import GenerateRequest, TokenizeInputs
 from gateway.tokenizer import TokenSpan
+from gateway.wire import json_list, json_text
 
 Handler = Callable[[Request, Gateway], Awaitable[Response]]
 
@@ -69,15 +69,16 @@ async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)
     model, _ = serving(gateway)
     text = await prompt_text(model, body)
     spans = await model.spans(text, field="messages", add_special_tokens=bool(body.add_special_tokens))
-    fields = {"tokenize_response": _listed(spans), "templated_text": text}
-    return JSONResponse(fields)
+    listed = await asyncio.to_thread(_listed, spans)
+    content = f'{{"tokenize_response":{listed},"templated_text":{json_text(text)}}}'
+    return Response(content, media_type="application/json")
 
 
 async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeInputs)
     model, _ = serving(gateway)
     spans = await model.spans(body.inputs, field="inputs", add_special_tokens=True)
-    return JSONResponse(_listed(spans))
+    return Response(await asyncio.to_thread(_listed, spans), media_type="application/json")
 
 
 async def _by_body(
@@ -93,5 +94,7 @@ async def _by_body(
     raise RequestError(Kind.SHAPE, "the body needs `inputs`, `messages` or `prompt`")
 
 
-def _listed(spans: list[TokenSpan]) -> list[dict[str, Any]]:
-    return [{"id": each.id, "text": each.text, "start": each.start, "stop": each.stop} for each in spans]
+def _listed(spans: list[TokenSpan]) -> str:
+    return json_list(
+        f'{{"id":{each.id},"text":{json_text(each.text)},"start":{each.start},"stop":{each.stop}}}' for each in spans
+    )

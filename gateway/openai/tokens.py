@@ -1,5 +1,6 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info` as vLLM answers them."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import Request, Response
@@ -13,6 +14,7 @@ from gateway.openai.chat import prompt_ids
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.tokenizer import refuse_unknown_ids
+from gateway.wire import json_list, json_text
 
 MAX_IDS = 1 << 20
 
@@ -43,14 +45,14 @@ async def tokenize_text(request: Request, gateway: Gateway) -> Response:
     validation.check_model(body.model, description)
     special = body.add_special_tokens is not False
     ids = await model.encode(body.prompt, add_special_tokens=special, field="prompt")
-    return _answer(gateway, ids, show=bool(body.return_token_strs))
+    return await _answer(gateway, ids, show=bool(body.return_token_strs))
 
 
 async def tokenize_chat(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeChat)
     model, description = serving(gateway)
     validation.check_model(body.model, description)
-    return _answer(gateway, await prompt_ids(model, body), show=bool(body.return_token_strs))
+    return await _answer(gateway, await prompt_ids(model, body), show=bool(body.return_token_strs))
 
 
 async def detokenize(request: Request, gateway: Gateway) -> Response:
@@ -68,12 +70,13 @@ async def info(gateway: Gateway) -> Response:
     return JSONResponse(fields)
 
 
-def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
+async def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
     model, description = serving(gateway)
-    fields = {
-        "count": len(ids),
-        "max_model_len": description.max_total_tokens,
-        "tokens": ids,
-        "token_strs": [model.tokenizer.token_text(id) for id in ids] if show else None,
-    }
-    return JSONResponse(fields)
+    name, most = model.tokenizer.token_text, description.max_total_tokens
+
+    def worded() -> str:
+        texts = json_list(json_text(name(id)) for id in ids) if show else "null"
+        tokens = json_list(str(id) for id in ids)
+        return f'{{"count":{len(ids)},"max_model_len":{most},"tokens":{tokens},"token_strs":{texts}}}'
+
+    return Response(await asyncio.to_thread(worded), media_type="application/json")

@@ -1,10 +1,14 @@
 """Routes whose dialect the body tells: `/invocations`, `/tokenize`, `/chat_tokenize`, and vLLM's helpers."""
 
+import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from gateway import __version__
+from gateway import __version__, untagged
+from gateway.openai import tokens as openai_tokens
+from gateway.wire import json_list
 from tests.gateway.fixtures import events, serve
 from tests.gateway.toys import BOS, IM_END, IM_START, byte_level
 
@@ -122,3 +126,28 @@ async def test_version_and_load() -> None:
         assert (await served.http.get("/load")).json() == {"server_load": 0}
         with served.gateway.admission.request(3):
             assert (await served.http.get("/load")).json() == {"server_load": 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"inputs": "hello"}),
+        ("/tokenize", {"prompt": "hello", "return_token_strs": True}),
+        ("/chat_tokenize", CHAT),
+    ],
+)
+async def test_tokens_are_written_beside_the_event_loop(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 300 kB of text held every stream for half a second."""
+    threads = []
+
+    def spy(written: Iterable[str]) -> str:
+        threads.append(threading.current_thread())
+        return json_list(written)
+
+    for module in (untagged, openai_tokens):
+        monkeypatch.setattr(module, "json_list", spy)
+    async with serve() as served:
+        assert (await served.post(path, body)).status_code == 200
+    assert threads and threading.main_thread() not in threads
