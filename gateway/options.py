@@ -222,8 +222,8 @@ class Options:
 # Options of TGI's launcher without an implementation here, and the values of each that ask for nothing.
 MISSING: Mapping[str, tuple[str, ...]] = {
     "speculate": ("0",),
-    "trust_remote_code": ("false",),
-    "ngrok": ("false",),
+    "trust_remote_code": ("false", "0"),
+    "ngrok": ("false", "0"),
     "ngrok_authtoken": (),
     "ngrok_edge": (),
     "lora_adapters": (),

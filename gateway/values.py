@@ -108,7 +108,11 @@ def _keys(text: str) -> str:
 
 def _key_file(text: str) -> str:
     """The keys in a file: its lines, but for empty ones."""
-    lines = _existing_file(text).read_text(encoding="utf-8").splitlines()
+    path = _existing_file(text)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ValueError("must be UTF-8 text that can be read") from None
     found = "\n".join(line.strip() for line in lines if line.strip())
     if not found:
         raise ValueError("must hold at least one key")

@@ -44,6 +44,20 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
     assert "böse" not in str(wrong.value)
 
 
+def test_a_file_of_keys_that_cannot_be_read_is_a_wrong_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=r"^--api-key-file must be UTF-8 text that can be read$"):
+        parse([f"--api-key-file={file}"], {})
+
+    def denied(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(UsageError, match=r"^--api-key-file must be UTF-8 text that can be read$"):
+        parse([f"--api-key-file={file}"], {})
+
+
 def test_callers_with_different_keys_share_no_cache_unless_told_to() -> None:
     keys = Keys(["a", "b"])
     a, b = keys.caller(["Bearer a"]), keys.caller(["Bearer b"])
