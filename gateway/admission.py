@@ -97,7 +97,8 @@ class Admission:
             RequestError: more than there can ever be.
         """
         if copies > self.max_requests:
-            message = f"the request asks for {copies} sequences, the server runs at most {self.max_requests}"
+            limit = f"the server runs at most {self.max_requests} (--max-concurrent-requests)"
+            message = f"the request asks for {copies} sequences, {limit}"
             raise RequestError.invalid(message)
         free = self.max_requests - self.active
         if copies > free or not self._is_fair(copies, caller, free):

@@ -121,7 +121,7 @@ class Common(StrictModel):
     def _is_consistent(self) -> "Common":
         if self.stream_options is not None and not self.stream:
             raise RequestError.invalid("stream_options is only allowed when stream is true", "stream_options")
-        if self.prompt_logprobs and self.stream:
+        if self.prompt_logprobs is not None and self.stream:
             raise RequestError.invalid("prompt_logprobs is not supported when streaming", "prompt_logprobs")
         if self.bad_words and self.allowed_token_ids is not None:
             raise RequestError.invalid("bad_words and allowed_token_ids exclude each other", "bad_words")

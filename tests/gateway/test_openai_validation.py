@@ -42,6 +42,7 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"bad_words": ["a"], "allowed_token_ids": [5]}, ["bad_words", "allowed_token_ids"]),
     ({"prompt_logprobs": 21}, ["prompt_logprobs", "21", "20"]),
     ({"prompt_logprobs": 1, "stream": True}, ["prompt_logprobs", "streaming"]),
+    ({"prompt_logprobs": 0, "stream": True}, ["prompt_logprobs", "streaming"]),
     ({"seed": 2**63}, ["seed"]),
     ({"stop": ""}, ["stop"]),
     ({"stop": ["a"] * 5}, ["stop", "5", "4", "--max-stop-sequences"]),
