@@ -46,7 +46,10 @@ def _first_activation(config: Config) -> str:
 
 
 def _scale(config: Config) -> float:
-    return config.number("query_pre_attn_scalar", 256.0) ** -0.5
+    scalar = config.number("query_pre_attn_scalar", 256.0)
+    if scalar == 0:
+        raise config.error("query_pre_attn_scalar", "must be positive")
+    return scalar**-0.5
 
 
 def _gemma2(config: Config) -> ModelSpec:

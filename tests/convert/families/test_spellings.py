@@ -144,6 +144,7 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
         ("gptj", {"rotary_dim": 32}, "rope dim 32 is more than head_dim 16"),
         ("cohere2", {"use_qk_norm": True}, "use_qk_norm other than False is not supported"),
         ("gemma2", {"layer_types": ["sliding_attention"]}, "layer_types must name full_attention or sliding_attention"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be positive"),
         ("gemma", {"hidden_activation": "xielu"}, "hidden_activation must be one of silu"),
         ("gemma", {"hidden_act": "xielu"}, "hidden_act must be one of silu, .*, got 'xielu'"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention other than False is not"),
