@@ -35,6 +35,8 @@ __all__ = ["LLM", "Completion", "SamplingParams"]
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
+PROBE = "text of a message"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams(EngineParams):
@@ -168,14 +170,14 @@ class LLM:
     def _wants_parts(self) -> bool:
         """Whether the template looks for text in lists of parts, as those of models that see do: plain text they leave
         out."""
-        probe = {"role": "user", "content": "text of a message"}
-        return not self._shows(probe, probe["content"]) and self._shows(_in_parts(probe), probe["content"])
+        return not self._shows(PROBE) and self._shows(_parts(PROBE))
 
-    def _shows(self, message: dict[str, Any], text: str) -> bool:
+    def _shows(self, content: str | list[dict[str, str]]) -> bool:
         try:
-            return text in self._rendered([message])
+            text = self._rendered([{"role": "user", "content": content}])
         except (jinja2.TemplateError, TypeError):  # it does not take such a message
             return False
+        return PROBE in text and str(_parts(PROBE)[0]) not in text  # a part written as Python writes it is no text
 
     def _rendered(self, chat: list[dict[str, Any]]) -> str:
         return str(self._template.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
@@ -222,9 +224,13 @@ class LLM:
             self.engine.cancel(event.request_id)
 
 
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
 def _in_parts(message: Message) -> dict[str, Any]:
     content = message.get("content")
-    return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
+    return {**message, "content": _parts(content) if isinstance(content, str) else content}
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:

@@ -179,10 +179,11 @@ OF_PARTS = (  # as of models that see: plain text is none of the parts it looks 
     "{% for m in messages %}[{{ m.role }}] {% for part in m.content if part.type == 'text' %}{{ part.text }}\n"
     "{% endfor %}{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
 )
+CHANGED = TEMPLATE.replace("m.content", "m.content | capitalize")  # shows no text as it is given, nor parts
 CHAT = [{"role": "user", "content": "The quick brown fox"}]
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, OF_PARTS])
+@pytest.mark.parametrize("template", [TEMPLATE, OF_PARTS, CHANGED])
 def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
     template: str, llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
