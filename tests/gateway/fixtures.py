@@ -3,12 +3,15 @@
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
 from gateway.admission import Admission
@@ -83,3 +86,22 @@ def events(response: httpx.Response) -> list[Any]:
     assert all(block.startswith("data: ") for block in blocks)
     payloads = [block.removeprefix("data: ") for block in blocks]
     return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
+
+
+class Callers:
+    """The threads that call a function, which does as ever, by the names under which its users have imported it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *users: ModuleType) -> None:
+        self.threads: list[threading.Thread] = []
+
+        def spy(*given: Any) -> Any:
+            self.threads.append(threading.current_thread())
+            return function(*given)
+
+        for user in users:
+            monkeypatch.setattr(user, function.__name__, spy)
+
+    @property
+    def beside_the_event_loop(self) -> bool:
+        """Whether there were any, none of them the loop's, which in tests is the main one."""
+        return bool(self.threads) and threading.main_thread() not in self.threads

@@ -1,13 +1,12 @@
 """`/v1/completions`: several prompts, token ids, echo and the older layout of logprobs."""
 
-import threading
 from typing import Any
 
 import pytest
 
 from gateway.openai import completions
 from tests.engine_mock import EOS
-from tests.gateway.fixtures import HELLO, events, serve
+from tests.gateway.fixtures import HELLO, Callers, events, serve
 from tests.gateway.toys import BOS, byte_level
 
 BACKEND = byte_level()
@@ -227,15 +226,8 @@ async def test_the_logprobs_of_a_prompt_are_worded_beside_the_event_loop(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of tokens with twenty logprobs each take a second, in which all streams would stand still."""
-    threads = []
-
-    def spy(*given: Any) -> Any:
-        threads.append(threading.current_thread())
-        return worded(*given)
-
-    worded = completions.completion_logprobs
-    monkeypatch.setattr(completions, "completion_logprobs", spy)
+    callers = Callers(monkeypatch, completions.completion_logprobs, completions)
     async with serve() as served:
         body = {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 1, "stream": stream}
         assert (await served.post("/v1/completions", body)).status_code == 200
-    assert threads and threading.main_thread() not in threads
+    assert callers.beside_the_event_loop

@@ -1,7 +1,6 @@
 """TGI's routes as its clients see them: shapes, key order, framing, headers, endings."""
 
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from gateway.detokenizer import Detokenizer
 from gateway.tgi import answers
 from gateway.tokenizer import Tokenizer
 from tests.engine_mock import EOS, continuation
-from tests.gateway.fixtures import HELLO, events, serve
+from tests.gateway.fixtures import HELLO, Callers, events, serve
 from tests.gateway.toys import BOS, FAIL_TEXT, byte_level
 
 BACKEND = byte_level()
@@ -337,14 +336,7 @@ async def test_permits_come_back_after_every_kind_of_end() -> None:
 async def test_long_details_are_worded_beside_the_event_loop(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = []
-
-    def spy(*given: Any) -> Any:
-        threads.append(threading.current_thread())
-        return worded(*given)
-
-    worded = answers.generation
-    monkeypatch.setattr(answers, "generation", spy)
+    callers = Callers(monkeypatch, answers.generation, answers)
     async with serve() as served:
         assert (await served.post("/generate", inputs="hello", parameters=asked)).status_code == 200
-    assert threads and threading.main_thread() not in threads
+    assert callers.beside_the_event_loop

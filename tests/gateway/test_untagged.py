@@ -1,7 +1,5 @@
 """Routes whose dialect the body tells: `/invocations`, `/tokenize`, `/chat_tokenize`, and vLLM's helpers."""
 
-import threading
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from gateway import __version__, untagged
 from gateway.openai import tokens as openai_tokens
 from gateway.wire import json_list
-from tests.gateway.fixtures import events, serve
+from tests.gateway.fixtures import Callers, events, serve
 from tests.gateway.toys import BOS, IM_END, IM_START, byte_level
 
 BACKEND = byte_level()
@@ -140,14 +138,7 @@ async def test_tokens_are_written_beside_the_event_loop(
     path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of 300 kB of text held every stream for half a second."""
-    threads = []
-
-    def spy(written: Iterable[str]) -> str:
-        threads.append(threading.current_thread())
-        return json_list(written)
-
-    for module in (untagged, openai_tokens):
-        monkeypatch.setattr(module, "json_list", spy)
+    callers = Callers(monkeypatch, json_list, untagged, openai_tokens)
     async with serve() as served:
         assert (await served.post(path, body)).status_code == 200
-    assert threads and threading.main_thread() not in threads
+    assert callers.beside_the_event_loop
