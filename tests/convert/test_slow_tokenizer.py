@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import transformers
 from tokenizers import Tokenizer
 
@@ -94,7 +95,6 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_sentencepiece_models_are_tokenizers(name: str, tmp_path: Path, cache: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
     file, training, config = KINDS[name]
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
