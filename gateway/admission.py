@@ -1,25 +1,31 @@
 """How much work the gateway takes on: two bounds, checked before anything is computed for a request.
 
 A request holds one permit per sequence it generates, from arrival until its answer is complete; its prompt counts as
-queued until the first token comes. What does not fit is refused at once with advice when to retry. Nothing waits here:
-the queue itself belongs to the engine.
+queued until the first token comes. What does not fit is refused at once, with the moment at which it will: see
+`WaitingLine`. Nothing waits here: the queue itself belongs to the engine.
 
 Between several API keys it is fair by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `SHARE`
 times as many permits as are free. One alone gets four fifths of them, two get four ninths each, and there is always
-room for one more to begin. Both bounds and the shares hold over all HTTP processes together, as exactly as `Tally`
-says.
+room for one more to begin. Both bounds, the shares and the order in which refused requests may return hold over all
+HTTP processes together, as exactly as `Tally` says.
 """
 
 import math
 import random
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.errors import Kind, RequestError
 from gateway.tally import Tally
+from gateway.waiting_line import HoldingTime, WaitingLine
 from jaxengine.rpc import engine_pb2 as pb
 
 RETRY_AFTER_SECONDS = (1, 60)
+TURNS = (
+    4  # times the permits may be promised in advance: who ignores what he is told must not send others away for long
+)
 SHARE = 4
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
 
@@ -48,17 +54,22 @@ class Throughput:
 class Ticket:
     """One admitted request."""
 
-    def __init__(self, admission: "Admission") -> None:
-        self._admission = admission
+    def __init__(self, admission: "Admission", caller: int) -> None:
+        self._admission, self._caller = admission, caller
         self._queued = 0
+        self.answered = False  # at least in part
 
     def queue(self, prompt_tokens: int) -> None:
         """Count the prompt, now that its length is known. Raises Overloaded if too much already waits."""
-        self._admission.queue(prompt_tokens)
+        self._admission.queue(prompt_tokens, self._caller)
         self._queued += prompt_tokens
 
     def started(self) -> None:
         """The first token came: nothing of this request waits any more. Idempotent."""
+        self.answered = True
+        self.leave_queue()
+
+    def leave_queue(self) -> None:
         self._admission.tally.queue(-self._queued)
         self._queued = 0
 
@@ -71,13 +82,26 @@ class Admission:
         max_queued_tokens: prompt tokens that may wait for their first token, over all requests; one prompt alone is
             always let in, however long.
         tally: what is held and queued; fair between its callers.
+        clock: monotonic seconds.
+        chance: in [0, 1), by which advice is rounded, up or down.
     """
 
-    def __init__(self, max_requests: int, max_queued_tokens: int, tally: Tally | None = None) -> None:
+    def __init__(
+        self,
+        max_requests: int,
+        max_queued_tokens: int,
+        tally: Tally | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self.max_requests = max_requests
         self.max_queued_tokens = max_queued_tokens
         self.tally = tally or Tally()
         self.throughput = Throughput()
+        self._clock, self._chance = clock, chance
+        self._holding = HoldingTime()
+        self._lines: defaultdict[int, WaitingLine] = defaultdict(WaitingLine)  # by caller
 
     @property
     def active(self) -> int:
@@ -100,32 +124,54 @@ class Admission:
             limit = f"the server runs at most {self.max_requests} (--max-concurrent-requests)"
             message = f"the request asks for {copies} sequences, {limit}"
             raise RequestError.invalid(message)
-        free = self.max_requests - self.active
-        if copies > free or not self._is_fair(copies, caller, free):
-            raise Overloaded(self.retry_after())
-        self.tally.hold(copies, caller)
-        ticket = Ticket(self)
+        self._take(copies, caller)
+        began = self._clock()
+        self._holding.begin(copies, began)
+        ticket = Ticket(self, caller)
         try:
             yield ticket
         finally:
-            ticket.started()
+            ticket.leave_queue()
             self.tally.hold(-copies, caller)
+            self._holding.end(copies, began, self._clock(), answered=ticket.answered)
+
+    def _take(self, copies: int, caller: int) -> None:
+        """Hold `copies` permits, leaving those that are kept for others. Raises Overloaded."""
+        now, line = self._clock(), self._lines[caller]
+        turn = self._holding.seconds(now, otherwise=self._draining_seconds())
+        free = self.max_requests - self.active
+        if not line.claim(copies, now):
+            free -= line.imminent(now, turn)
+        if copies > free:
+            raise self._refusal(copies, caller, now, share=copies / max(copies, self.active), turn=turn)
+        if not self._is_fair(copies, caller, free):
+            raise self._refusal(copies, caller, now, share=copies / max(copies, self.tally.held(caller)), turn=turn)
+        self.tally.hold(copies, caller)
 
     def _is_fair(self, copies: int, caller: int, free: int) -> bool:
         """Whether `caller` may take so many; one that holds none may take any number."""
         held = self.tally.held(caller)
         return self.tally.callers == 1 or not held or held + copies <= SHARE * (free - copies)
 
-    def queue(self, prompt_tokens: int) -> None:
+    def queue(self, prompt_tokens: int, caller: int = 0) -> None:
         queued = self.queued_tokens
         if queued and queued + prompt_tokens > self.max_queued_tokens:
-            raise Overloaded(self.retry_after())
+            share, turn = min(1.0, prompt_tokens / queued), self._draining_seconds()
+            raise self._refusal(1, caller, self._clock(), share=share, turn=turn)
         self.tally.queue(prompt_tokens)
 
-    def retry_after(self) -> int:
-        """When the queue of now will be computed, give or take a fifth so that clients do not return together."""
+    def _draining_seconds(self) -> float:
+        """Until every prompt that waits is computed, as far as is known."""
+        speed = self.throughput.tokens_per_second
+        return max(1.0, self.queued_tokens / speed) if speed else 1.0
+
+    def _refusal(self, permits: int, caller: int, now: float, *, share: float, turn: float) -> Overloaded:
+        """Book what a request lacks: that share of something which comes back whole within `turn` seconds."""
         low, high = RETRY_AFTER_SECONDS
-        if not self.throughput.tokens_per_second:
-            return low
-        seconds = self.queued_tokens / self.throughput.tokens_per_second
-        return min(high, max(low, math.ceil(seconds * random.uniform(1, 1.2))))
+        ahead = max(0.0, self.tally.booked(caller) - now)
+        wait = min(ahead + share * turn, TURNS * turn, high)
+        self.tally.book(caller, now + wait)
+        advice = min(high, max(low, math.floor(wait + self._chance())))
+        if len(self._lines[caller]) < TURNS * self.max_requests:
+            self._lines[caller].book(now + advice, permits)
+        return Overloaded(advice)

@@ -9,7 +9,8 @@ import mmap
 import os
 from pathlib import Path
 
-ACTIVE, QUEUED_TOKENS, ABSENT, HELD = range(4)  # columns; from HELD on, one for each caller
+ACTIVE, QUEUED_TOKENS, ABSENT, HELD = range(4)  # columns; from HELD on two blocks, each with one for each caller
+NANOSECONDS = 10**9
 
 
 class Tally:
@@ -24,7 +25,8 @@ class Tally:
 
     def __init__(self, callers: int = 1, *, row: int = 0, rows: int = 1, file: Path | None = None) -> None:
         self.callers = max(1, callers)
-        self._width = HELD + self.callers
+        self._booked = HELD + self.callers
+        self._width = self._booked + self.callers
         self._rows, self._row = rows, row
         self._cells = memoryview(_map(file, self.size) if file else bytearray(self.size)).cast("q")
 
@@ -59,6 +61,14 @@ class Tally:
     def held(self, caller: int) -> int:
         """Permits of one caller."""
         return self._total(HELD + caller)
+
+    def booked(self, caller: int) -> float:
+        """The moment (monotonic, which all processes share) up to which one caller's refused requests were promised
+        permits."""
+        return max(self._cells[self._booked + caller :: self._width]) / NANOSECONDS
+
+    def book(self, caller: int, moment: float) -> None:
+        self._cells[self._row * self._width + self._booked + caller] = int(moment * NANOSECONDS)
 
     def hold(self, permits: int, caller: int) -> None:
         """Take permits, or give back where negative."""

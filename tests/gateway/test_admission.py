@@ -46,15 +46,6 @@ def test_one_prompt_alone_is_let_in_however_long() -> None:
         ticket.queue(5000)
 
 
-@pytest.mark.parametrize(("queued", "rate", "low", "high"), [(0, 100, 1, 1), (1000, 100, 10, 12), (10**6, 10, 60, 60)])
-def test_retry_after_is_the_time_the_queue_needs_within_its_clamp(queued: int, rate: int, low: int, high: int) -> None:
-    admission = Admission(10, 10**9)
-    admission.throughput.observe(pb.Stats(step_decode_tokens=rate, step_seconds=1))
-    with admission.request() as ticket:
-        ticket.queue(queued)
-        assert all(low <= admission.retry_after() <= high for _ in range(50))
-
-
 def test_throughput_counts_busy_time_only_and_follows_a_change() -> None:
     throughput = Throughput()
     throughput.observe(pb.Stats())  # a heartbeat
