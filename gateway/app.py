@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import health, untagged, vertex
 from gateway.access_log import AccessLog
-from gateway.auth import require_key
+from gateway.auth import may_know, require_key
 from gateway.docs import PAGE
 from gateway.exposition import CONTENT_TYPE
 from gateway.guard import BodyGuard
@@ -27,7 +27,7 @@ from gateway.tgi.errors import RESPONSES as TGI_ERRORS
 from gateway.tgi.errors import TgiRoute
 
 pages = APIRouter(route_class=TgiRoute, include_in_schema=False)
-scrapes = APIRouter(include_in_schema=False)  # no key needed: few scrapers carry one
+scrapes = APIRouter(route_class=TgiRoute, include_in_schema=False)  # no key needed: few scrapers carry one
 TGI = (tgi.router, untagged.router, vertex.router, pages)
 OPENAI = (openai.router, openai.helpers)
 OPEN = (health.router, scrapes)
@@ -81,8 +81,8 @@ class HeadAsGet:
 
 
 @scrapes.get("/metrics")
-async def metrics(gateway: Gateway = Depends(gateway_of)) -> Response:
-    return Response(gateway.metrics.render(), headers={"content-type": CONTENT_TYPE})
+async def metrics(gateway: Gateway = Depends(gateway_of), named: bool = Depends(may_know)) -> Response:
+    return Response(gateway.metrics.render(named=named), headers={"content-type": CONTENT_TYPE})
 
 
 @pages.get("/openapi.json")

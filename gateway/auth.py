@@ -20,6 +20,16 @@ def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> Non
     request.state.caller = caller
 
 
+def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> bool:
+    """Whether, on a route that is open, the client may learn what is served: it sends a key, or needs none.
+
+    Raises as `require_key` where it sends a wrong one.
+    """
+    if request.headers.getlist("authorization"):
+        require_key(request, gateway)
+    return gateway.keys.caller(request.headers.getlist("authorization")) is not None
+
+
 def caller_of(request: Request) -> Caller:
     """Who `require_key` let in."""
     return cast(Caller, request.state.caller)

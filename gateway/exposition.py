@@ -3,7 +3,7 @@
 prometheus_client's own writer ends every counter's name in `_total`, which none of TGI's has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import Metric
 from prometheus_client.utils import floatToGoString
@@ -12,11 +12,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def render(metrics: Iterable[Metric]) -> bytes:
-    return "".join(map(_family, metrics)).encode()
+def render(metrics: Iterable[Metric], hidden: Mapping[str, str] | None = None) -> bytes:
+    """`hidden` are labels by name, with what is written instead of their values."""
+    return "".join(_family(metric, hidden or {}) for metric in metrics).encode()
 
 
-def _family(metric: Metric) -> str:
+def _family(metric: Metric, hidden: Mapping[str, str]) -> str:
     total = metric.type == "counter" and not metric.name.startswith("tgi_")
     family = metric.name + ("_total" if total else "")
     lines = [f"# HELP {family} {metric.documentation}", f"# TYPE {family} {metric.type}"]
@@ -24,6 +25,7 @@ def _family(metric: Metric) -> str:
         if sample.name.endswith("_created"):
             continue
         name = family if metric.type == "counter" else sample.name
-        labels = ",".join(f'{key}="{value.translate(ESCAPES)}"' for key, value in sorted(sample.labels.items()))
+        shown = {key: hidden.get(key, value) for key, value in sample.labels.items()}
+        labels = ",".join(f'{key}="{value.translate(ESCAPES)}"' for key, value in sorted(shown.items()))
         lines.append(f"{name}{'{' + labels + '}' if labels else ''} {floatToGoString(sample.value)}")
     return "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway.engine_report import EngineReport
 from gateway.exposition import render
 from gateway.served import Served
-from gateway.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS, VllmMetrics
+from gateway.vllm_metrics import FIRST_TOKEN_SECONDS, MODEL, TOKEN_SECONDS, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
 
 DURATIONS = tuple(0.0001 * 1.5**k for k in range(1, 36))
@@ -189,9 +189,11 @@ class Metrics:
                 self._concat.labels("chunking").inc()
                 self._concat_time.labels("decode").observe(0)
 
-    def render(self) -> bytes:
+    def render(self, *, named: bool) -> bytes:
+        """Every series; unless `named`, without the model's name, which not everybody who may scrape should learn."""
         counted = self.registry if self._shared is None else MultiProcessCollector(None, str(self._shared))
-        return render(itertools.chain(counted.collect(), self._reports.collect()))
+        hidden = {} if named else {MODEL: "model"}
+        return render(itertools.chain(counted.collect(), self._reports.collect()), hidden)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

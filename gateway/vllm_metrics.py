@@ -12,7 +12,8 @@ from prometheus_client.core import Metric
 from gateway.served import Served
 from jaxengine.rpc import engine_pb2 as pb
 
-LABELS = ("model_name", "engine")
+MODEL = "model_name"
+LABELS = (MODEL, "engine")
 STEP_SECONDS = (0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.004, 0.005, 0.006, 0.008)
 TOKEN_SECONDS = (
     *STEP_SECONDS,

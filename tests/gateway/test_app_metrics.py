@@ -45,19 +45,19 @@ def ready_metrics() -> Metrics:
 
 
 def test_names_and_types_are_tgis() -> None:
-    found = {name: family.type for name, family in families(ready_metrics().render().decode()).items()}
+    found = {name: family.type for name, family in families(ready_metrics().render(named=True).decode()).items()}
     assert {name: kind for name, kind in found.items() if name.startswith("tgi_")} == TGI
 
 
 def test_no_counter_of_tgi_ends_in_total_and_each_of_ours_does() -> None:
-    text = ready_metrics().render().decode()
+    text = ready_metrics().render(named=True).decode()
     counters = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE") and line.endswith("counter")]
     assert counters
     assert all(name.endswith("_total") == name.startswith(("textgen_", "vllm:")) for name in counters)
 
 
 def test_buckets_are_tgis() -> None:
-    found = families(ready_metrics().render().decode())
+    found = families(ready_metrics().render(named=True).decode())
     bounds = {
         name: [float(s.labels["le"]) for s in found[name].samples if s.name.endswith("_bucket")]
         for name in ("tgi_request_duration", "tgi_request_input_length", "tgi_request_generated_tokens")
@@ -124,7 +124,7 @@ def test_steps_become_gauges_and_batches() -> None:
     decode = pb.Stats(running=5, pages_total=100, pages_used=20, step_decode_tokens=5, step_seconds=0.01)
     metrics.observe_step(decode)
     metrics.observe_step(pb.Stats(running=5, pages_total=100, pages_used=21, generated_tokens=12))  # a heartbeat
-    text = metrics.render().decode()
+    text = metrics.render(named=True).decode()
     for line in (
         'tgi_batch_inference_count{method="prefill"} 1.0',
         'tgi_batch_inference_count{method="decode"} 1.0',
@@ -141,11 +141,13 @@ def test_the_engine_is_in_one_state() -> None:
     metrics = Metrics()
     for state in ("starting", "ready", "dead"):
         metrics.engine_state(state)
-    states = [line for line in metrics.render().decode().splitlines() if line.startswith("textgen_engine_state{")]
+    states = [
+        line for line in metrics.render(named=True).decode().splitlines() if line.startswith("textgen_engine_state{")
+    ]
     assert [line for line in states if not line.endswith(" 0.0")] == ['textgen_engine_state{state="dead"} 1.0']
 
 
 def test_pages_are_reported_before_the_first_step() -> None:
-    lines = ready_metrics().render().decode().splitlines()
+    lines = ready_metrics().render(named=True).decode().splitlines()
     assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 300.0'} <= {*lines}
     assert 'vllm:cache_config_info{block_size="16",engine="0",model_name="",num_gpu_blocks="300"} 1.0' in lines

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.admission import Admission, Overloaded
@@ -9,7 +10,7 @@ from gateway.command_line import parse
 from gateway.keys import ANYBODY, Keys
 from gateway.option import UsageError
 from gateway.tally import Tally
-from tests.gateway.fixtures import serve
+from tests.gateway.fixtures import Served, serve
 
 TWO = "first key\nsecond-key"
 
@@ -29,6 +30,32 @@ async def test_nothing_else_opens(key: str) -> None:
     async with serve(api_key=TWO) as served:
         response = await served.http.get("/info", headers={b"authorization": f"Bearer {key}".encode()})
         assert response.status_code == 401
+
+
+async def scrape(served: Served, key: str | None = None) -> httpx.Response:
+    """`/metrics` once the model is known."""
+    assert served.engine.description is not None
+    served.gateway.metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
+    return await served.http.get("/metrics", headers={} if key is None else bearer(key))
+
+
+async def test_metrics_name_the_model_only_to_who_sends_a_key() -> None:
+    async with serve(api_key=TWO) as served:
+        anybodys, theirs = (await scrape(served)).text, (await scrape(served, "second-key")).text
+        assert "mock/model" not in anybodys and 'model_name="mock/model"' in theirs
+        assert anybodys.replace('model_name="model"', 'model_name="mock/model"') == theirs, "a series has another shape"
+
+
+async def test_metrics_refuse_a_wrong_key() -> None:
+    async with serve(api_key=TWO) as served:
+        refused = await scrape(served, "wrong")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("key", [None, "whatever"])
+async def test_without_keys_metrics_name_the_model_to_all(key: str | None) -> None:
+    async with serve() as served:
+        assert 'model_name="mock/model"' in (await scrape(served, key)).text
 
 
 def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path) -> None:

@@ -57,5 +57,5 @@ async def test_three_millisecond_steps_can_be_told_apart() -> None:
 def test_a_strange_model_name_cannot_break_a_line() -> None:
     metrics = Metrics()
     metrics.engine_ready(pb.Description(model_id='a"b\\c\nd', max_total_tokens=64, page_size=16), 32)
-    lines = metrics.render().decode().splitlines()
+    lines = metrics.render(named=True).decode().splitlines()
     assert 'vllm:num_requests_running{engine="0",model_name="a\\"b\\\\c\\nd"} 0.0' in lines
