@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from gateway.errors import Kind, RequestError
 from gateway.tally import Tally
@@ -30,11 +31,15 @@ SHARE = 4
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
 
 
-class Overloaded(RequestError):
-    """The server has as much work as it may hold."""
+Bound = Literal["requests", "tokens"]
 
-    def __init__(self, retry_after: int) -> None:
+
+class Overloaded(RequestError):
+    """The server has as much work as it may hold, by one of its bounds."""
+
+    def __init__(self, bound: Bound, retry_after: int) -> None:
         super().__init__(Kind.OVERLOADED, "Model is overloaded", retry_after=retry_after)
+        self.bound = bound
 
 
 class Throughput:
@@ -143,9 +148,10 @@ class Admission:
         if not line.claim(copies, now):
             free -= line.imminent(now, turn)
         if copies > free:
-            raise self._refusal(copies, caller, now, share=copies / max(copies, self.active), turn=turn)
+            raise Overloaded("requests", self._book(copies, caller, now, copies / max(copies, self.active), turn))
         if not self._is_fair(copies, caller, free):
-            raise self._refusal(copies, caller, now, share=copies / max(copies, self.tally.held(caller)), turn=turn)
+            held = max(copies, self.tally.held(caller))
+            raise Overloaded("requests", self._book(copies, caller, now, copies / held, turn))
         self.tally.hold(copies, caller)
 
     def _is_fair(self, copies: int, caller: int, free: int) -> bool:
@@ -157,7 +163,7 @@ class Admission:
         queued = self.queued_tokens
         if queued and queued + prompt_tokens > self.max_queued_tokens:
             share, turn = min(1.0, prompt_tokens / queued), self._draining_seconds()
-            raise self._refusal(1, caller, self._clock(), share=share, turn=turn)
+            raise Overloaded("tokens", self._book(1, caller, self._clock(), share, turn))
         self.tally.queue(prompt_tokens)
 
     def _draining_seconds(self) -> float:
@@ -165,8 +171,11 @@ class Admission:
         speed = self.throughput.tokens_per_second
         return max(1.0, self.queued_tokens / speed) if speed else 1.0
 
-    def _refusal(self, permits: int, caller: int, now: float, *, share: float, turn: float) -> Overloaded:
-        """Book what a request lacks: that share of something which comes back whole within `turn` seconds."""
+    def _book(self, permits: int, caller: int, now: float, share: float, turn: float) -> int:
+        """Book what a request lacks: that share of something which comes back whole within `turn` seconds.
+
+        When to come, in whole seconds from now.
+        """
         low, high = RETRY_AFTER_SECONDS
         ahead = max(0.0, self.tally.booked(caller) - now)
         wait = min(ahead + share * turn, TURNS * turn, high)
@@ -174,4 +183,4 @@ class Admission:
         advice = min(high, max(low, math.floor(wait + self._chance())))
         if len(self._lines[caller]) < TURNS * self.max_requests:
             self._lines[caller].book(now + advice, permits)
-        return Overloaded(advice)
+        return advice

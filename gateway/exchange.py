@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from types import TracebackType
 
-from gateway.admission import Ticket
+from gateway.admission import Overloaded, Ticket
 from gateway.engine import EngineUnavailable
 from gateway.errors import SHUTTING_DOWN, ClientGone, Kind, RequestError
 from gateway.generation import Finish, Step, Transcript, run_all
 from gateway.metrics import Failure
-from gateway.served import Served
+from gateway.served import Sequence, Served
 from gateway.state import Gateway
 from gateway.text import TextModel
 from gateway.visit import Visit
@@ -98,6 +98,8 @@ class Exchange:
         self._stack.close()
         if error is not None:
             self._gateway.metrics.failed(_cause(error))
+            if isinstance(error, Overloaded):
+                self._gateway.metrics.refused(error.bound)
         elif self._transcripts:
             served = self.served()
             self._gateway.metrics.succeeded(served)
@@ -175,13 +177,21 @@ class Exchange:
         validation = self.submitted - self.arrival
         queue = min(self._transcripts[0].prompt.queue_seconds, max(0.0, total - validation))
         return Served(
-            input_tokens=sum(len(each.prompt_ids) for each in self._transcripts),
-            generated_tokens=sum(each.generated for each in self._transcripts),
-            max_new_tokens=sum(each.request.max_new_tokens for each in self._transcripts),
+            sequences=tuple(map(_sequence, self._transcripts)),
             validation=validation,
             queue=queue,
             inference=max(0.0, total - validation - queue),
             total=total,
             first_token=self.first_token - self.arrival,
-            finishes=tuple("length" if each.finish is Finish.LENGTH else "stop" for each in self._transcripts),
         )
+
+
+def _sequence(transcript: Transcript) -> Sequence:
+    return Sequence(
+        input_tokens=len(transcript.prompt_ids),
+        cached_tokens=transcript.prompt.cached_tokens,
+        generated_tokens=transcript.generated,
+        max_new_tokens=transcript.request.max_new_tokens,
+        preemptions=transcript.preemptions,
+        finish="length" if transcript.finish is Finish.LENGTH else "stop",
+    )

@@ -76,7 +76,7 @@ class Front:
         on_progress: Callable[[pb.Description], None] = lambda _: None,
     ) -> None:
         self._place, self._on_ready = place, on_ready
-        self.metrics = Metrics(place.shared, counts_steps=place.number == 0)
+        self.metrics = Metrics(place.shared, counts_steps=place.number == 0, memory_share=options.cuda_memory_fraction)
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, place.tally)
         self._texts = Texts(
             options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit

@@ -77,6 +77,7 @@ class Transcript:
     finish: Finish | None = None
     stop_reason: str | int | None = None
     prompt: pb.Prompt = field(default_factory=pb.Prompt)
+    preemptions: int = 0
 
     def __post_init__(self) -> None:
         self._matcher = StopMatcher(self.stops, keep=self.manner.keep_stop)
@@ -93,6 +94,7 @@ class Transcript:
         """Add an event that did not fail. After a step with `finish` nothing more may come."""
         if event.HasField("prompt"):
             self.prompt = event.prompt
+        self.preemptions = max(self.preemptions, event.preemptions)
         tokens, released = [], ""
         for number, token in enumerate(event.tokens, 1):
             ending = event.finish if number == len(event.tokens) else pb.NOT_FINISHED

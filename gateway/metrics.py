@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from gateway.admission import Bound
 from gateway.engine_report import EngineReport
 from gateway.exposition import render
 from gateway.served import Served
@@ -33,9 +34,10 @@ class Metrics:
     Args:
         shared: directory of the values of all processes, if there are several.
         counts_steps: whether it is the one that counts the engine's steps.
+        memory_share: of the device, that the engine may use.
     """
 
-    def __init__(self, shared: Path | None = None, *, counts_steps: bool = True) -> None:
+    def __init__(self, shared: Path | None = None, *, counts_steps: bool = True, memory_share: float = 1.0) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._reports = CollectorRegistry(auto_describe=False)  # of what the engine last told every process
         self._shared = shared
@@ -47,7 +49,7 @@ class Metrics:
         self._own()
         self._engine = EngineReport()
         self._reports.register(self._engine)
-        self._vllm = VllmMetrics(self.registry, self._reports)
+        self._vllm = VllmMetrics(self.registry, self._reports, memory_share)
 
     def _requests(self) -> None:
         self._count = self._counter("tgi_request_count", "Requests received")
@@ -121,6 +123,9 @@ class Metrics:
     def failed(self, cause: Failure) -> None:
         self._failure.labels(cause).inc()
         self._vllm.ended("abort" if cause == "dropped" else "error")
+
+    def refused(self, bound: Bound) -> None:
+        self._vllm.refused(bound)
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)

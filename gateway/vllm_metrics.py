@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
-from gateway.served import Served
+from gateway.admission import Bound
+from gateway.served import Sequence, Served
 from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model_name"
@@ -29,18 +30,24 @@ REQUEST_SECONDS = (
 )
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHOICES = (1, 2, 5, 10, 20)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+REJECTIONS: dict[Bound, str] = {"requests": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
 
 
 class VllmMetrics:
-    """One engine's series; they exist once the model's name is known."""
+    """One engine's series; they exist once the model's name is known.
 
-    def __init__(self, registry: CollectorRegistry, reports: CollectorRegistry) -> None:
-        self._registry, self._reports = registry, reports
+    Args:
+        memory_share: of the device, that the engine may use.
+    """
+
+    def __init__(self, registry: CollectorRegistry, reports: CollectorRegistry, memory_share: float) -> None:
+        self._registry, self._reports, self._memory_share = registry, reports, memory_share
         self._engine: _Engine | None = None
 
     def engine_ready(self, description: pb.Description) -> None:
         if self._engine is None:
-            self._engine = _Engine(self._registry, description)
+            self._engine = _Engine(self._registry, description, self._memory_share)
             self._reports.register(self._engine)
 
     def report(self, stats: pb.Stats) -> None:
@@ -50,8 +57,8 @@ class VllmMetrics:
 
     def stepped(self, stats: pb.Stats) -> None:
         """What one process counts of it."""
-        if self._engine is not None:
-            self._engine.step_tokens.observe(stats.step_prefill_tokens + stats.step_decode_tokens)
+        if self._engine is not None and stats.step_answered_tokens:
+            self._engine.step_tokens.observe(stats.step_answered_tokens)
 
     def succeeded(self, served: Served) -> None:
         if self._engine is not None:
@@ -61,6 +68,10 @@ class VllmMetrics:
         """A request ended without an answer: "abort" where the client left, else "error"."""
         if self._engine is not None:
             self._engine.finished.labels(*self._engine.labels, reason).inc()
+
+    def refused(self, bound: Bound) -> None:
+        if self._engine is not None:
+            self._engine.rejections[bound].inc()
 
     def first_token(self, seconds: float) -> None:
         if self._engine is not None:
@@ -72,18 +83,28 @@ class VllmMetrics:
 
 
 class _Engine:
-    def __init__(self, registry: CollectorRegistry, description: pb.Description) -> None:
+    def __init__(self, registry: CollectorRegistry, description: pb.Description, memory_share: float) -> None:
         self._registry = registry
         self.labels = (description.model_id, "0")
         self._stats = pb.Stats()
         self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self.labels)
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)
+        by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
+        self._waiting_for_room = by_reason.labels(*self.labels, "capacity")
+        by_reason.labels(*self.labels, "deferred")  # nothing else is waited for here
+        asleep = self._gauge("engine_sleep_state", "1 for the state the engine is in: it never sleeps", "sleep_state")
+        for state in ("awake", "weights_offloaded", "discard_all"):
+            asleep.labels(*self.labels, state).set(state == "awake")
         self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1").labels(*self.labels)
         self.finished = Counter(
             "vllm:request_success", "Requests by how they ended", (*LABELS, "finished_reason"), registry=registry
         )
         for reason in ("stop", "length", "abort", "error"):
             self.finished.labels(*self.labels, reason)
+        rejections = Counter(
+            "vllm:admission_rejections", "Requests refused, by bound", (MODEL, "reason"), registry=registry
+        )
+        self.rejections = {bound: rejections.labels(self.labels[0], name) for bound, name in REJECTIONS.items()}
         self.first_token = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS)
         self.next_token = self._histogram("inter_token_latency_seconds", TOKEN_SECONDS)
         self._per_token = self._histogram("request_time_per_output_token_seconds", TOKEN_SECONDS)
@@ -94,42 +115,57 @@ class _Engine:
         self._prompt = self._histogram("request_prompt_tokens", lengths)
         self._generated = self._histogram("request_generation_tokens", lengths)
         self._most = self._histogram("request_params_max_tokens", lengths)
+        self._computed = self._histogram("request_prefill_kv_computed_tokens", lengths)
+        self._longest = self._histogram("request_max_num_generation_tokens", lengths)
+        self._preemptions = self._histogram("request_num_preemptions", PREEMPTIONS)
         self._choices = self._histogram("request_params_n", CHOICES)
         self.step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
-        config = ("block_size", "num_gpu_blocks")
-        info = self._gauge("cache_config_info", "Sizes of the KV cache", *config)
-        info.labels(*self.labels, str(description.page_size), str(description.pages_total)).set(1)
+        config = _cache_config(description, memory_share)
+        self._gauge("cache_config_info", "The KV cache", *config).labels(*self.labels, *config.values()).set(1)
 
     def report(self, stats: pb.Stats) -> None:
         self._stats = stats
         self._running.set(stats.running)
         self._waiting.set(stats.waiting)
+        self._waiting_for_room.set(stats.waiting)
         self._usage.set(stats.pages_used / max(1, stats.pages_total))
 
     def succeeded(self, served: Served) -> None:
-        for reason in served.finishes:
-            self.finished.labels(*self.labels, reason).inc()
+        for each in served.sequences:
+            self._sequence(each)
         for part, histogram in self._seconds.items():
             histogram.observe(getattr(served, part))
         if served.generated_tokens > 1:
             self._per_token.observe(served.decode / (served.generated_tokens - 1))
-        self._prompt.observe(served.input_tokens)
-        self._generated.observe(served.generated_tokens)
-        self._most.observe(served.max_new_tokens)
-        self._choices.observe(len(served.finishes))
+        self._longest.observe(max(each.generated_tokens for each in served.sequences))
+        self._choices.observe(len(served.sequences))
+
+    def _sequence(self, sequence: Sequence) -> None:
+        """What vLLM counts of each sequence, several of which may be one request."""
+        self.finished.labels(*self.labels, sequence.finish).inc()
+        self._prompt.observe(sequence.input_tokens)
+        self._computed.observe(sequence.input_tokens - sequence.cached_tokens)
+        self._generated.observe(sequence.generated_tokens)
+        self._most.observe(sequence.max_new_tokens)
+        self._preemptions.observe(sequence.preemptions)
 
     def collect(self) -> Iterator[Metric]:
         """Counters the engine keeps, as last reported."""
-        prompt = self._stats.prompt_tokens + self._stats.cached_prompt_tokens  # the engine counts what it computed
-        for name, value in (
-            ("prompt_tokens", prompt),
-            ("generation_tokens", self._stats.generated_tokens),
-            ("prefix_cache_queries", prompt),
-            ("prefix_cache_hits", self._stats.cached_prompt_tokens),
-            ("num_preemptions", self._stats.preemptions),
+        computed, cached = self._stats.prompt_tokens, self._stats.cached_prompt_tokens
+        for name, values in (
+            ("prompt_tokens", {"": computed + cached}),
+            ("prompt_tokens_by_source", {"local_compute": computed, "local_cache_hit": cached}),
+            ("prompt_tokens_cached", {"": cached}),
+            ("prompt_tokens_cached_by_source", {"device": cached}),
+            ("generation_tokens", {"": self._stats.generated_tokens}),
+            ("prefix_cache_queries", {"": computed + cached}),
+            ("prefix_cache_hits", {"": cached}),
+            ("num_preemptions", {"": self._stats.preemptions}),
         ):
             metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
-            metric.add_sample(metric.name, dict(zip(LABELS, self.labels, strict=True)), value)
+            for source, value in values.items():
+                labels = dict(zip(LABELS, self.labels, strict=True)) | ({"source": source} if source else {})
+                metric.add_sample(metric.name, labels, value)
             yield metric
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -146,3 +182,19 @@ def _one_two_five(limit: int) -> list[float]:
     """1, 2, 5, 10, 20 … up to `limit`."""
     bounds = [float(m * 10**e) for e in range(10) for m in (1, 2, 5)]
     return [bound for bound in bounds if bound <= limit] or [1.0]
+
+
+def _cache_config(description: pb.Description, memory_share: float) -> dict[str, str]:
+    """Of vLLM's labels those that say something here, in its words; routers compute capacity from them."""
+    tokens, page = description.max_batch_total_tokens, str(description.page_size)
+    return {
+        "block_size": page,
+        "num_gpu_blocks": str(description.pages_total),
+        "kv_cache_size_tokens": str(tokens),
+        "kv_cache_max_concurrency": str(tokens / max(1, description.max_total_tokens)),
+        "cache_dtype": description.cache_dtype.replace("float8", "fp8").removesuffix("fn"),
+        "enable_prefix_caching": str(description.prefix_cache),
+        "hash_block_size": page,
+        "cache_hit_alignment_tokens": page,
+        "gpu_memory_utilization": str(memory_share),
+    }

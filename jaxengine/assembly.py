@@ -170,5 +170,7 @@ class Setup:
             page_size=limits.page_size,
             pages_total=pages - 1,
             max_top_logprobs=self.top,
+            prefix_cache=self.prefix_cache,
+            cache_dtype=self.cache_dtype,
             decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
         )

@@ -194,7 +194,8 @@ class Engine:
             if not finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
             if row.sequence.request.id in self.live:
-                result.events.append(self._accept(row.sequence, token, now) if finite else self._give_up(row.sequence))
+                accepted = self._accept(row.sequence, token, now, result) if finite else self._give_up(row.sequence)
+                result.events.append(accepted)
         self.scheduler.complete(flight.plan)
         if self.suspects:
             self.suspects.clear([row.sequence.request.id for row in flight.plan.rows if row.samples])
@@ -220,18 +221,20 @@ class Engine:
         del self.live[sequence.request.id]
         return Event(sequence.request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
 
-    def _accept(self, sequence: Sequence, token: Token, now: float) -> Event:
+    def _accept(self, sequence: Sequence, token: Token, now: float, result: StepResult) -> Event:
         """A sequence's new token: record it, and see whether it is the last."""
         request = sequence.request
         sequence.tokens.append(token.id)
         self.generated_tokens += 1
-        event = Event(request.id, [token])
+        result.answered_tokens += 1
+        event = Event(request.id, [token], preemptions=sequence.preemptions)
         if sequence.started is None:
             sequence.started = now
             event.first, event.cached_tokens = True, sequence.cached_tokens
             event.queue_seconds = max(0.0, (sequence.admitted or now) - request.arrived)
             event.prompt = sequence.prompt_logprobs
             self.cached_prompt_tokens += sequence.cached_tokens
+            result.answered_tokens += len(request.prompt) - sequence.cached_tokens
         event.finish = self._finish_reason(sequence, token.id)
         if event.finish is not FinishReason.NOT_FINISHED:
             del self.live[request.id]

@@ -31,6 +31,8 @@ class Description:
     page_size: int
     max_top_logprobs: int
     pages_total: int
+    prefix_cache: bool
+    cache_dtype: str
     decoder_start_token_id: int | None = None  # of a model with an encoder, which reads the prompt; None without
 
 
@@ -59,6 +61,7 @@ class StepResult:
     events: list[Event] = field(default_factory=list)
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    answered_tokens: int = 0  # new ones, and of prompts that got their first what was computed
     seconds: float = 0.0
 
 

@@ -69,6 +69,8 @@ def add_event(message: pb.RequestEvent, event: Event) -> None:
         message.finish = cast(pb.FinishReason, event.finish)
     if event.error:
         message.error = event.error
+    if event.preemptions:
+        message.preemptions = event.preemptions
     if event.first:
         message.prompt.cached_tokens = event.cached_tokens
         message.prompt.queue_seconds = event.queue_seconds
@@ -89,6 +91,7 @@ def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
         message.step_prefill_tokens = result.prefill_tokens
         message.step_decode_tokens = result.decode_tokens
         message.step_seconds = result.seconds
+        message.step_answered_tokens = result.answered_tokens
     return message
 
 

@@ -70,6 +70,7 @@ class Event:
     cached_tokens: int = 0
     queue_seconds: float = 0.0
     prompt: Ids[Token] = ()
+    preemptions: int = 0  # of the request so far
 
 
 @dataclass(slots=True)

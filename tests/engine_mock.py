@@ -94,6 +94,8 @@ class MockEngine:
             page_size=self.options.page_size,
             pages_total=self._pages_total,
             max_top_logprobs=20,
+            prefix_cache=False,
+            cache_dtype="float32",
             decoder_start_token_id=self.options.decoder_start_token_id,
         )
 
@@ -148,7 +150,9 @@ class MockEngine:
             cancelled = {event.request_id for event in self._ended}
             events += [event for event in sampled if event.request_id not in cancelled]
         seconds = max(self.options.step_seconds, 1e-6)
-        return StepResult(events=events, prefill_tokens=prefill, decode_tokens=len(rows), seconds=seconds)
+        return StepResult(
+            events, prefill, decode_tokens=len(rows), answered_tokens=prefill + len(rows), seconds=seconds
+        )
 
     def stats(self) -> Stats:
         with self._lock:

@@ -44,7 +44,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total")
+    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype")
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,8 @@ class Description(_message.Message):
     MAX_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     DECODER_START_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     PAGES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     state: State
     progress: str
     model_id: str
@@ -81,7 +83,9 @@ class Description(_message.Message):
     max_top_logprobs: int
     decoder_start_token_id: int
     pages_total: int
-    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ...) -> None: ...
+    prefix_cache: bool
+    cache_dtype: str
+    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("generate", "cancel")
@@ -191,18 +195,20 @@ class StepEvents(_message.Message):
     def __init__(self, step: _Optional[int] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
-    __slots__ = ("id", "tokens", "finish", "error", "prompt")
+    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     id: int
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     finish: FinishReason
     error: str
     prompt: Prompt
-    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ...) -> None: ...
+    preemptions: int
+    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("id", "logprob", "top", "rank")
@@ -235,7 +241,7 @@ class Prompt(_message.Message):
     def __init__(self, cached_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds")
+    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PAGES_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +256,7 @@ class Stats(_message.Message):
     STEP_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEP_DECODE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_ANSWERED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     pages_total: int
@@ -264,4 +271,5 @@ class Stats(_message.Message):
     step_prefill_tokens: int
     step_decode_tokens: int
     step_seconds: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
+    step_answered_tokens: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ...) -> None: ...

@@ -150,4 +150,4 @@ def test_the_engine_is_in_one_state() -> None:
 def test_pages_are_reported_before_the_first_step() -> None:
     lines = ready_metrics().render(named=True).decode().splitlines()
     assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 300.0'} <= {*lines}
-    assert 'vllm:cache_config_info{block_size="16",engine="0",model_name="",num_gpu_blocks="300"} 1.0' in lines
+    assert any(line.startswith("vllm:cache_config_info{") and 'num_gpu_blocks="300"' in line for line in lines)

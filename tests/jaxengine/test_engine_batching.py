@@ -86,6 +86,18 @@ def test_penalties_remember_what_was_generated_before_a_preemption(
         assert_same(answers, theirs, request)
 
 
+def test_a_requests_events_tell_how_often_it_was_preempted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.scheduler.tables, "pool", PagePool(9, 16))
+    before = engine.stats().preemptions
+    for number in range(3):
+        engine.submit(ask(number, prompt(30, seed=number), max_tokens=40))
+    last: dict[int, int] = {}
+    while not engine.idle:
+        result = engine.step()
+        last |= {event.request_id: event.preemptions for event in result.events} if result else {}
+    assert sum(last.values()) == engine.stats().preemptions - before > 0
+
+
 def test_the_workload_is_not_degenerate(expected: Answers) -> None:
     """Random weights could have everyone repeat one id, and equality would say little."""
     assert len({tuple(answer.ids) for answer in expected.values()}) == len(REQUESTS)

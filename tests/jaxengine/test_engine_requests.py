@@ -304,6 +304,25 @@ def test_counters_equal_what_was_delivered(engine: Engine) -> None:
     assert (after.waiting, after.running, after.pages_used) == (0, 0, 0)
 
 
+def answered(engine: Engine, request: Request) -> list[int]:
+    """What each step counts as answered while `request` is served alone."""
+    engine.submit(request)
+    counts = []
+    while not engine.idle:
+        result = engine.step()
+        counts += [result.answered_tokens] if result and result.seconds else []
+    return counts
+
+
+def test_a_prompt_is_answered_in_the_step_of_its_first_token_but_for_what_the_cache_had(engine: Engine) -> None:
+    """As vLLM counts a step; chunks before it answer nothing."""
+    request = ask(1, prompt(110), max_tokens=3, salt=b"answered")
+    *chunks, first, second, third = answered(engine, request)
+    assert chunks and not any(chunks)
+    assert (first, second, third) == (110 + 1, 1, 1)
+    assert [count for count in answered(engine, request) if count] == [110 - 96 + 1, 1, 1]
+
+
 def test_the_time_in_the_queue_ends_when_a_request_is_admitted(engine: Engine) -> None:
     """Its own prefill, here of four chunks, does not count."""
     request = ask(1, prompt(110), max_tokens=1, salt=b"queue")

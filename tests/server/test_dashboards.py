@@ -28,6 +28,8 @@ vllm:request_success_total{finished_reason="stop"} vllm:request_success_total{fi
 vllm:request_queue_time_seconds_sum vllm:request_prefill_time_seconds_sum vllm:request_decode_time_seconds_sum
 vllm:request_inference_time_seconds_sum vllm:request_prompt_tokens_bucket vllm:request_generation_tokens_bucket
 vllm:request_params_max_tokens_bucket vllm:request_params_n_bucket vllm:iteration_tokens_total_bucket
+vllm:request_max_num_generation_tokens_bucket vllm:request_num_preemptions_bucket
+vllm:num_requests_waiting_by_reason{reason="capacity"} vllm:prompt_tokens_by_source_total{source="local_compute"}
 vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemptions_total
 """
 
