@@ -147,6 +147,13 @@ class Metrics:
         """Report `age()` as the seconds since the step loop last showed life."""
         self._engine.last_step_age = age
 
+    @property
+    def load(self) -> dict[str, float]:
+        """What routers weigh servers by, as last reported."""
+        stats = self._engine.stats
+        usage = stats.pages_used / max(1, stats.pages_total)
+        return {"num_requests_waiting": float(stats.waiting), "kv_cache_usage_perc": usage}
+
     def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
         """Learn the engine's limits: the size histograms have a hundred buckets up to them."""
         self._tokens = description.max_batch_total_tokens

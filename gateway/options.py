@@ -131,6 +131,9 @@ class Options:
     share_prefix_cache: bool = option(
         False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
     )
+    enable_per_request_metrics: bool = option(
+        False, values.flag, "add `metrics` to answers of /v1: times of the request, and its tokens a second"
+    )
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
     )

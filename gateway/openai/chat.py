@@ -11,6 +11,7 @@ from gateway.generation import Step, Transcript
 from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
+from gateway.openai.performance import timings
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -25,6 +26,7 @@ async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
         collected = await exchange.collect(transcripts)
+        envelope.fields |= timings(gateway, exchange.served())
 
         def worded() -> Response:
             choices = [
@@ -60,13 +62,14 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
         if body.return_token_ids:
-            envelope.add_to_first_chunk({"prompt_token_ids": transcripts[0].prompt_ids})
+            envelope.add_to_next_chunk({"prompt_token_ids": transcripts[0].prompt_ids})
         choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
                 for choice in choices[index].of(step):
                     yield envelope.chunk(choice, transcripts)
         if body.include_usage:
+            envelope.add_to_next_chunk(timings(gateway, exchange.served()))
             yield envelope.with_usage(b"", usage(transcripts))
         yield DONE
 

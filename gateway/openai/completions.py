@@ -13,6 +13,7 @@ from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, ending, usage
 from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
+from gateway.openai.performance import timings
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -31,6 +32,7 @@ async def answer(request: Request, gateway: Gateway, body: CompletionRequest, ar
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
         collected = await exchange.collect(transcripts)
+        envelope.fields |= timings(gateway, exchange.served())
         chosen = _best(body, list(zip(choices, collected, strict=True)))
 
         def worded() -> Response:
@@ -54,6 +56,7 @@ async def stream(
                 for chunk in await aside(partial(choices[index].chunks, step), large=large):
                     yield envelope.chunk(chunk, transcripts)
         if body.include_usage:
+            envelope.add_to_next_chunk(timings(gateway, exchange.served()))
             yield envelope.with_usage(b"", usage(transcripts, generated=_generated(body)))
         yield DONE
 

@@ -77,12 +77,21 @@ class TextChoice(Choice):
     prompt_logprobs: PromptLogprobs = ABSENT
 
 
+class Timings(Told):
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
 class Answer(Told):
     id: str
     created: int
     model: str
     system_fingerprint: str
     usage: Usage
+    metrics: Timings | None = Field(None, description="with --enable-per-request-metrics")
 
 
 class ChatCompletion(Answer):

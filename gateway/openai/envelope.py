@@ -36,9 +36,9 @@ class Envelope:
         self._tail = b',"usage":null}\n\n' if body.include_usage else b"}\n\n"
         self._once = b""
 
-    def add_to_first_chunk(self, fields: dict[str, Any]) -> None:
+    def add_to_next_chunk(self, fields: dict[str, Any]) -> None:
         """Fields beside `choices`, which the next chunk carries and no other."""
-        self._once = b"," + json_bytes(fields)[1:-1]
+        self._once = b"," + json_bytes(fields)[1:-1] if fields else b""
 
     def chunk(self, choice: bytes, transcripts: list[Transcript]) -> bytes:
         """One event with one choice (or with none, where `choice` is empty)."""

@@ -12,6 +12,7 @@ from gateway.exchange import serving
 from gateway.openai import chat, completions, documents, tokens, validation
 from gateway.openai.errors import OpenAIRoute, error_event
 from gateway.openai.identity import request_id
+from gateway.openai.performance import load_header
 from gateway.openai.schemas import ChatRequest, CompletionRequest
 from gateway.openai.tokens import Detokenize
 from gateway.sse import EventStream, while_connected
@@ -36,7 +37,9 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
     if body.stream:
         events = chat.stream(request, gateway, body, arrival)
         return await EventStream.begin(request, events, error_event, {"x-request-id": name})
-    return await while_connected(request.receive, chat.answer(request, gateway, body, arrival))
+    answer = await while_connected(request.receive, chat.answer(request, gateway, body, arrival))
+    answer.headers.update(load_header(request, gateway))
+    return answer
 
 
 @router.post(
@@ -50,7 +53,9 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
     if body.stream:
         events = completions.stream(request, gateway, body, arrival)
         return await EventStream.begin(request, events, error_event, {"x-request-id": name})
-    return await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
+    answer = await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
+    answer.headers.update(load_header(request, gateway))
+    return answer
 
 
 @router.get("/models", openapi_extra=answers(documents.Cards))

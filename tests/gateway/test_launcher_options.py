@@ -26,6 +26,7 @@ EXAMPLES = {
     "enable_prefill_logprobs": "true", "graceful_termination_timeout": "5", "usage_stats": "on",
     "engine_hang_timeout": "9", "startup_timeout": "60", "api_key_file": str(ROOT / "LICENSE"),
     "share_prefix_cache": "true", "request_timeout": "5", "queue_timeout": "5", "ssl_certfile": __file__,
+    "enable_per_request_metrics": "true",
     "ssl_keyfile": __file__, "weights_cache_override": "/tmp", "cuda_graphs": "1,2,4", "env": "true",
     "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
     "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",
