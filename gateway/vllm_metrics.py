@@ -91,7 +91,7 @@ class _Engine:
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)
         by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
         self._waiting_for_room = by_reason.labels(*self.labels, "capacity")
-        by_reason.labels(*self.labels, "deferred")  # nothing else is waited for here
+        by_reason.labels(*self.labels, "deferred")  # vLLM's adapters and transfers, which are not here
         asleep = self._gauge("engine_sleep_state", "1 for the state the engine is in: it never sleeps", "sleep_state")
         for state in ("awake", "weights_offloaded", "discard_all"):
             asleep.labels(*self.labels, state).set(state == "awake")
