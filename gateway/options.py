@@ -115,6 +115,13 @@ class Options:
     )
     hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
     port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
+    admin_port: int | None = option(
+        None,
+        values.whole(0, 65535),
+        "port of a listener of its own for probes and /metrics, without a key; none if not given",
+    )
+    admin_hostname: str = option("127.0.0.1", values.text, "address that --admin-port listens on")
+    admin_exclusive: bool = option(False, values.flag, "probes and /metrics answer on --admin-port alone")
     api_workers: int = option(
         1, values.whole(1, 64), "processes that speak HTTP on the port; limits hold over all, within a request each"
     )
@@ -198,6 +205,8 @@ class Options:
             object.__setattr__(self, "max_input_tokens", self.max_input_length)
         if self.aip_http_port is not None:
             object.__setattr__(self, "port", self.aip_http_port)
+        if self.admin_exclusive and self.admin_port is None:
+            raise UsageError("--admin-exclusive needs --admin-port")
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise UsageError("--ssl-keyfile needs --ssl-certfile")
         longest, total = self.max_input_tokens, self.max_total_tokens

@@ -11,13 +11,15 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse
 
 from gateway.contract import refusals
-from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
+from gateway.errors import CLIENT_CLOSED_REQUEST, UNREAD, ClientGone, Kind, RequestError, as_request_error
 from gateway.wire import json_bytes
 
 # kind: status, error_type, prefix of the message
 WORDING = {
     Kind.MALFORMED: (400, "validation", "Failed to parse the request body as JSON: "),
     Kind.MEDIA_TYPE: (415, "validation", ""),
+    Kind.BODY_TOO_LONG: (413, "validation", ""),
+    Kind.BODY_TIMEOUT: (408, "validation", ""),
     Kind.UNAUTHORIZED: (401, "validation", ""),
     Kind.SHAPE: (422, "validation", "Failed to deserialize the JSON body into the target type: "),
     Kind.INVALID: (422, "validation", "Input validation error: "),
@@ -51,6 +53,8 @@ def error_response(error: RequestError) -> Response:
     if error.kind is Kind.UNAUTHORIZED:  # TGI's has no body
         return Response(status_code=401, headers={"www-authenticate": "Bearer"})
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    if error.kind in UNREAD:
+        headers["connection"] = "close"
     status = WORDING[error.kind][0]
     return JSONResponse(error_body(error), status, headers)
 

@@ -1,4 +1,7 @@
-"""What a client may not do: endless heads, huge or slow bodies, answers it does not read. Over real sockets."""
+"""What a client may not do: endless heads, huge or slow bodies, answers it does not read. Over real sockets.
+
+The routes are as in the application, one of each dialect, but answer with no more than the length of a body.
+"""
 
 import asyncio
 import contextlib
@@ -9,31 +12,46 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-import uvicorn
-from starlette.responses import PlainTextResponse, StreamingResponse
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import guard
-from gateway.front import HttpServer
-from gateway.guard import MAX_HEAD_BYTES, BodyGuard, TimedProtocol
-from tests.processes import PATIENCE, until
+from gateway import protocol
+from gateway.connections import Connections
+from gateway.front import HttpServer, http_config
+from gateway.guard import BodyGuard
+from gateway.openai.errors import OpenAIRoute
+from gateway.protocol import BODY_SECONDS, MAX_HEAD_BYTES
+from gateway.tgi.errors import TgiRoute
+from tests.processes import PATIENCE, is_busy, until
 
 LIMIT = 1000
 DEADLINE = 0.4  # seconds, where one is tested
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with the length of the body; under /stream without end, until the client is gone."""
-    if scope["path"] == "/stream":
-        await StreamingResponse(endless())(scope, receive, send)
-        return
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
-    await PlainTextResponse(str(len(body)))(scope, receive, send)
+async def echo(request: Request) -> Response:
+    """Answers with the length of the body."""
+    return PlainTextResponse(str(len(await request.body())))
+
+
+async def hello() -> Response:
+    return PlainTextResponse("hello")
+
+
+async def stream() -> Response:
+    """Answers without end, until the client is gone."""
+    return StreamingResponse(endless())
+
+
+def application(seconds: float = BODY_SECONDS) -> ASGIApp:
+    app = FastAPI()
+    for dialect, path in ((TgiRoute, "/"), (TgiRoute, "/generate"), (OpenAIRoute, "/v1/completions")):
+        router = APIRouter(route_class=dialect)
+        router.add_api_route(path, echo, methods=["POST"])
+        app.include_router(router)
+    app.add_api_route("/stream", stream)
+    app.add_api_route("/", hello)
+    return BodyGuard(app, LIMIT, seconds)
 
 
 STREAMING = {"now": 0}
@@ -62,13 +80,9 @@ class Listening:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[Listening]:
+async def listening(app: ASGIApp, connections: int = 100) -> AsyncIterator[Listening]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, http=TimedProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-    )  # fmt: skip
-    server = HttpServer(config)
+    server = HttpServer(http_config(app, Connections(connections)))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)
@@ -79,14 +93,14 @@ async def listening(app: ASGIApp) -> AsyncIterator[Listening]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Listening]:
-    async with listening(BodyGuard(echo, LIMIT)) as server:
+    async with listening(application()) as server:
         yield server
 
 
 @pytest.fixture
 async def hasty(server: Listening, monkeypatch: pytest.MonkeyPatch) -> Listening:
     """A server with a short deadline for heads. What else is slow has its time, for the machine may be."""
-    monkeypatch.setattr(guard, "HEAD_SECONDS", DEADLINE)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", DEADLINE)
     return server
 
 
@@ -138,7 +152,7 @@ async def test_a_body_of_two_lengths_is_refused_and_what_follows_is_no_request(
 
 
 async def test_a_body_that_does_not_come_is_408() -> None:
-    async with listening(BodyGuard(echo, LIMIT, DEADLINE)) as server:
+    async with listening(application(DEADLINE)) as server:
         began = time.monotonic()
         reader, writer = await server.connect()
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
@@ -177,7 +191,7 @@ async def test_dripping_a_head_does_not_extend_its_deadline(hasty: Listening) ->
 async def test_the_deadline_counts_for_later_requests_of_a_connection_too(hasty: Listening) -> None:
     reader, writer = await hasty.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n0"), PATIENCE)
+    await asyncio.wait_for(reader.readuntil(b"hello"), PATIENCE)
     began = time.monotonic()
     writer.write(b"GET / HT")
     await until_closed(reader)
@@ -193,17 +207,90 @@ async def test_a_connection_at_work_is_not_cut_by_the_heads_deadline(hasty: List
                 break
 
 
-async def test_a_head_beyond_its_size_is_refused(server: Listening) -> None:
+@pytest.mark.parametrize("size", [MAX_HEAD_BYTES + 1, 100_000, 5_000_000])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_head_beyond_its_size_is_431_however_it_arrives(server: Listening, size: int, at_once: bool) -> None:
+    """Also one that the system hands over whole, and one that is refused long before it is sent."""
     reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nx-long: " + b"y" * (2 * MAX_HEAD_BYTES) + b"\r\n\r\n")
-    assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 400")
+    head = b"GET / HTTP/1.1\r\nhost: x\r\nx-long: " + b"y" * size + b"\r\n\r\n"
+    for part in [head] if at_once else [head[:40_000], head[40_000:]]:
+        writer.write(part)
+        await writer.drain()
+    answer = await until_closed(reader)
+    assert answer.startswith(b"HTTP/1.1 431") and b"connection: close" in answer and b'"error"' in answer
+    writer.close()
+
+
+async def test_a_client_in_the_middle_of_a_body_that_is_refused_can_read_why(server: Listening) -> None:
+    reader, writer = await server.connect()
+    writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n")
+    for _ in range(80):
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+    assert (await until_closed(reader)).startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+async def test_what_is_no_http_is_400_in_json(server: Listening) -> None:
+    reader, writer = await server.connect()
+    writer.write(b"hello there\r\n\r\n")
+    answer = await until_closed(reader)
+    assert answer.startswith(b"HTTP/1.1 400") and b'{"error": ' in answer
+    writer.close()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_client_that_ends_its_sending_after_the_request_is_answered(version: bytes) -> None:
+    release = asyncio.Event()
+
+    async def later(scope: Scope, receive: Receive, send: Send) -> None:
+        await release.wait()
+        await PlainTextResponse("the answer")(scope, receive, send)
+
+    async with listening(later) as server:
+        reader, writer = await server.connect()
+        writer.write(b"GET / HTTP/" + version + b"\r\nhost: x\r\n\r\n")
+        writer.write_eof()
+        await asyncio.sleep(0.1)  # in which its end arrives: the order does not matter to the outcome
+        release.set()
+        answer = await until_closed(reader)
+        assert answer.endswith(b"the answer")
+        assert answer.startswith(b"HTTP/1.1 100" if version == b"1.1" else b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_a_client_that_leaves_before_its_answer_is_noticed_at_once() -> None:
+    """It looks like one that has only ended its sending, until something is sent to it."""
+    waiting, left = asyncio.Event(), asyncio.Event()
+
+    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        waiting.set()
+        assert (await receive())["type"] == "http.disconnect"
+        left.set()
+
+    async with listening(patient) as server:
+        _, writer = await server.connect()
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.wait_for(waiting.wait(), PATIENCE)
+        began = time.monotonic()
+        writer.close()
+        await asyncio.wait_for(left.wait(), PATIENCE)
+        assert time.monotonic() - began < 1 or is_busy()
+
+
+async def test_requests_sent_before_the_end_are_all_answered(server: Listening) -> None:
+    reader, writer = await server.connect()
+    writer.write(2 * b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc")
+    writer.write_eof()
+    assert (await until_closed(reader)).count(b"HTTP/1.1 200 OK") == 2
     writer.close()
 
 
 async def test_a_client_that_stops_reading_is_cut_and_its_stream_ends(
     server: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "STALL_SECONDS", DEADLINE)
+    monkeypatch.setattr(protocol, "STALL_SECONDS", DEADLINE)
     reader, writer = await server.connect()
     writer.write(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
     await asyncio.wait_for(reader.readline(), PATIENCE)
