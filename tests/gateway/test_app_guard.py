@@ -16,10 +16,10 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import protocol
+from gateway import guard, protocol
 from gateway.connections import Connections
 from gateway.front import HttpServer, http_config
-from gateway.guard import BodyGuard
+from gateway.guard import BodyGuard, RequestLimit
 from gateway.openai.errors import OpenAIRoute
 from gateway.protocol import BODY_SECONDS, MAX_HEAD_BYTES
 from gateway.tgi.errors import TgiRoute
@@ -297,3 +297,75 @@ async def test_a_client_that_stops_reading_is_cut_and_its_stream_ends(
     writer.transport.pause_reading()
     await until(lambda: STREAMING["now"] == 0)
     writer.close()
+
+
+async def test_too_many_connections_cost_those_that_have_waited_longest() -> None:
+    half_sent = [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf"]
+    async with listening(application(), connections=10) as server:
+        working, writer = await server.connect()
+        writer.write(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await working.readline()).startswith(b"HTTP/1.1 200")
+        idle = [await server.connect() for _ in range(30)]
+        for number, (_, half) in enumerate(idle):
+            half.write(half_sent[number % 3])
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            assert (await http.get(server.url)).text == "hello"
+        for reader, _ in idle[:20]:
+            assert await until_closed(reader) == b""
+        assert not idle[-1][0].at_eof()
+        assert await working.readexactly(1 << 20)  # it never waited
+        for _, each in [*idle, (working, writer)]:
+            each.close()
+
+
+async def test_a_request_refused_by_its_head_costs_no_body(server: Listening) -> None:
+    """Its answer comes before the body does."""
+    for head in (b"POST /nowhere", b"DELETE /generate"):
+        reader, writer = await server.connect()
+        writer.write(head + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 40")
+        writer.close()
+
+
+async def test_bodies_take_a_bounded_part_of_memory_together(
+    server: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODIES", 2)
+    unfinished = []
+    for _ in range(3):
+        reader, writer = await server.connect()
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % LIMIT)
+        writer.write(b"x" * (LIMIT - 1))
+        unfinished.append((reader, writer))
+    answered = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in unfinished]
+    [refused], _ = await asyncio.wait(answered, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    assert refused.result().startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused.result()
+    for task, (_, writer) in zip(answered, unfinished, strict=True):
+        task.cancel()
+        writer.close()
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        while (answer := await http.post(server.url, content=b"x" * LIMIT)).status_code == 503:
+            await asyncio.sleep(0.01)  # until the server has seen them leave
+        assert answer.text == str(LIMIT)
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions"])
+async def test_requests_at_work_are_bounded_and_probes_answer_all_the_same(path: str) -> None:
+    release, begun = asyncio.Event(), []
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/health":
+            begun.append(scope["path"])
+            await release.wait()
+        await PlainTextResponse("done")(scope, receive, send)
+
+    async with listening(RequestLimit(busy, 2, ("/health",))) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
+        working = [asyncio.create_task(http.post(server.url + "/generate")) for _ in range(2)]
+        await until(lambda: len(begun) == 2)
+        refused = await http.post(server.url + path)
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        assert isinstance(refused.json()["error"], dict) == path.startswith("/v1")
+        assert (await http.get(server.url + "/health")).text == "done"
+        release.set()
+        assert [(await each).text for each in working] == ["done", "done"]
+        assert (await http.post(server.url + path)).text == "done"
