@@ -12,7 +12,7 @@ from gateway.keys import Caller
 from gateway.state import Gateway, gateway_of
 
 
-def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
+async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
     """Raises RequestError of kind UNAUTHORIZED unless no key is set, or the one Authorization header carries one."""
     caller = gateway.keys.caller(request.headers.getlist("authorization"))
     if caller is None:

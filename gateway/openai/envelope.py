@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from gateway.generation import Finish, Transcript
 from gateway.openai.common import Common
 from gateway.openai.identity import fingerprint, request_id
-from gateway.state import gateway_of
+from gateway.state import gateway_in
 from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -29,7 +29,7 @@ class Envelope:
             "object": object,
             "created": int(time.time()),
             "model": description.model_id,
-            "system_fingerprint": fingerprint(description, gateway_of(request).options),
+            "system_fingerprint": fingerprint(description, gateway_in(request).options),
         }
         self._head = b"data: " + json_bytes(self.fields)[:-1] + b',"choices":['
         self._continuous = body.continuous_usage
