@@ -142,13 +142,13 @@ class GuardedProtocol(H11Protocol):
 
     def _ask_whether_it_left(self) -> None:
         """Find out whether the client reads on or has closed altogether, which looks the same from here until
-        something is sent: its system answers that with a reset. An interim response may be sent at any time to
-        a client of HTTP/1.1, and says nothing. During an answer its own bytes do it.
+        something is sent: its system answers that with a reset. An interim response may be sent to a client of
+        HTTP/1.1 at any time before its answer, and says nothing; during the answer its own bytes do it.
         """
         if self.conn.our_state is h11.SEND_RESPONSE and self.conn.their_http_version == b"1.1":
             interim = self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
             self.transport.write(interim)
-            self._look(FIRST_LOOK)
+        self._look(FIRST_LOOK)
 
     def _look(self, seconds: float) -> None:
         """Look for that reset after `seconds`, and then ever later."""
