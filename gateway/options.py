@@ -131,6 +131,9 @@ class Options:
     share_prefix_cache: bool = option(
         False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
     )
+    root_path: str | None = option(
+        None, values.prefix, "path before every route where a proxy is in front, be it stripped there or not"
+    )
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
     )

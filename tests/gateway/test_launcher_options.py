@@ -33,7 +33,7 @@ EXAMPLES = {
     "rope_scaling": "dynamic", "rope_factor": "2", "attention": "flashinfer",
     "quantize": "eetq", "kv_cache_dtype": "fp8",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
-    "log_level": "DEBUG", "compute_type": "1-h200",
+    "log_level": "DEBUG", "compute_type": "1-h200", "root_path": "/llm",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name
 TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile")}
@@ -110,6 +110,7 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("tokenizer_config_path", "/nowhere.json", "must be an existing file"),
         ("model_id", " ", "must not be empty"),
         ("compute_type", "a\nb", "must be printable ASCII"),
+        ("root_path", "llm", "must be a path that begins with /"),
         ("log_level", "loud", "must be one of debug, info, warn, error"),
     ],
 )
