@@ -16,7 +16,8 @@ PATHS = {
     "/": {"get", "post"}, "/generate": {"post"}, "/generate_stream": {"post"}, "/info": {"get"}, "/health": {"get"},
     "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
     "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
-    "/v1/chat/completions": {"post"}, "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
+    "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"},
+    "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
     "/tokenizer_info": {"get"},
     "/health/live": {"get"}, "/health/ready": {"get"},
 }  # fmt: skip
