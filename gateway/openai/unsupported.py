@@ -131,6 +131,7 @@ OURS = {
     "thinking": "chat_template_kwargs",
 }
 
+# What may be ignored, also within other fields.
 HINTS = frozenset(
     {
         *("user", "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "verbosity", "moderation"),
@@ -155,6 +156,12 @@ HINTS = frozenset(
         "reasoning_budget_message",
     }
 )
+
+WITHIN = {
+    "stream_options": {"include_obfuscation"},
+    "messages": {"phase"},  # of an earlier answer
+    "messages.content": {"prompt_cache_breakpoint"},
+}
 
 
 def refuse_unsupported(fields: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.openai.schemas import ChatRequest, Common, CompletionRequest
-from gateway.openai.unsupported import HINTS, OURS, UNSUPPORTED
+from gateway.openai.unsupported import HINTS, OURS, UNSUPPORTED, WITHIN
 from tests.gateway.fixtures import serve
 from tests.processes import ROOT
 
@@ -64,6 +64,7 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"truncation_side": "middle"}, ["truncation_side: must be 'left' or 'right'"]),
     ({"request_id": "a b"}, ["request_id", "64"]),
     ({"cache_salt": ""}, ["cache_salt"]),
+    ({"cache_salt": "a" * 1025}, ["cache_salt", "1024", "1025"]),
     ({"priority": 2**31}, ["priority"]),
     ({"model": 3}, ["model"]),
 ]
@@ -163,7 +164,7 @@ def documented() -> dict[str, set[str]]:
     """The names in each row of the README's table of fields."""
     section = (ROOT / "gateway/README.md").read_text().split("## Fields of `/v1`")[1].split("##")[0]
     rows = (line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|"))
-    return {row[0]: set(re.findall(r"`(\w+)`", row[1])) for row in rows if len(row) == 2}
+    return {row[0]: set(re.findall(r"`([\w.]+)`", row[1])) for row in rows if len(row) == 2}
 
 
 def test_the_readme_lists_every_field() -> None:
@@ -174,6 +175,7 @@ def test_the_readme_lists_every_field() -> None:
     assert both | table["completions"] == {f.alias or name for name, f in CompletionRequest.model_fields.items()}
     assert table["refused, unless they ask for nothing"] == set(UNSUPPORTED)
     assert table["hints, taken without effect"] == HINTS
+    assert table["hints within fields"] == {f"{field}.{name}" for field in WITHIN for name in WITHIN[field]}
 
 
 async def test_hints_and_fields_nobody_knows_are_ignored() -> None:
