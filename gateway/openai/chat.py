@@ -121,7 +121,6 @@ def _names(transcript: Transcript, body: ChatRequest) -> Names:
 async def begin(gateway: Gateway, exchange: Exchange, *chats: ChatRequest) -> tuple[list[Transcript], pb.Description]:
     """Validate, admit, render and tokenise: one transcript per choice of each chat."""
     model, description = serving(gateway)
-    validation.check_count(len(chats), "messages", "chats", gateway.options)
     for body in chats:
         validation.check_model(body.model, gateway.options, description)
         validation.check_limits(body, gateway.options, description)

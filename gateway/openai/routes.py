@@ -43,6 +43,7 @@ async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -
     arrival = time.perf_counter()
     body = validation.completed(await read_body(request, BatchRequest), gateway.options)
     request_id(request, body.request_id)
+    validation.check_count(len(body.messages), "messages", "chats", gateway.options)
     return await while_connected(request.receive, chat.answer(request, gateway, body.chats, arrival))
 
 

@@ -12,7 +12,6 @@ from gateway.template import RESERVED
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
 
 MAX_MESSAGES = 1024
-MAX_CHATS = 1024
 MAX_TEMPLATE_VARIABLES = 32
 MAX_TEMPLATE_CHARACTERS = 16_384
 MAX_DOCUMENTS = 64
@@ -164,7 +163,7 @@ class ChatRequest(ChatFields):
 class BatchRequest(ChatFields):
     """Body of `/v1/chat/completions/batch`: several chats, of which the other fields say the same."""
 
-    messages: Annotated[list[Conversation], Field(min_length=1, max_length=MAX_CHATS)]
+    messages: Annotated[list[Conversation], Field(min_length=1, fail_fast=True)]
 
     @property
     def chats(self) -> list[ChatRequest]:
