@@ -44,6 +44,7 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,  # to a place made of the Host header, where the key would be sent
+        servers=[{"url": gateway.options.root_path}] if gateway.options.root_path else None,
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
@@ -72,6 +73,8 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
         )
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessLog, probe_route=gateway.options.aip_health_route)
+    if gateway.options.root_path:
+        app.add_middleware(RootPath, prefix=gateway.options.root_path)
     app.add_middleware(OriginForm)
     return app
 
@@ -100,6 +103,17 @@ class OriginForm:
                 path, raw_path = rest.partition("/")[2], raw_rest.partition(b"/")[2]
                 scope = {**scope, "path": f"/{path}", "raw_path": b"/" + raw_path}
         await self._app(scope, receive, send)
+
+
+class RootPath:
+    """ASGI: routes are the same below `prefix`, for a proxy that does not strip it, and for who comes around it."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app, self._prefix = app, prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", "")).removeprefix(self._prefix) or "/"
+        await self._app({**scope, "path": path} if path.startswith("/") else scope, receive, send)
 
 
 @scrapes.get("/metrics")

@@ -83,7 +83,8 @@ class Front:
         on_progress: Callable[[pb.Description], None] = lambda _: None,
     ) -> None:
         self._place, self._on_ready = place, on_ready
-        self.metrics = Metrics(place.shared, counts_steps=place.number == 0)
+        model_name = next(iter(options.served_model_name), "")
+        self.metrics = Metrics(place.shared, counts_steps=place.number == 0, model_name=model_name)
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, place.tally)
         self._texts = Texts(
             options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit

@@ -33,9 +33,10 @@ class Metrics:
     Args:
         shared: directory of the values of all processes, if there are several.
         counts_steps: whether it is the one that counts the engine's steps.
+        model_name: what vLLM's series call the model; its id if empty.
     """
 
-    def __init__(self, shared: Path | None = None, *, counts_steps: bool = True) -> None:
+    def __init__(self, shared: Path | None = None, *, counts_steps: bool = True, model_name: str = "") -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._reports = CollectorRegistry(auto_describe=False)  # of what the engine last told every process
         self._shared = shared
@@ -47,7 +48,7 @@ class Metrics:
         self._own()
         self._engine = EngineReport()
         self._reports.register(self._engine)
-        self._vllm = VllmMetrics(self.registry, self._reports)
+        self._vllm = VllmMetrics(self.registry, self._reports, model_name)
 
     def _requests(self) -> None:
         self._count = self._counter("tgi_request_count", "Requests received")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gateway import values
 from gateway.option import UsageError, flag, option
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
 
 TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
 
@@ -41,6 +42,9 @@ class Options:
     )
     rope_factor: float | None = option(
         None, values.number(1, 1000), "how many times longer; linear without --rope-scaling, which alone means 1"
+    )
+    served_model_name: tuple[str, ...] = option(
+        (), values.text, "what /v1 and metrics call the model, if not by its id; of several answers say the first"
     )
     dtype: str = option(
         "auto",
@@ -80,7 +84,16 @@ class Options:
     max_best_of: int = option(2, values.whole(1, 128), "highest best_of of a request")
     max_stop_sequences: int = option(4, values.whole(0, 1024), "most stop sequences of a request")
     max_top_n_tokens: int = option(5, values.whole(0, 1000), "highest top_n_tokens of a request")
-    max_client_batch_size: int = option(4, values.whole(1, 1024), "most prompts of one /v1/completions request")
+    max_client_batch_size: int = option(4, values.whole(1, 1024), "most prompts or chats of one request to /v1")
+    max_logprobs: int = option(
+        20,
+        values.whole(0, MAX_ALTERNATIVES),
+        "most alternatives that /v1 lists beside a token; each step reports so many, asked for or not",
+    )
+    return_tokens_as_token_ids: bool = option(
+        False, values.flag, "show tokens in logprobs as token_id:N, where a request leaves it open"
+    )
+    enable_force_include_usage: bool = option(False, values.flag, "tell the usage in every chunk of every /v1 stream")
     enable_prefill_logprobs: bool = option(
         False, values.flag, "fill `prefill` for `decoder_input_details`, else empty; /v1 gives what is asked without it"
     )
@@ -137,6 +150,9 @@ class Options:
     )
     share_prefix_cache: bool = option(
         False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
+    )
+    root_path: str | None = option(
+        None, values.prefix, "path before every route where a proxy is in front, be it stripped there or not"
     )
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"

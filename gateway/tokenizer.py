@@ -78,9 +78,9 @@ class Tokenizer:
         """The text of `ids`. Ids the vocabulary lacks decode to nothing."""
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
-    def decode_long(self, ids: list[int]) -> str:
-        """The text of `ids`, special tokens included, for a thread: others may run meanwhile, as in `encode_each`."""
-        [text] = self._backend.decode_batch([ids], skip_special_tokens=False)
+    def decode_long(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        """The same, for a thread: others may run meanwhile, as in `encode_each`."""
+        [text] = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return str(text)
 
     def is_special(self, id: int) -> bool:
@@ -159,5 +159,5 @@ def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
     for id in (min(ids, default=0), max(ids, default=0)):
         if not 0 <= id < vocab_size:
             shown = id if id.bit_length() <= 64 else "of too many digits"  # a number in JSON may have 4,300
-            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}"
+            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}, {vocab_size} ids"
             raise RequestError.invalid(message, field)

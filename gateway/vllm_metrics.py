@@ -33,13 +33,13 @@ CHOICES = (1, 2, 5, 10, 20)
 class VllmMetrics:
     """One engine's series; they exist once the model's name is known."""
 
-    def __init__(self, registry: CollectorRegistry, reports: CollectorRegistry) -> None:
-        self._registry, self._reports = registry, reports
+    def __init__(self, registry: CollectorRegistry, reports: CollectorRegistry, model_name: str = "") -> None:
+        self._registry, self._reports, self._model_name = registry, reports, model_name
         self._engine: _Engine | None = None
 
     def engine_ready(self, description: pb.Description) -> None:
         if self._engine is None:
-            self._engine = _Engine(self._registry, description)
+            self._engine = _Engine(self._registry, description, self._model_name or description.model_id)
             self._reports.register(self._engine)
 
     def report(self, stats: pb.Stats) -> None:
@@ -71,9 +71,9 @@ class VllmMetrics:
 
 
 class _Engine:
-    def __init__(self, registry: CollectorRegistry, description: pb.Description) -> None:
+    def __init__(self, registry: CollectorRegistry, description: pb.Description, model_name: str) -> None:
         self._registry = registry
-        self.labels = (description.model_id, "0")
+        self.labels = (model_name, "0")
         self._stats = pb.Stats()
         self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self.labels)
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)

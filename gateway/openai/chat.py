@@ -1,6 +1,6 @@
 """`/v1/chat/completions`: messages through the model's template, and the answer as a message or as deltas."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,27 +18,33 @@ from gateway.visit import Visit
 from gateway.wire import aside, json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
+NO_PROMPT = {"prompt_logprobs": None, "prompt_token_ids": None}  # of several chats
 
-async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> Response:
-    """The whole answer."""
+
+async def answer(request: Request, gateway: Gateway, chats: Sequence[ChatRequest], arrival: float) -> Response:
+    """The whole answer: the choices of one chat, or of each of several its only one."""
+    body = chats[0]
     with Exchange(gateway, Visit.of(request, arrival)) as exchange:
-        transcripts, description = await begin(gateway, exchange, body)
+        transcripts, description = await begin(gateway, exchange, *chats)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
         collected = await exchange.collect(transcripts)
 
         def worded() -> Response:
-            choices = [
-                _choice(body, index, transcript, steps)
-                for index, (transcript, steps) in enumerate(zip(transcripts, collected, strict=True))
-            ]
-            if body.prompt_logprobs is not None:
-                tokenizer, prompt = transcripts[0].model.tokenizer, transcripts[0].prompt
-                envelope.fields["prompt_logprobs"] = prompt_logprobs(tokenizer, prompt.tokens, body.prompt_logprobs)
-            if body.return_token_ids:
-                envelope.fields["prompt_token_ids"] = transcripts[0].prompt_ids
-            return envelope.answer(choices, usage(transcripts))
+            bodies = chats if len(chats) > 1 else [body] * len(transcripts)
+            runs = enumerate(zip(bodies, transcripts, collected, strict=True))
+            choices = [_choice(each, index, transcript, steps) for index, (each, transcript, steps) in runs]
+            shared = _of_prompt(body, transcripts[0]) if len(chats) == 1 else NO_PROMPT
+            return envelope.answer(choices, usage(transcripts), **shared)
 
         return await aside(worded, large=body.lists_logprobs)
+
+
+def _of_prompt(body: ChatRequest, transcript: Transcript) -> dict[str, Any]:
+    """What is told of the prompt beside the choices."""
+    listed = None
+    if body.prompt_logprobs is not None:
+        listed = prompt_logprobs(transcript.model.tokenizer, transcript.prompt.tokens, body.prompt_logprobs)
+    return {"prompt_logprobs": listed, "prompt_token_ids": transcript.prompt_ids if body.return_token_ids else None}
 
 
 def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:
@@ -47,11 +53,9 @@ def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[S
         merged = Step([token for step in steps for token in step.tokens], "", transcript.finish, None)
         tokens = VisibleTokens(transcript).take(merged)
         logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0)
-    message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None}
-    fields = {"index": index, "message": message, "logprobs": logprobs, **ending(transcript)}
-    if body.return_token_ids:
-        fields["token_ids"] = [token.id for step in steps for token in step.tokens]
-    return fields
+    message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None, "reasoning": None}
+    ids = [token.id for step in steps for token in step.tokens] if body.return_token_ids else None
+    return {"index": index, "message": message, "logprobs": logprobs, **ending(transcript), "token_ids": ids}
 
 
 async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
@@ -114,21 +118,28 @@ def _names(transcript: Transcript, body: ChatRequest) -> Names:
     return Names(transcript.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
 
 
-async def begin(gateway: Gateway, exchange: Exchange, body: ChatRequest) -> tuple[list[Transcript], pb.Description]:
-    """Validate, admit, render and tokenise: one transcript per choice."""
+async def begin(gateway: Gateway, exchange: Exchange, *chats: ChatRequest) -> tuple[list[Transcript], pb.Description]:
+    """Validate, admit, render and tokenise: one transcript per choice of each chat."""
     model, description = serving(gateway)
-    validation.check_model(body.model, description)
-    validation.check_limits(body, gateway.options, description)
-    top = validation.top_logprobs(body.top_logprobs, "top_logprobs", description)
-    exchange.admit(body.choices)
+    for body in chats:
+        validation.check_model(body.model, gateway.options, description)
+        validation.check_limits(body, gateway.options, description)
+    exchange.admit(sum(body.choices for body in chats))
+    each = [await _transcripts(gateway, exchange, body, model, description) for body in chats]
+    return [transcript for its in each for transcript in its], description
+
+
+async def _transcripts(
+    gateway: Gateway, exchange: Exchange, body: ChatRequest, model: TextModel, description: pb.Description
+) -> list[Transcript]:
     with exchange.part("tokenize"):
         prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     limit = validation.new_tokens(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
     )
-    requests = sampling.generate_requests(body, prompt, limit, model, top_logprobs=top)
-    return [Transcript(model, each, prompt, body.stops, sampling.manner(body)) for each in requests], description
+    requests = sampling.generate_requests(body, prompt, limit, model)
+    return [Transcript(model, each, prompt, body.stops, sampling.manner(body)) for each in requests]
 
 
 async def prompt_ids(model: TextModel, body: ChatRequest) -> list[int]:

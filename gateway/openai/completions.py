@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling, validation
@@ -22,6 +21,7 @@ from gateway.wire import aside, json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
 DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
+VLLMS = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # null in a whole choice unless asked for
 
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
@@ -102,7 +102,7 @@ class _Choice:
         prompt = next((step.prompt for step in steps if step.prompt is not None), None)
         tokens = [token for step in steps for token in step.tokens]
         merged = Step(tokens, self.transcript.text, self.transcript.finish, prompt)
-        fields = self._fields(merged, self._echo)
+        fields = dict.fromkeys(VLLMS) | self._fields(merged, self._echo)
         if self._prompt_top is not None:
             known = prompt.tokens if prompt is not None else []
             fields["prompt_logprobs"] = prompt_logprobs(self._tokenizer, known, self._prompt_top)
@@ -148,13 +148,9 @@ class _Choice:
 async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
     """Validate, admit and tokenise: one choice per prompt and `n`."""
     model, description = serving(gateway)
-    validation.check_model(body.model, description)
+    validation.check_model(body.model, gateway.options, description)
     validation.check_limits(body, gateway.options, description)
-    top = validation.top_logprobs(body.logprobs, "logprobs", description)
-    most = gateway.options.max_client_batch_size
-    if len(body.prompts) > most:
-        message = f"prompt takes at most {most} prompts (--max-client-batch-size), given {len(body.prompts)}"
-        raise RequestError.invalid(message, "prompt")
+    validation.check_count(len(body.prompts), "prompt", "prompts", gateway.options)
     exchange.admit(len(body.prompts) * body.sequences)
     manner = sampling.manner(body)
     choices: list[_Choice] = []
@@ -171,7 +167,7 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
             otherwise=DEFAULT_TOKENS,
         )
         requests = sampling.generate_requests(
-            body, ids, limit, model, top_logprobs=top, echo_logprobs=bool(body.echo) and body.logprobs is not None
+            body, ids, limit, model, echo_logprobs=bool(body.echo) and body.logprobs is not None
         )
         echo = _echo(model, body, prompt, ids)
         for each in requests:
@@ -182,8 +178,8 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
 
 async def _ids(model: TextModel, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
     if isinstance(prompt, str):
-        special, truncates = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
-        return await model.encode(prompt, add_special_tokens=special, field="prompt", truncates=truncates)
+        special = body.add_special_tokens is not False
+        return await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut)
     refuse_unknown_ids(prompt, vocab_size, "prompt")
     return prompt
 

@@ -38,6 +38,33 @@ async def test_every_route_is_either_on_the_public_list_or_asks_for_the_key() ->
     assert {("POST", "/generate"), ("POST", "/v1/chat/completions"), ("GET", "/info"), ("GET", "/docs")} <= found
 
 
+@pytest.mark.parametrize("prefix", ["", "/llm"])
+async def test_behind_a_root_path_every_route_is_the_same_whether_the_proxy_strips_it_or_not(prefix: str) -> None:
+    async with serve(root_path="/llm", api_key="hush") as served:
+        http, key = served.http, {"authorization": "Bearer hush"}
+        assert (await http.get(f"{prefix}/health")).status_code == 200
+        assert (await http.get(f"{prefix}/info")).status_code == 401
+        assert (await http.get(f"{prefix}/v1/models", headers=key)).json()["object"] == "list"
+        assert "message" in (await http.get(f"{prefix}/v1/nowhere", headers=key)).json()["error"]
+        assert (await http.get(f"{prefix}/nowhere", headers=key)).json()["error_type"]
+        assert (await http.get(f"{prefix}/generate", headers=key)).headers["allow"] == "POST"
+        document = (await http.get(f"{prefix}/openapi.json", headers=key)).json()
+        assert document["servers"] == [{"url": "/llm"}] and "/v1/models" in document["paths"]
+
+
+async def test_a_root_path_is_a_whole_segment_and_has_a_root_of_its_own() -> None:
+    async with serve(root_path="/llm") as served:
+        assert (await served.http.get("/llmhealth")).status_code == 404
+        assert (await served.http.get("/llm")).status_code == 200
+        assert (await served.http.get("/llm/llm/health")).status_code == 404
+
+
+async def test_the_docs_page_asks_below_wherever_it_stands() -> None:
+    async with serve() as served:
+        page = (await served.http.get("/docs")).text
+        assert not re.search(r"""fetch\((path|["'`]/)""", page)
+
+
 @pytest.mark.parametrize(
     "header",
     [

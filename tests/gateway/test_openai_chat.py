@@ -36,12 +36,17 @@ async def test_an_answer_has_the_whole_envelope() -> None:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": "hello world", "refusal": None},
+                    "message": {"role": "assistant", "content": "hello world", "refusal": None, "reasoning": None},
                     "logprobs": None,
                     "finish_reason": "stop",
                     "stop_reason": None,
+                    "token_ids": None,
                 }
             ],
+            "prompt_logprobs": None,
+            "prompt_token_ids": None,
+            "service_tier": None,
+            "kv_transfer_params": None,
             "usage": {
                 "prompt_tokens": len(ids(PROMPT)),
                 "completion_tokens": 6,
@@ -49,6 +54,13 @@ async def test_an_answer_has_the_whole_envelope() -> None:
                 "prompt_tokens_details": {"cached_tokens": 0},
             },
         }
+
+
+@pytest.mark.parametrize(("side", "kept"), [("left", slice(-3, None)), ("right", slice(3))])
+async def test_a_chat_is_truncated_at_the_side_that_the_request_names(side: str, kept: slice) -> None:
+    async with serve() as served:
+        await served.post("/v1/chat/completions", messages=USER, truncate_prompt_tokens=3, truncation_side=side)
+        assert list(served.engine.requests[0].prompt) == ids(PROMPT)[kept]
 
 
 async def test_messages_become_the_templates_prompt_without_added_special_tokens() -> None:

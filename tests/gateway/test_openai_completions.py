@@ -28,7 +28,8 @@ async def test_an_answer_has_the_whole_envelope() -> None:
         assert answer["id"] == "cmpl-" + response.headers["x-request-id"]
         assert (answer["object"], answer["model"]) == ("text_completion", "mock/model")
         choice = {"index": 0, "text": "hello world", "logprobs": None, "finish_reason": "stop", "stop_reason": None}
-        assert answer["choices"] == [choice]
+        assert answer["choices"] == [choice | dict.fromkeys(("token_ids", "prompt_token_ids", "prompt_logprobs"))]
+        assert answer["service_tier"] is answer["kv_transfer_params"] is None
         assert answer["usage"]["total_tokens"] == 2 + 6
 
 
@@ -100,6 +101,21 @@ async def test_prompts_can_be_truncated_to_their_end(keep: int, expected: int) -
     async with serve() as served:
         await served.post("/v1/completions", prompt="hello", truncate_prompt_tokens=keep)
         assert list(served.engine.requests[0].prompt) == [BOS, *ids("hello")][-expected:]
+
+
+@pytest.mark.parametrize(("side", "kept"), [("left", [7, 8]), ("right", [5, 6]), (None, [7, 8])])
+async def test_a_prompt_is_truncated_at_the_side_that_the_request_names(side: str | None, kept: list[int]) -> None:
+    async with serve() as served:
+        fields = {"truncate_prompt_tokens": 2, "truncation_side": side}
+        await served.post("/v1/completions", prompt=[5, 6, 7, 8], **fields)
+        assert list(served.engine.requests[0].prompt) == kept
+
+
+async def test_of_a_text_far_longer_than_the_context_the_start_is_kept_where_the_end_is_cut() -> None:
+    async with serve() as served:
+        fields = {"truncate_prompt_tokens": 3, "truncation_side": "right"}
+        await served.post("/v1/completions", prompt="hello" + "lo" * 10_000, **fields)
+        assert list(served.engine.requests[0].prompt) == [BOS, *ids("hello")]
 
 
 async def test_echo_puts_the_prompt_in_front() -> None:
