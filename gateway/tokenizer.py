@@ -89,6 +89,10 @@ class Tokenizer:
     def is_known(self, id: int) -> bool:
         return self._backend.id_to_token(id) is not None
 
+    def piece(self, id: int) -> str:
+        """How the vocabulary spells a token (`Ġis`, `▁the`); "" for an id it lacks."""
+        return str(self._backend.id_to_token(id) or "")
+
     def token_bytes(self, id: int) -> bytes:
         """The exact UTF-8 bytes a token stands for inside a text; perhaps only part of a character."""
         if id in self._added:
