@@ -40,6 +40,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._added = {id: token.content for id, token in added.items()}
+        self.put_around = self._special.intersection(backend.encode("").ids)  # what a text is put between, if anything
         described = json.loads(backend.to_str())
         self._spelling = _Spelling(described["decoder"])
         vocabulary = described["model"]["vocab"]  # a dictionary of pieces, or Unigram's list of pairs

@@ -10,7 +10,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Step, Transcript
 from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
+from gateway.openai.logprobs import Names, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -42,15 +42,12 @@ async def answer(request: Request, gateway: Gateway, body: ChatRequest, arrival:
 
 
 def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:
-    logprobs = None
-    if body.logprobs:
-        merged = Step([token for step in steps for token in step.tokens], "", transcript.finish, None)
-        tokens = VisibleTokens(transcript).take(merged)
-        logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0)
+    tokens = [token for step in steps for token in step.tokens]
+    logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0) if body.logprobs else None
     message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None}
     fields = {"index": index, "message": message, "logprobs": logprobs, **ending(transcript)}
     if body.return_token_ids:
-        fields["token_ids"] = [token.id for step in steps for token in step.tokens]
+        fields["token_ids"] = [token.id for token in tokens]
     return fields
 
 
@@ -64,8 +61,11 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
-                for choice in choices[index].of(step):
-                    yield envelope.chunk(choice, transcripts)
+                choice = choices[index]
+                for chunk in choice.opening():
+                    yield envelope.chunk(chunk, transcripts[index], 0)
+                for chunk in choice.of(step):
+                    yield envelope.chunk(chunk, transcripts[index], choice.answered)
         if body.include_usage:
             yield envelope.with_usage(b"", usage(transcripts))
         yield DONE
@@ -78,21 +78,25 @@ class _Deltas:
         self._index, self._transcript = index, transcript
         self._began = False
         self._echoed = body.echoed
-        self._shows_ids = bool(body.return_token_ids)
-        self._visible = VisibleTokens(transcript) if body.logprobs else None
+        self._shows_ids, self._lists_logprobs = bool(body.return_token_ids), bool(body.logprobs)
         self._top = body.top_logprobs or 0
         self._names = _names(transcript, body)
+        self.answered = 0  # generated tokens that chunks have told of
+
+    def opening(self) -> list[bytes]:
+        """What comes before the first token; nothing when it has been told."""
+        if self._began:
+            return []
+        self._began = True
+        role = self._chunk({"role": "assistant", "content": ""}, None)
+        return [role, self._chunk({"content": self._echoed}, None)] if self._echoed else [role]
 
     def of(self, step: Step) -> list[bytes]:
+        """What a step adds."""
+        self.answered += len(step.tokens)
         chunks = []
-        if not self._began:
-            self._began = True
-            chunks.append(self._chunk({"role": "assistant", "content": ""}, None))
-            if self._echoed:
-                chunks.append(self._chunk({"content": self._echoed}, None))
-        tokens = self._visible.take(step) if self._visible is not None else []
-        if tokens or (self._shows_ids and step.tokens):
-            logprobs = chat_logprobs(self._names, tokens, self._top) if tokens else None
+        if step.tokens and (self._lists_logprobs or self._shows_ids):
+            logprobs = chat_logprobs(self._names, step.tokens, self._top) if self._lists_logprobs else None
             ids = {"token_ids": [token.id for token in step.tokens]} if self._shows_ids else {}
             chunks.append(self._chunk({"content": step.text}, logprobs, **ids))
         elif step.text:
