@@ -58,7 +58,8 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
         if body.return_token_ids:
             envelope.add_to_first_chunk({"prompt_token_ids": transcripts[0].prompt_ids})
-        choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
+        as_tgi = _reads_as_tgi(request, body)
+        choices = [_Deltas(body, index, each, as_tgi=as_tgi) for index, each in enumerate(transcripts)]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
                 choice = choices[index]
@@ -71,11 +72,19 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         yield DONE
 
 
-class _Deltas:
-    """The chunks of one choice, without their envelope."""
+def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
+    """Whether the client wants role and content in every delta: TGI's own, whose name for any model is `tgi`.
 
-    def __init__(self, body: ChatRequest, index: int, transcript: Transcript) -> None:
-        self._index, self._transcript = index, transcript
+    OpenAI's SDKs, which may use that name too, want the role once: Python's adds up the roles it is sent.
+    """
+    return body.model == validation.TGI and "x-stainless-lang" not in request.headers
+
+
+class _Deltas:
+    """The chunks of one choice, without their envelope: `as_tgi` or as OpenAI writes them."""
+
+    def __init__(self, body: ChatRequest, index: int, transcript: Transcript, *, as_tgi: bool) -> None:
+        self._index, self._transcript, self._as_tgi = index, transcript, as_tgi
         self._began = False
         self._echoed = body.echoed
         self._shows_ids, self._lists_logprobs = bool(body.return_token_ids), bool(body.logprobs)
@@ -89,7 +98,7 @@ class _Deltas:
             return []
         self._began = True
         role = self._chunk({"role": "assistant", "content": ""}, None)
-        return [role, self._chunk({"content": self._echoed}, None)] if self._echoed else [role]
+        return [role, self._chunk(self._delta(self._echoed), None)] if self._echoed else [role]
 
     def of(self, step: Step) -> list[bytes]:
         """What a step adds."""
@@ -98,16 +107,22 @@ class _Deltas:
         if step.tokens and (self._lists_logprobs or self._shows_ids):
             logprobs = chat_logprobs(self._names, step.tokens, self._top) if self._lists_logprobs else None
             ids = {"token_ids": [token.id for token in step.tokens]} if self._shows_ids else {}
-            chunks.append(self._chunk({"content": step.text}, logprobs, **ids))
+            chunks.append(self._chunk(self._delta(step.text), logprobs, **ids))
+        elif step.text and self._as_tgi:
+            chunks.append(self._chunk(self._delta(step.text), None))
         elif step.text:
             chunks.append(
                 f'{{"index":{self._index},"delta":{{"content":{json_text(step.text)}}},'
                 '"logprobs":null,"finish_reason":null}'.encode()
             )
         if step.finish is not None:
-            fields = {"index": self._index, "delta": {}, "logprobs": None, **ending(self._transcript)}
+            last = self._delta("") if self._as_tgi else {}
+            fields = {"index": self._index, "delta": last, "logprobs": None, **ending(self._transcript)}
             chunks.append(json_bytes(fields))
         return chunks
+
+    def _delta(self, text: str) -> dict[str, str]:
+        return {"role": "assistant", "content": text} if self._as_tgi else {"content": text}
 
     def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None, **more: Any) -> bytes:
         fields = {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

@@ -120,6 +120,7 @@ def test_openai(job: dict[str, Any]) -> None:
         "usage": len(GOLDEN["greedy_ids"]),
         "chat_stream": TEXT,
         "chat_stream_usage": len(GOLDEN["greedy_ids"]),
+        "added_up": ["assistant", TEXT],
         "completion": TEXT,
         "completion_stream": TEXT,
     }
@@ -195,6 +196,17 @@ def test_every_parameter_of_tgis_own_chat_is_obeyed_or_refused_by_name(job: dict
     assert first == second and len(first) == 2, "by the seed"
     assert {count for each in seen["top"] for count in each} == {2}
     assert sum(map(len, seen["top"])) == seen["usage"] <= 16
+
+
+def test_llama_index_and_tgis_client_inside_it(job: dict[str, Any]) -> None:
+    assert run_script("llama_index", "llama_index_tgi", **job) == {
+        "model": MODEL,
+        "chat": TEXT,
+        "stream": TEXT,
+        "async_stream": TEXT,
+        "client_stream": TEXT,
+        "roles": ["assistant"],
+    }
 
 
 @pytest.mark.parametrize("environment", ["classic", "modern"])

@@ -84,6 +84,31 @@ async def test_a_stream_adds_up_to_the_answer() -> None:
         assert stream[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("extra", [{}, {"logprobs": True}, {"return_token_ids": True}], ids=str)
+async def test_tgis_clients_find_role_and_content_in_every_delta(extra: dict[str, Any]) -> None:
+    """Known by the name they give any model; so is a caller of TGI's documentation."""
+    async with serve() as served:
+        body = {"messages": [*USER, {"role": "assistant", "content": "Say "}], "echo": True, "stream": True}
+        stream = deltas(events(await served.post("/v1/chat/completions", {**body, "model": "tgi", **extra})))
+        assert all(choice["delta"].keys() == {"role", "content"} for choice in stream)
+        assert {choice["delta"]["role"] for choice in stream} == {"assistant"}
+        assert "".join(choice["delta"]["content"] for choice in stream) == "Say hello world"
+        assert stream[-1]["delta"]["content"] == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "headers"),
+    [(None, {}), ("mock/model", {}), ("dummy", {}), ("tgi", {"X-Stainless-Lang": "python"})],
+    ids=["no name", "its name", "huggingface_hub", "OpenAI's SDK"],
+)
+async def test_others_find_the_role_in_the_first_delta_only(model: str | None, headers: dict[str, str]) -> None:
+    async with serve() as served:
+        body = {"messages": USER, "stream": True, "model": model}
+        stream = deltas(events(await served.http.post("/v1/chat/completions", json=body, headers=headers)))
+        assert ["role" in choice["delta"] for choice in stream] == [True] + [False] * (len(stream) - 1)
+        assert stream[-1]["delta"] == {}
+
+
 async def test_usage_comes_in_a_chunk_without_choices() -> None:
     async with serve() as served:
         options = {"include_usage": True}
