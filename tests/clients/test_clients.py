@@ -159,6 +159,7 @@ def test_openai_raises_the_right_exception_for_each_failure(guarded: Server) -> 
 def test_text_generation(job: dict[str, Any]) -> None:
     answer = run_script("classic", "text_generation_client", **job)
     assert "Input validation error: `inputs`" in answer.pop("refusal")
+    assert answer.pop("nowhere") == "Not Found: /docs lists every route"
     assert answer == {
         "text": TEXT,
         "ids": GOLDEN["greedy_ids"],
@@ -213,6 +214,7 @@ def test_llama_index_and_tgis_client_inside_it(job: dict[str, Any]) -> None:
 def test_huggingface_hub(job: dict[str, Any], environment: str) -> None:
     answer = run_script(environment, "inference_client", **job)
     assert "`temperature` must be strictly positive" in answer.pop("refusal")
+    assert answer.pop("nowhere") == 404
     assert answer == {
         "full_text": GOLDEN["prompt"] + TEXT,
         "text": TEXT,
