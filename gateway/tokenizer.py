@@ -40,6 +40,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._added = {id: token.content for id, token in added.items()}
+        self.put_around = self._special.intersection(backend.encode("").ids)  # what a text is put between, if anything
         described = json.loads(backend.to_str())
         self._spelling = _Spelling(described["decoder"])
         vocabulary = described["model"]["vocab"]  # a dictionary of pieces, or Unigram's list of pairs
@@ -88,6 +89,10 @@ class Tokenizer:
 
     def is_known(self, id: int) -> bool:
         return self._backend.id_to_token(id) is not None
+
+    def piece(self, id: int) -> str:
+        """How the vocabulary spells a token (`Ġis`, `▁the`); "" for an id it lacks."""
+        return str(self._backend.id_to_token(id) or "")
 
     def token_bytes(self, id: int) -> bytes:
         """The exact UTF-8 bytes a token stands for inside a text; perhaps only part of a character."""

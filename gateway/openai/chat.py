@@ -10,7 +10,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Step, Transcript
 from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import Names, VisibleTokens, chat_logprobs, prompt_logprobs
+from gateway.openai.logprobs import Names, chat_logprobs, prompt_logprobs
 from gateway.openai.schemas import ChatRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -48,13 +48,10 @@ def _of_prompt(body: ChatRequest, transcript: Transcript) -> dict[str, Any]:
 
 
 def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:
-    logprobs = None
-    if body.logprobs:
-        merged = Step([token for step in steps for token in step.tokens], "", transcript.finish, None)
-        tokens = VisibleTokens(transcript).take(merged)
-        logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0)
+    tokens = [token for step in steps for token in step.tokens]
+    logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0) if body.logprobs else None
     message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None, "reasoning": None}
-    ids = [token.id for step in steps for token in step.tokens] if body.return_token_ids else None
+    ids = [token.id for token in tokens] if body.return_token_ids else None
     return {"index": index, "message": message, "logprobs": logprobs, **ending(transcript), "token_ids": ids}
 
 
@@ -65,49 +62,71 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
         if body.return_token_ids:
             envelope.add_to_first_chunk({"prompt_token_ids": transcripts[0].prompt_ids})
-        choices = [_Deltas(body, index, transcript) for index, transcript in enumerate(transcripts)]
+        as_tgi = _reads_as_tgi(request, body)
+        choices = [_Deltas(body, index, each, as_tgi=as_tgi) for index, each in enumerate(transcripts)]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
-                for choice in choices[index].of(step):
-                    yield envelope.chunk(choice, transcripts)
+                choice = choices[index]
+                for chunk in choice.opening():
+                    yield envelope.chunk(chunk, transcripts[index], 0)
+                for chunk in choice.of(step):
+                    yield envelope.chunk(chunk, transcripts[index], choice.answered)
         if body.include_usage:
             yield envelope.with_usage(b"", usage(transcripts))
         yield DONE
 
 
-class _Deltas:
-    """The chunks of one choice, without their envelope."""
+def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
+    """Whether the client wants role and content in every delta: TGI's own, whose name for any model is `tgi`.
 
-    def __init__(self, body: ChatRequest, index: int, transcript: Transcript) -> None:
-        self._index, self._transcript = index, transcript
+    OpenAI's SDKs, which may use that name too, want the role once: Python's adds up the roles it is sent.
+    """
+    return body.model == validation.TGI and "x-stainless-lang" not in request.headers
+
+
+class _Deltas:
+    """The chunks of one choice, without their envelope: `as_tgi` or as OpenAI writes them."""
+
+    def __init__(self, body: ChatRequest, index: int, transcript: Transcript, *, as_tgi: bool) -> None:
+        self._index, self._transcript, self._as_tgi = index, transcript, as_tgi
         self._began = False
         self._echoed = body.echoed
-        self._shows_ids = bool(body.return_token_ids)
-        self._visible = VisibleTokens(transcript) if body.logprobs else None
+        self._shows_ids, self._lists_logprobs = bool(body.return_token_ids), bool(body.logprobs)
         self._top = body.top_logprobs or 0
         self._names = _names(transcript, body)
+        self.answered = 0  # generated tokens that chunks have told of
+
+    def opening(self) -> list[bytes]:
+        """What comes before the first token; nothing when it has been told."""
+        if self._began:
+            return []
+        self._began = True
+        role = self._chunk({"role": "assistant", "content": ""}, None)
+        return [role, self._chunk(self._delta(self._echoed), None)] if self._echoed else [role]
 
     def of(self, step: Step) -> list[bytes]:
+        """What a step adds."""
+        self.answered += len(step.tokens)
         chunks = []
-        if not self._began:
-            self._began = True
-            chunks.append(self._chunk({"role": "assistant", "content": ""}, None))
-            if self._echoed:
-                chunks.append(self._chunk({"content": self._echoed}, None))
-        tokens = self._visible.take(step) if self._visible is not None else []
-        if tokens or (self._shows_ids and step.tokens):
-            logprobs = chat_logprobs(self._names, tokens, self._top) if tokens else None
+        if step.tokens and (self._lists_logprobs or self._shows_ids):
+            logprobs = chat_logprobs(self._names, step.tokens, self._top) if self._lists_logprobs else None
             ids = {"token_ids": [token.id for token in step.tokens]} if self._shows_ids else {}
-            chunks.append(self._chunk({"content": step.text}, logprobs, **ids))
+            chunks.append(self._chunk(self._delta(step.text), logprobs, **ids))
+        elif step.text and self._as_tgi:
+            chunks.append(self._chunk(self._delta(step.text), None))
         elif step.text:
             chunks.append(
                 f'{{"index":{self._index},"delta":{{"content":{json_text(step.text)}}},'
                 '"logprobs":null,"finish_reason":null}'.encode()
             )
         if step.finish is not None:
-            fields = {"index": self._index, "delta": {}, "logprobs": None, **ending(self._transcript)}
+            last = self._delta("") if self._as_tgi else {}
+            fields = {"index": self._index, "delta": last, "logprobs": None, **ending(self._transcript)}
             chunks.append(json_bytes(fields))
         return chunks
+
+    def _delta(self, text: str) -> dict[str, str]:
+        return {"role": "assistant", "content": text} if self._as_tgi else {"content": text}
 
     def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None, **more: Any) -> bytes:
         fields = {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

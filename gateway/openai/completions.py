@@ -11,7 +11,7 @@ from gateway.exchange import Exchange, serving
 from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
+from gateway.openai.logprobs import Names, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
 from gateway.text import TextModel
@@ -50,9 +50,9 @@ async def stream(
         transcripts = [choice.transcript for choice in choices]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
-                large = body.lists_logprobs and step.prompt is not None
-                for chunk in await aside(partial(choices[index].chunks, step), large=large):
-                    yield envelope.chunk(chunk, transcripts)
+                choice, large = choices[index], body.lists_logprobs and step.prompt is not None
+                for chunk in await aside(partial(choice.chunks, step), large=large):
+                    yield envelope.chunk(chunk, choice.transcript, choice.answered)
         if body.include_usage:
             yield envelope.with_usage(b"", usage(transcripts, generated=_generated(body)))
         yield DONE
@@ -91,10 +91,10 @@ class _Choice:
         self._prompt_top = body.prompt_logprobs
         self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
         self._shows_ids = bool(body.return_token_ids)
-        self._visible = VisibleTokens(transcript)
         self._tokenizer = transcript.model.tokenizer
         self._names = Names(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._began = False
+        self.answered = 0  # generated tokens that chunks have told of
 
     def whole(self, index: int, steps: list[Step]) -> dict[str, Any]:
         """The finished choice, as number `index` of the answer."""
@@ -112,6 +112,7 @@ class _Choice:
         """At most one chunk; the echo comes with the first."""
         echo = "" if self._began else self._echo
         first, self._began = not self._began, True
+        self.answered += 0 if self._silent else len(step.tokens)
         if self._lists_logprobs:
             fields = self._fields(step, echo, first=first)
             shows = fields["text"] or fields["logprobs"]["tokens"] or self._shows_ids or step.finish is not None
@@ -136,7 +137,7 @@ class _Choice:
     def _logprobs(self, step: Step) -> dict[str, Any] | None:
         if not self._lists_logprobs:
             return None
-        shown = [] if self._silent else self._visible.take(step)
+        shown = [] if self._silent else step.tokens
         tokens: list[TokenText | pb.Token] = list(shown)
         offsets = [len(self._echo) + token.start for token in shown]
         if self._echoes_logprobs and step.prompt is not None:
@@ -156,8 +157,8 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
     choices: list[_Choice] = []
     for prompt in body.prompts:
         with exchange.part("tokenize"):
-            ids = await _ids(model, body, prompt, description.vocab_size)
-        ids = validation.truncated(ids, body, gateway.max_input_tokens)
+            asked = await _ids(model, body, prompt, description.vocab_size)
+        ids = validation.truncated(asked, body, gateway.max_input_tokens)
         limit = validation.new_tokens(
             ids,
             1 if body.silent else body.max_tokens,
@@ -169,7 +170,7 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
         requests = sampling.generate_requests(
             body, ids, limit, model, echo_logprobs=bool(body.echo) and body.logprobs is not None
         )
-        echo = _echo(model, body, prompt, ids)
+        echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
         for each in requests:
             transcript = Transcript(model, each, ids, body.stops, manner)
             choices.append(_Choice(body, len(choices), transcript, echo))
@@ -184,10 +185,11 @@ async def _ids(model: TextModel, body: CompletionRequest, prompt: str | list[int
     return prompt
 
 
-def _echo(model: TextModel, body: CompletionRequest, prompt: str | list[int], ids: list[int]) -> str:
-    """The prompt as text; what is left of it where it was truncated."""
-    if not body.echo:
-        return ""
-    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+def _echo(model: TextModel, prompt: str | list[int], ids: list[int], *, whole: bool) -> str:
+    """The prompt as it was sent: a text, or the text of all its ids; what is left of it where it is not `whole`."""
+    if isinstance(prompt, list):
+        return model.tokenizer.decode(ids, skip_special_tokens=False)
+    if whole:
         return prompt
-    return model.tokenizer.decode(ids, skip_special_tokens=True)
+    own = [id for id in ids if id not in model.tokenizer.put_around]
+    return model.tokenizer.decode(own, skip_special_tokens=False)

@@ -41,10 +41,10 @@ class Envelope:
         """Fields beside `choices`, which the next chunk carries and no other."""
         self._once = b"," + json_bytes(fields)[1:-1]
 
-    def chunk(self, choice: bytes, transcripts: list[Transcript]) -> bytes:
-        """One event with one choice (or with none, where `choice` is empty)."""
+    def chunk(self, choice: bytes, transcript: Transcript, generated: int) -> bytes:
+        """One event with one choice; continuous usage is of that choice alone, `generated` tokens so far."""
         if self._continuous:
-            return self.with_usage(choice, usage(transcripts))
+            return self.with_usage(choice, usage([transcript], generated=generated))
         return self._head + choice + self._end_of_choices() + self._tail
 
     def with_usage(self, choice: bytes, counts: dict[str, Any]) -> bytes:
@@ -66,7 +66,7 @@ class Envelope:
 def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:
     """Tokens spent: every distinct prompt once, every generated token.
 
-    `generated` overrides the count where generated tokens were not asked for.
+    `generated` overrides the count where not all of them were asked for, or have been answered yet.
     """
     prompts = {id(each.prompt_ids): each for each in transcripts}.values()
     prompt_tokens = sum(len(each.prompt_ids) for each in prompts)

@@ -73,11 +73,11 @@ async def info(gateway: Gateway) -> Response:
 
 async def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
     model, description = serving(gateway)
-    name, most = model.tokenizer.token_text, description.max_total_tokens
+    piece, most = model.tokenizer.piece, description.max_total_tokens
 
     def worded() -> str:
-        texts = json_list(json_text(name(id)) for id in ids) if show else "null"
+        pieces = json_list(json_text(piece(id)) for id in ids) if show else "null"
         tokens = json_list(str(id) for id in ids)
-        return f'{{"count":{len(ids)},"max_model_len":{most},"tokens":{tokens},"token_strs":{texts}}}'
+        return f'{{"count":{len(ids)},"max_model_len":{most},"tokens":{tokens},"token_strs":{pieces}}}'
 
     return Response(await asyncio.to_thread(worded), media_type="application/json")

@@ -12,7 +12,8 @@ from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
 
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
-ALIASES = ("tgi", "dummy")  # what TGI's documentation writes, and what huggingface_hub sends to a given URL
+TGI = "tgi"  # what TGI's documentation and clients write
+ALIASES = (TGI, "dummy")  # and what huggingface_hub sends to a given URL
 
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:

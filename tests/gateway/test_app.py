@@ -85,7 +85,8 @@ async def test_a_missing_or_wrong_key_is_401(header: str | None) -> None:
         headers = {} if header is None else {b"authorization": header.encode("latin-1")}
         tgi = await served.http.post("/generate", json=BODY, headers=headers)
         openai = await served.http.post("/v1/completions", json={"prompt": "hello"}, headers=headers)
-    assert (tgi.status_code, tgi.content) == (401, b"")
+    message = "the API key is missing or wrong: send `Authorization: Bearer <key>`"
+    assert (tgi.status_code, tgi.json()) == (401, {"error": message})
     assert openai.status_code == 401
     assert openai.json()["error"]["code"] == "invalid_api_key"
     assert openai.headers["www-authenticate"] == tgi.headers["www-authenticate"] == "Bearer"
@@ -116,7 +117,9 @@ async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> Non
         assert "/docs" in unknown.json()["error"]["message"]
         method = await served.http.get("/generate")
         assert method.status_code == 405 and method.headers["allow"] == "POST"
-        assert method.json()["error_type"] == "validation"
+        assert method.json() == {"error": "Method Not Allowed: /docs lists every route"}
+        nowhere = await served.post("/nope", inputs="lo")
+        assert (nowhere.status_code, nowhere.json()) == (404, {"error": "Not Found: /docs lists every route"})
         assert (await served.http.put("/ping")).headers["allow"] == "GET, HEAD, POST"
 
 

@@ -42,6 +42,27 @@ async def test_a_stream_adds_up_and_names_its_end_once() -> None:
         assert len({chunk["id"] for chunk in stream[:-1]}) == len({chunk["created"] for chunk in stream[:-1]}) == 1
 
 
+async def test_continuous_usage_is_that_of_the_chunks_own_choice() -> None:
+    async with serve() as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {"prompt": ["lo", "hello"], "n": 2, "stream": True, "stream_options": options}
+        *chunks, last, _ = events(await served.post("/v1/completions", body))
+        for index, prompt_tokens in enumerate([2, 2, 3, 3]):
+            mine = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+            assert [usage["completion_tokens"] for usage in mine] == [1, 2, 3, 4, 5, 6]
+            assert {usage["prompt_tokens"] for usage in mine} == {prompt_tokens}
+            assert all(usage["total_tokens"] == prompt_tokens + usage["completion_tokens"] for usage in mine)
+        assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (5, 24)
+
+
+async def test_continuous_usage_of_an_echo_alone_counts_no_token() -> None:
+    async with serve() as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {"prompt": "lo", "echo": True, "max_tokens": 0, "stream": True, "stream_options": options}
+        *chunks, _ = events(await served.post("/v1/completions", body))
+        assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 0]
+
+
 async def test_sixteen_tokens_unless_told_otherwise() -> None:
     async with serve() as served:
         for limit in ({}, {"max_tokens": None}, {"max_tokens": 3}, {"max_tokens": 62}):
@@ -189,7 +210,7 @@ async def test_offsets_count_characters_of_the_text() -> None:
     async with serve([*ids("é lo"), EOS]) as served:
         [choice] = (await served.post("/v1/completions", prompt="x", logprobs=0)).json()["choices"]
         assert choice["text"] == "é lo"
-        assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
+        assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2, 4]
 
 
 async def test_sampling_means_what_it_means_at_openai() -> None:
