@@ -13,14 +13,15 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import health, untagged, vertex
-from gateway.access_log import AccessLog
+from gateway.access_log import QUIET_PATHS, AccessLog
 from gateway.auth import may_know, require_key
 from gateway.docs import PAGE
 from gateway.exposition import CONTENT_TYPE
-from gateway.guard import BodyGuard
+from gateway.guard import BodyGuard, RequestLimit
 from gateway.openai import routes as openai
 from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.plain import plain_error
+from gateway.refusals import PacedRefusals
 from gateway.state import Gateway, gateway_of
 from gateway.tgi import routes as tgi
 from gateway.tgi.errors import RESPONSES as TGI_ERRORS
@@ -31,9 +32,11 @@ scrapes = APIRouter(route_class=TgiRoute, include_in_schema=False)  # no key nee
 TGI = (tgi.router, untagged.router, vertex.router, pages)
 OPENAI = (openai.router, openai.helpers)
 OPEN = (health.router, scrapes)
+MAX_REQUESTS = 1024
 
 
-def create_app(gateway: Gateway) -> FastAPI:
+def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
+    """The application on the main port, for at most `max_requests` requests at work."""
     app = FastAPI(
         title="Text generation",
         description="TGI's routes and OpenAI's /v1 in front of a JAX engine.",
@@ -41,6 +44,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,  # to a place made of the Host header, where the key would be sent
+        servers=[{"url": gateway.options.root_path}] if gateway.options.root_path else None,
     )
     app.state.gateway = gateway
     guarded = [Depends(require_key)]
@@ -53,10 +57,12 @@ def create_app(gateway: Gateway) -> FastAPI:
         app.include_router(router, dependencies=guarded, responses=TGI_ERRORS)
     for router in OPENAI:
         app.include_router(router, dependencies=guarded, responses=OPENAI_ERRORS)
-    for router in OPEN:
+    for router in () if gateway.options.admin_exclusive else OPEN:
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
+    app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
+    app.add_middleware(RequestLimit, most=max_requests, exempt=QUIET_PATHS)
     if gateway.options.cors_allow_origin:
         app.add_middleware(
             CORSMiddleware,
@@ -67,6 +73,9 @@ def create_app(gateway: Gateway) -> FastAPI:
         )
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessLog, probe_route=gateway.options.aip_health_route)
+    if gateway.options.root_path:
+        app.add_middleware(RootPath, prefix=gateway.options.root_path)
+    app.add_middleware(OriginForm)
     return app
 
 
@@ -78,6 +87,33 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+
+class OriginForm:
+    """ASGI: a request's target may be a whole URL, as proxies are sent it: its path counts (RFC 9112, 3.2.2)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith("/"):
+            scheme, found, rest = scope["path"].partition("://")
+            if found and scheme.lower() in ("http", "https"):
+                _, _, raw_rest = scope["raw_path"].partition(b"://")
+                path, raw_path = rest.partition("/")[2], raw_rest.partition(b"/")[2]
+                scope = {**scope, "path": f"/{path}", "raw_path": b"/" + raw_path}
+        await self._app(scope, receive, send)
+
+
+class RootPath:
+    """ASGI: routes are the same below `prefix`, for a proxy that does not strip it, and for who comes around it."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app, self._prefix = app, prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", "")).removeprefix(self._prefix) or "/"
+        await self._app({**scope, "path": path} if path.startswith("/") else scope, receive, send)
 
 
 @scrapes.get("/metrics")

@@ -12,7 +12,7 @@ from gateway.keys import Caller
 from gateway.state import Gateway, gateway_of
 
 
-def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
+async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
     """Raises RequestError of kind UNAUTHORIZED unless no key is set, or the one Authorization header carries one."""
     caller = gateway.keys.caller(request.headers.getlist("authorization"))
     if caller is None:
@@ -20,13 +20,13 @@ def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> Non
     request.state.caller = caller
 
 
-def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> bool:
+async def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> bool:
     """Whether, on a route that is open, the client may learn what is served: it sends a key, or needs none.
 
     Raises as `require_key` where it sends a wrong one.
     """
     if request.headers.getlist("authorization"):
-        require_key(request, gateway)
+        await require_key(request, gateway)
     return gateway.keys.caller(request.headers.getlist("authorization")) is not None
 
 

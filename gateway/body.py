@@ -4,6 +4,10 @@ Two readers look at the same bytes. pydantic validates them in strict mode and r
 surrogates, NaN and deep nesting, in fields we know. Python's own reader then looks for what pydantic lets pass:
 duplicate keys, and depth, NaN and infinite numbers inside untyped or unknown fields. It refuses whole numbers beyond
 4,300 digits, as Python does.
+
+Reading costs by the value, not by the byte: 2 MB of text take 3 ms, of empty lists 2 s. So values are counted before
+they are read, which takes 3 ms, and bounded; a large body is read in a thread, which holds the interpreter for 40 ms
+at most at a time [measured for 262,144 token ids].
 """
 
 import json
@@ -13,11 +17,16 @@ from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect
 
-from gateway.errors import Kind, RequestError
+from gateway.errors import ClientGone, Kind, RequestError
 from gateway.problems import described
+from gateway.wire import aside
 
 MAX_DEPTH = 32
+MAX_VALUES = 262_144  # twice the token ids of the longest prompts
+MAX_CONTAINERS = 16_384  # objects and lists, each of which costs fifty numbers
+LARGE = 64 << 10  # bytes, which are read in 5 ms at most
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,6 +47,11 @@ async def read_body(request: Request, model: type[Model]) -> Model:
         RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not this model).
     """
     raw = await _raw(request)
+    return await aside(lambda: _validated(raw, model), large=len(raw) > LARGE)
+
+
+def _validated(raw: bytes, model: type[Model]) -> Model:
+    _check_counts(raw)
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:
@@ -52,7 +66,8 @@ async def names_in(request: Request) -> frozenset[str]:
     Raises:
         RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not an object).
     """
-    value = _checked(await _raw(request))
+    raw = await _raw(request)
+    value = await aside(lambda: _counted(raw), large=len(raw) > LARGE)
     if not isinstance(value, dict):
         raise RequestError(Kind.SHAPE, "the body must be a JSON object")
     return frozenset(value)
@@ -60,7 +75,10 @@ async def names_in(request: Request) -> frozenset[str]:
 
 async def _raw(request: Request) -> bytes:
     _check_media_type(request)
-    raw = await request.body()
+    try:
+        raw = await request.body()
+    except ClientDisconnect:
+        raise ClientGone from None
     if not raw.strip():
         raise RequestError(Kind.MALFORMED, "the body is empty, it must be a JSON object")
     return raw
@@ -82,6 +100,30 @@ def _refusal(error: ValidationError) -> RequestError:
         return RequestError(Kind.MALFORMED, f"the body is not valid JSON{f' at {place[0]}' if place else ''}")
     message, field = described(error)
     return RequestError(Kind.SHAPE, message, param=field)
+
+
+def _check_counts(raw: bytes) -> None:
+    """Refuse more values than can be read in a bounded time; brackets and commas inside strings are none."""
+    if _excess(raw) and (excess := _excess(_outside_strings(raw))):
+        raise RequestError(Kind.SHAPE, f"the body holds more than {excess}")
+
+
+def _excess(written: bytes) -> str:
+    """The limit that the JSON passes; empty where it passes none."""
+    containers = written.count(b"{") + written.count(b"[")
+    if containers > MAX_CONTAINERS:
+        return f"{MAX_CONTAINERS} objects and lists"
+    return f"{MAX_VALUES} values" if containers + written.count(b",") > MAX_VALUES else ""
+
+
+def _outside_strings(raw: bytes) -> bytes:
+    """What stands outside quotes: between two unescaped ones, every other part."""
+    return b"".join(raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+
+
+def _counted(raw: bytes) -> Any:
+    _check_counts(raw)
+    return _checked(raw)
 
 
 def _checked(raw: bytes) -> Any:

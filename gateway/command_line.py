@@ -76,11 +76,10 @@ def _parser() -> argparse.ArgumentParser:
             group = parser.add_argument_group(row.metadata["group"])
         names = [flag(row.name), *filter(None, [row.metadata["short"]])]
         parse = row.metadata["parse"]
-        bare: dict[str, Any] = {"nargs": "?", "const": "true"} if parse is values.flag else {}
-        action = "append" if isinstance(row.default, tuple) else "store"
-        group.add_argument(
-            *names, dest=row.name, action=action, default=None, help=_help(row), metavar=parse.shown, **bare
-        )
+        form: dict[str, Any] = {"nargs": "?", "const": "true"} if parse is values.flag else {}
+        if isinstance(row.default, tuple):
+            form = {"nargs": "+", "action": "extend"}
+        group.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=parse.shown, **form)
     for name in MISSING:
         parser.add_argument(flag(name), dest=name, nargs="?", const="true", default=None, help=argparse.SUPPRESS)
     return parser

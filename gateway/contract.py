@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-REFUSED_EARLY = (404, 405, 408, 413)  # by no route, see `gateway.plain`
+REFUSED_EARLY = (404, 405, 408, 413, 431, 503)  # by no route, see `gateway.guard` and `gateway.plain`
 ABSENT: Any = Field(default_factory=list)  # of a field that need not be there
 
 

@@ -39,7 +39,7 @@ const operation = (path, method, details) => {
   const answer = element("pre", "", box);
   send.onclick = async () => {
     const headers = { "content-type": "application/json" };
-    const response = await fetch(path, { method: method.toUpperCase(), headers, body: input?.value });
+    const response = await fetch("." + path, { method: method.toUpperCase(), headers, body: input?.value });
     answer.textContent = response.status + "\\n" + await response.text();
   };
 };

@@ -69,6 +69,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         "logger_level": options.log_level,
         "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
         "memory_fraction": options.cuda_memory_fraction,
+        "max_top_logprobs": max(options.max_logprobs, options.max_top_n_tokens),
         **{name: getattr(options, name) for name in PASSED_ON},
     }
     flags = [f"{flag(name)}={value}" for name, value in given.items() if value is not None]

@@ -22,6 +22,8 @@ QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer 
 class Kind(Enum):
     MALFORMED = auto()  # not JSON, not UTF-8
     MEDIA_TYPE = auto()  # not declared as JSON
+    BODY_TOO_LONG = auto()
+    BODY_TIMEOUT = auto()
     UNAUTHORIZED = auto()
     SHAPE = auto()  # JSON, but not the fields or types of this route
     INVALID = auto()  # the right shape, a value we can't serve
@@ -33,6 +35,9 @@ class Kind(Enum):
     DEADLINE = auto()
     GENERATION = auto()  # failed inside the engine
     INTERNAL = auto()  # a bug of ours
+
+
+UNREAD = (Kind.BODY_TOO_LONG, Kind.BODY_TIMEOUT)  # the rest of the body is nobody's request: the connection closes
 
 
 class RequestError(Exception):

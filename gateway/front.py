@@ -9,17 +9,21 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
+from gateway.admin import create_admin_app
 from gateway.admission import Admission
-from gateway.app import create_app
+from gateway.app import MAX_REQUESTS, create_app
+from gateway.connections import Connections, connection_limit
 from gateway.engine_client import EngineClient
 from gateway.errors import SHUTTING_DOWN
-from gateway.guard import MAX_HEAD_BYTES, TimedProtocol
 from gateway.metrics import Metrics
 from gateway.options import Options
+from gateway.protocol import MAX_HEAD_BYTES, GuardedProtocol
 from gateway.state import Gateway
 from gateway.tally import Tally
 from gateway.text import Texts
@@ -27,7 +31,8 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.tracing import Tracing
 
 HTTP_STOP_SECONDS = 2
-CONNECTIONS_PER_REQUEST = 8  # most connections are idle or probes
+ADMIN_CONNECTIONS = 256
+REQUESTS_PER_PERMIT = 8  # most are refused, or ask for less than tokens
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Place:
     engine: the engine's socket.
     token: of this boot.
     shared: directory of the metrics of all, if there are several.
+    admin: a further listener, for probes and metrics alone.
     """
 
     number: int
@@ -46,6 +52,7 @@ class Place:
     token: str
     tally: Tally
     shared: Path | None = None
+    admin: socket.socket | None = None
 
 
 class HttpServer(uvicorn.Server):
@@ -76,7 +83,12 @@ class Front:
         on_progress: Callable[[pb.Description], None] = lambda _: None,
     ) -> None:
         self._place, self._on_ready = place, on_ready
-        self.metrics = Metrics(place.shared, counts_steps=place.number == 0, memory_share=options.cuda_memory_fraction)
+        self.metrics = Metrics(
+            place.shared,
+            counts_steps=place.number == 0,
+            model_name=next(iter(options.served_model_name), ""),
+            memory_share=options.cuda_memory_fraction,
+        )
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, place.tally)
         self._texts = Texts(
             options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit
@@ -97,13 +109,18 @@ class Front:
         self.gateway = Gateway(
             options, self._client, self.admission, self.metrics, self._texts, tracing=tracing, secret=secret
         )
-        self._http = HttpServer(_http_config(self.gateway))
+        connections = connection_limit()
+        requests = min(max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests), connections * 3 // 4)
+        self._http = HttpServer(http_config(create_app(self.gateway, requests), Connections(connections), options))
+        self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
 
     def start(self) -> tuple["asyncio.Task[None]", "asyncio.Task[None]"]:
         """Begin to serve: the tasks of HTTP and of the engine's client, neither of which ends by itself."""
         self._place.tally.absent(True)
         self._serving = asyncio.create_task(self._http.serve(sockets=[self._place.listener]))
         self._talking = asyncio.create_task(self._client.run())
+        if self._place.admin is not None:
+            self._administering = asyncio.create_task(self._admin.serve(sockets=[self._place.admin]))
         return self._serving, self._talking
 
     def drain(self) -> None:
@@ -116,8 +133,10 @@ class Front:
 
     async def stop(self) -> None:
         """Close the listener; answers that are still being written get a moment."""
-        self._http.should_exit = True
+        self._http.should_exit = self._admin.should_exit = True
         await asyncio.wait((self._serving,))
+        if self._place.admin is not None:
+            await asyncio.wait((self._administering,))
         self._talking.cancel()
         await asyncio.wait((self._talking,))
         await self._texts.close()
@@ -133,19 +152,18 @@ class Front:
             self.admission.throughput.observe(step.stats)
 
 
-def _http_config(gateway: Gateway) -> uvicorn.Config:
-    options = gateway.options
+def http_config(app: ASGIApp, connections: Connections, tls: Options | None = None) -> uvicorn.Config:
+    """Of one listener; with the certificate of `tls`, if that names one."""
     return uvicorn.Config(
-        create_app(gateway),
-        http=TimedProtocol,
+        app,
+        http=partial(GuardedProtocol, connections=connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        limit_concurrency=max(1024, CONNECTIONS_PER_REQUEST * options.max_concurrent_requests),
         timeout_graceful_shutdown=HTTP_STOP_SECONDS,
-        ssl_certfile=options.ssl_certfile,
-        ssl_keyfile=options.ssl_keyfile,
+        ssl_certfile=tls.ssl_certfile if tls else None,
+        ssl_keyfile=tls.ssl_keyfile if tls else None,
     )

@@ -1,145 +1,124 @@
-"""What a client may not do to the server before a route sees it: be endless, be huge, be slow.
+"""What a client may not do to the server before a route sees its request: be endless, be huge, be slow, be too many.
 
-`BodyGuard` reads the whole body, within a size and a time, before it calls the application, so no route can forget.
-`TimedProtocol` does the same for the request's head, which uvicorn itself waits for without limit, be it a connection's
-first request or a later one; and it cuts a client that has stopped reading its answer, which would keep its permit.
+`BodyGuard` bounds what a route can read of a body, in size and time, and all bodies together. It reads nothing
+itself, so a request that is refused by its head (no such route, no key, not JSON) costs no more than its head.
+`RequestLimit` bounds the requests at work. `gateway.protocol` does the same for a connection.
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Collection
 
-import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gateway.errors import Kind, RequestError
 from gateway.plain import plain_error
+from gateway.protocol import BODY_SECONDS, MAX_HEAD_BYTES
 
-HEAD_SECONDS = 10.0
-BODY_SECONDS = 30.0
-STALL_SECONDS = 30.0
-MAX_HEAD_BYTES = 64 << 10
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+BODIES = 64  # of the largest size: how much of all bodies is held at once
+RETRY_SECONDS = 1  # requests that only wait to be refused are over that soon
 
 
 class BodyGuard:
-    """ASGI: refuse a body above `limit` bytes with 413, one not complete after `seconds` with 408, and one of two
-    lengths with 400, by which a second request is smuggled past a proxy (RFC 9112, 6.1).
+    """ASGI: a body above `limit` bytes is a 413, one not complete after `seconds` a 408, one of two lengths, by which
+    a second request is smuggled past a proxy (RFC 9112, 6.1), a 400, and a head above its size a 431. Where all bodies
+    together take more than `BODIES` of the largest, further ones are a 503.
     """
 
     def __init__(self, app: ASGIApp, limit: int, seconds: float = BODY_SECONDS) -> None:
         self._app = app
         self._limit = limit
         self._seconds = seconds
+        self._held = 0  # bytes of bodies that are not complete
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
-            await _refuse(scope, send, 400, "The request has both a content-length and a transfer-encoding")
-            return
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif refusal := self._refusal(scope):
+            status, message = refusal
+            await _answer(scope, send, status, message, {"connection": "close"})
+        else:
+            await self._guarded(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """What is wrong with the request's head."""
+        headers = dict(scope["headers"])
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD_BYTES:
+            return 431, f"The request's headers are longer than {MAX_HEAD_BYTES} bytes"
+        if {b"content-length", b"transfer-encoding"} <= headers.keys():
+            return 400, "The request has both a content-length and a transfer-encoding"
+        if int(headers.get(b"content-length", 0)) > self._limit:  # h11 has checked that it is a number
+            return 413, too_long(self._limit)
+        return None
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        size, complete = 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                slow = f"The request body took longer than {self._seconds:g} seconds"
+                raise RequestError(Kind.BODY_TIMEOUT, slow) from None
+            length = len(message.get("body", b""))
+            size, self._held = size + length, self._held + length
+            complete = not message.get("more_body", False)
+            if size > self._limit:
+                raise RequestError(Kind.BODY_TOO_LONG, too_long(self._limit))
+            if self._held > max(BODIES * self._limit, size):
+                raise RequestError(Kind.UNAVAILABLE, "too many large requests at once", retry_after=RETRY_SECONDS)
+            if complete:
+                release()
+            return message
+
+        def release() -> None:
+            nonlocal size
+            size, self._held = 0, self._held - size
+
+        try:
+            await self._app(scope, bounded, send)
+        finally:
+            release()
+
+
+class RequestLimit:
+    """ASGI: with `most` requests at work a further one is a 503, unless it asks one of the `exempt` paths, which are
+    the probes': they are answered at once, and an operator must see a server that is full.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, exempt: Collection[str]) -> None:
+        self._app = app
+        self._most, self._exempt = most, exempt
+        self._working = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD") and scope["path"] in self._exempt):
             await self._app(scope, receive, send)
             return
+        if self._working >= self._most:
+            headers = {"connection": "close", "retry-after": str(RETRY_SECONDS), "x-should-retry": "true"}
+            await _answer(scope, send, 503, f"more than {self._most} requests at once", headers)
+            return
+        self._working += 1
         try:
-            body = await asyncio.wait_for(self._read(scope, receive), self._seconds)
-        except TimeoutError:
-            await _refuse(scope, send, 408, f"The request body took longer than {self._seconds:g} seconds")
-        except _Refused as refusal:
-            await _refuse(scope, send, refusal.status, str(refusal))
-        else:
-            if body is not None:
-                await self._app(scope, _replay(body, receive), send)
-
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body; None if the client left while sending it."""
-        too_long = _Refused(413, f"The request body is longer than {self._limit} bytes")
-        for name, value in scope["headers"]:
-            if name == b"content-length" and int(value) > self._limit:  # h11 has checked that it is a number
-                raise too_long
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._limit:
-                raise too_long
-            if not message.get("more_body", False):
-                return b"".join(parts)
+            await self._app(scope, receive, send)
+        finally:
+            self._working -= 1
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives `body` once and then whatever the connection says."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replay
+def too_long(limit: int) -> str:
+    return f"The request body is longer than {limit} bytes"
 
 
-async def _refuse(scope: Scope, send: Send, status: int, message: str) -> None:
-    """Answer and close: the rest of the body, still on its way, is nobody's request."""
+async def _answer(scope: Scope, send: Send, status: int, message: str, headers: dict[str, str]) -> None:
     response = plain_error(scope["path"], status, message)
-    response.headers["connection"] = "close"
+    response.headers.update(headers)
     await response(scope, _never, send)
 
 
 async def _never() -> Message:
     return {"type": "http.disconnect"}
-
-
-class TimedProtocol(H11Protocol):
-    """uvicorn's h11 protocol with a deadline for each request's head, and for a client to go on reading."""
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._time_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._time_head()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._time_head()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall_timer = self.loop.call_later(STALL_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        _cancel(self._stall_timer)
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        _cancel(self._stall_timer)
-        self._stop_head_timer()
-        super().connection_lost(exc)
-
-    def _time_head(self) -> None:
-        """Run the timer while a request's first byte has come, or the connection is new, but no whole head."""
-        waiting = self.conn.their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0]))
-        if not waiting:
-            self._stop_head_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _stop_head_timer(self) -> None:
-        _cancel(self._head_timer)
-        self._head_timer = None
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()

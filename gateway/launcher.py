@@ -18,7 +18,7 @@ import uvloop
 from gateway.command_line import parse
 from gateway.engine_process import EngineCommand, command
 from gateway.environment import environment_report
-from gateway.listener import bind, tls_problem
+from gateway.listener import CannotListen, bind, tls_problem
 from gateway.option import UsageError
 from gateway.runtime_directory import runtime_directory
 from jaxengine.rpc import logs
@@ -47,8 +47,9 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         return logs.fail(problem, logs.USAGE)
     try:
         listeners = bind(options.hostname, options.port, options.api_workers)
-    except OSError as error:
-        return logs.fail(f"cannot listen on {options.hostname}:{options.port}: {error.strerror}", os.EX_OSERR)
+        admin = None if options.admin_port is None else bind(options.admin_hostname, options.admin_port)[0]
+    except CannotListen as error:
+        return logs.fail(str(error), os.EX_OSERR)
     logs.configure(options.json_output, options.log_level)
     for line in options.warnings:
         logger.warning(line)
@@ -71,7 +72,7 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         from gateway.server import serve  # not earlier: prometheus_client looks at the environment when it is imported
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(options, argv, environ, listeners, directory, engine, began, tracing))
+            return runner.run(serve(options, argv, environ, listeners, admin, directory, engine, began, tracing))
 
 
 def _count_in(directory: Path | None) -> None:

@@ -8,12 +8,23 @@ from gateway.options import Options
 BACKLOG = 2048
 
 
+class CannotListen(Exception):
+    """The message names the address and says why."""
+
+
 def bind(hostname: str, port: int, sockets: int = 1) -> list[socket.socket]:
     """Listening sockets, all on one port, among which the kernel spreads connections.
 
     Raises:
-        OSError: the name is unknown or the address taken.
+        CannotListen: the name is unknown or the address taken.
     """
+    try:
+        return _bind(hostname, port, sockets)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {hostname}:{port}: {error.strerror}") from error
+
+
+def _bind(hostname: str, port: int, sockets: int) -> list[socket.socket]:
     first = _listen(hostname, port)
     if sockets == 1:
         return [first]

@@ -34,10 +34,18 @@ class Metrics:
     Args:
         shared: directory of the values of all processes, if there are several.
         counts_steps: whether it is the one that counts the engine's steps.
+        model_name: what vLLM's series call the model; its id if empty.
         memory_share: of the device, that the engine may use.
     """
 
-    def __init__(self, shared: Path | None = None, *, counts_steps: bool = True, memory_share: float = 1.0) -> None:
+    def __init__(
+        self,
+        shared: Path | None = None,
+        *,
+        counts_steps: bool = True,
+        model_name: str = "",
+        memory_share: float = 1.0,
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._reports = CollectorRegistry(auto_describe=False)  # of what the engine last told every process
         self._shared = shared
@@ -49,7 +57,7 @@ class Metrics:
         self._own()
         self._engine = EngineReport()
         self._reports.register(self._engine)
-        self._vllm = VllmMetrics(self.registry, self._reports, memory_share)
+        self._vllm = VllmMetrics(self.registry, self._reports, model_name, memory_share)
 
     def _requests(self) -> None:
         self._count = self._counter("tgi_request_count", "Requests received")

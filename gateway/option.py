@@ -26,7 +26,7 @@ def option(
     idle: bool = False,
     group: str = "",
 ) -> Any:
-    """One row: `parse` makes the value out of text. A tuple as default means the option may be repeated.
+    """One row: `parse` makes the value out of text. With a tuple as default an option takes several.
 
     An `idle` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
     """

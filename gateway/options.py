@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gateway import values
 from gateway.option import UsageError, flag, option
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
 
 TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
 
@@ -41,6 +42,9 @@ class Options:
     )
     rope_factor: float | None = option(
         None, values.number(1, 1000), "how many times longer; linear without --rope-scaling, which alone means 1"
+    )
+    served_model_name: tuple[str, ...] = option(
+        (), values.text, "what /v1 and metrics call the model, if not by its id; of several answers say the first"
     )
     dtype: str = option(
         "auto",
@@ -80,7 +84,16 @@ class Options:
     max_best_of: int = option(2, values.whole(1, 128), "highest best_of of a request")
     max_stop_sequences: int = option(4, values.whole(0, 1024), "most stop sequences of a request")
     max_top_n_tokens: int = option(5, values.whole(0, 1000), "highest top_n_tokens of a request")
-    max_client_batch_size: int = option(4, values.whole(1, 1024), "most prompts of one /v1/completions request")
+    max_client_batch_size: int = option(4, values.whole(1, 1024), "most prompts or chats of one request to /v1")
+    max_logprobs: int = option(
+        20,
+        values.whole(0, MAX_ALTERNATIVES),
+        "most alternatives that /v1 lists beside a token; each step reports so many, asked for or not",
+    )
+    return_tokens_as_token_ids: bool = option(
+        False, values.flag, "show tokens in logprobs as token_id:N, where a request leaves it open"
+    )
+    enable_force_include_usage: bool = option(False, values.flag, "tell the usage in every chunk of every /v1 stream")
     enable_prefill_logprobs: bool = option(
         False, values.flag, "fill `prefill` for `decoder_input_details`, else empty; /v1 gives what is asked without it"
     )
@@ -115,6 +128,13 @@ class Options:
     )
     hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
     port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
+    admin_port: int | None = option(
+        None,
+        values.whole(0, 65535),
+        "port of a listener of its own for probes and /metrics, without a key; none if not given",
+    )
+    admin_hostname: str = option("127.0.0.1", values.text, "address that --admin-port listens on")
+    admin_exclusive: bool = option(False, values.flag, "probes and /metrics answer on --admin-port alone")
     api_workers: int = option(
         1, values.whole(1, 64), "processes that speak HTTP on the port; limits hold over all, within a request each"
     )
@@ -133,6 +153,9 @@ class Options:
     )
     enable_per_request_metrics: bool = option(
         False, values.flag, "add `metrics` to answers of /v1: times of the request, and its tokens a second"
+    )
+    root_path: str | None = option(
+        None, values.prefix, "path before every route where a proxy is in front, be it stripped there or not"
     )
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
@@ -201,6 +224,8 @@ class Options:
             object.__setattr__(self, "max_input_tokens", self.max_input_length)
         if self.aip_http_port is not None:
             object.__setattr__(self, "port", self.aip_http_port)
+        if self.admin_exclusive and self.admin_port is None:
+            raise UsageError("--admin-exclusive needs --admin-port")
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise UsageError("--ssl-keyfile needs --ssl-certfile")
         longest, total = self.max_input_tokens, self.max_total_tokens

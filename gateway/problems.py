@@ -33,6 +33,7 @@ LIMITS = {  # likewise, with the names of its context
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
     "int_parsing_size": "must be a whole number of fewer digits",
+    "literal_error": "must be {expected}",
     "finite_number": "must be a finite number",
     "missing": "is required",
 }

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -39,15 +40,17 @@ async def serve(
     argv: Sequence[str],
     environ: Mapping[str, str],
     listeners: Sequence[socket.socket],
+    admin: socket.socket | None,
     directory: Path,
     engine: EngineCommand,
     began: float,
     tracing: Tracing,
 ) -> int:
-    """One HTTP process for each of the listeners, this one being the first; the exit code. What they share, and the
-    engine's socket, lie in `directory`.
+    """One HTTP process for each of the listeners, this one being the first, which has the `admin` listener too; the
+    exit code. What they share, and the engine's socket, lie in `directory`.
     """
     first, *others = _places(options, listeners, directory)
+    first = replace(first, admin=admin)
     return await Server(options, environ, first, Workers(others, argv), engine, began, tracing).run()
 
 
@@ -81,6 +84,7 @@ class Server:
     ) -> None:
         self._options, self._workers, self._began = options, workers, began
         port = place.listener.getsockname()[1]
+        self._admin = place.admin
         self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
         self._supervisor = Supervisor(
             engine(options, place.engine, os.getpid()),
@@ -109,6 +113,10 @@ class Server:
         workers = asyncio.create_task(self._workers.run())
         signalled = asyncio.create_task(self._signals.get())
         logger.info("listening on %s", self._url)
+        if self._admin is not None:
+            logger.info(
+                "probes and metrics on http://%s:%d", self._options.admin_hostname, self._admin.getsockname()[1]
+            )
         parts = {http, client, engine, workers}
         await asyncio.wait({*parts, signalled}, return_when=asyncio.FIRST_COMPLETED)
         if signalled.done():

@@ -40,6 +40,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._added = {id: token.content for id, token in added.items()}
+        self.put_around = self._special.intersection(backend.encode("").ids)  # what a text is put between, if anything
         described = json.loads(backend.to_str())
         self._spelling = _Spelling(described["decoder"])
         vocabulary = described["model"]["vocab"]  # a dictionary of pieces, or Unigram's list of pairs
@@ -78,9 +79,9 @@ class Tokenizer:
         """The text of `ids`. Ids the vocabulary lacks decode to nothing."""
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
-    def decode_long(self, ids: list[int]) -> str:
-        """The text of `ids`, special tokens included, for a thread: others may run meanwhile, as in `encode_each`."""
-        [text] = self._backend.decode_batch([ids], skip_special_tokens=False)
+    def decode_long(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        """The same, for a thread: others may run meanwhile, as in `encode_each`."""
+        [text] = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return str(text)
 
     def is_special(self, id: int) -> bool:
@@ -88,6 +89,10 @@ class Tokenizer:
 
     def is_known(self, id: int) -> bool:
         return self._backend.id_to_token(id) is not None
+
+    def piece(self, id: int) -> str:
+        """How the vocabulary spells a token (`Ġis`, `▁the`); "" for an id it lacks."""
+        return str(self._backend.id_to_token(id) or "")
 
     def token_bytes(self, id: int) -> bytes:
         """The exact UTF-8 bytes a token stands for inside a text; perhaps only part of a character."""
@@ -159,5 +164,5 @@ def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
     for id in (min(ids, default=0), max(ids, default=0)):
         if not 0 <= id < vocab_size:
             shown = id if id.bit_length() <= 64 else "of too many digits"  # a number in JSON may have 4,300
-            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}"
+            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}, {vocab_size} ids"
             raise RequestError.invalid(message, field)

@@ -137,6 +137,11 @@ def _route(text: str) -> str:
     return text
 
 
+def _prefix(text: str) -> str:
+    """A route without a slash at its end; of the root alone nothing is left."""
+    return _route(text).rstrip("/")
+
+
 flag = Value("true|false", _flag)
 text = Value("TEXT", _text)
 label = Value("TEXT", _label)
@@ -147,4 +152,5 @@ keys = Value("KEYS", _keys)
 key_file = Value("FILE", _key_file)
 origin = Value("ORIGIN", _origin)
 route = Value("/PATH", _route)
+prefix = Value("/PATH", _prefix)
 url = Value("URL", _url)

@@ -38,16 +38,21 @@ class VllmMetrics:
     """One engine's series; they exist once the model's name is known.
 
     Args:
+        model_name: what its series call the model; its id if empty.
         memory_share: of the device, that the engine may use.
     """
 
-    def __init__(self, registry: CollectorRegistry, reports: CollectorRegistry, memory_share: float) -> None:
-        self._registry, self._reports, self._memory_share = registry, reports, memory_share
+    def __init__(
+        self, registry: CollectorRegistry, reports: CollectorRegistry, model_name: str, memory_share: float
+    ) -> None:
+        self._registry, self._reports = registry, reports
+        self._model_name, self._memory_share = model_name, memory_share
         self._engine: _Engine | None = None
 
     def engine_ready(self, description: pb.Description) -> None:
         if self._engine is None:
-            self._engine = _Engine(self._registry, description, self._memory_share)
+            model_name = self._model_name or description.model_id
+            self._engine = _Engine(self._registry, description, model_name, self._memory_share)
             self._reports.register(self._engine)
 
     def report(self, stats: pb.Stats) -> None:
@@ -83,9 +88,11 @@ class VllmMetrics:
 
 
 class _Engine:
-    def __init__(self, registry: CollectorRegistry, description: pb.Description, memory_share: float) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, description: pb.Description, model_name: str, memory_share: float
+    ) -> None:
         self._registry = registry
-        self.labels = (description.model_id, "0")
+        self.labels = (model_name, "0")
         self._stats = pb.Stats()
         self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self.labels)
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)

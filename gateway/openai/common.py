@@ -1,7 +1,7 @@
 """What both generating routes of `/v1` accept, field by field. `null` means absent everywhere.
 
-Ranges that need no tokens are checked here, so that every refusal names its field. Fields we know but do not serve
-are in `unsupported.py`; fields we do not know are ignored, as OpenAI's clients grow faster than servers.
+Ranges that need no tokens are checked here, so that every refusal names its field. Fields we know but do not serve, and
+hints, are in `unsupported.py`; fields nobody knows are ignored, as OpenAI's clients grow faster than servers.
 """
 
 import re
@@ -15,13 +15,15 @@ from gateway.openai.identity import SAFE_ID
 from gateway.openai.unsupported import refuse_unsupported
 from gateway.sampling import MAX_SCALE, MIN_SCALE
 from gateway.stops import MAX_STOP_CHARACTERS
-from jaxengine.rpc.limits import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from gateway.text import Side
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 MAX_CHOICES = 8
 MAX_BAD_WORD_CHARACTERS = 64
 MAX_BIAS = 100
 PLAIN_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # "05" beside "5" would be two biases of one token
-MAX_LOGPROBS = 20
+WORD = re.compile(r"[A-Za-z0-9_.+-]{1,24}")
+MAX_WORDS = 8  # of a client's, told in one refusal
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -54,7 +56,7 @@ class Common(StrictModel):
     logit_bias: dict[str, Any] | None = Field(None, max_length=MAX_LOGIT_BIAS)
     allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_LOGIT_BIAS)
     bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(fail_fast=True)] | None = None
     stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_TOKEN_IDS)
@@ -64,12 +66,13 @@ class Common(StrictModel):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    truncation_side: Side | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     request_id: str | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     priority: Int32 | None = None
 
     @property
@@ -82,8 +85,18 @@ class Common(StrictModel):
         return self.choices
 
     @property
+    def alternatives(self) -> dict[str, int]:
+        """How many are to be listed beside each token, by the field that asks for them."""
+        return {"prompt_logprobs": self.prompt_logprobs or 0}
+
+    @property
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def cut(self) -> Side | None:
+        """The side at which a prompt that is too long loses tokens; None where it may not."""
+        return None if self.truncate_prompt_tokens is None else self.truncation_side or "left"
 
     @property
     def include_usage(self) -> bool:
@@ -96,9 +109,10 @@ class Common(StrictModel):
     @field_validator("logit_bias")
     @classmethod
     def _biases_tokens(cls, biases: dict[str, Any] | None) -> dict[str, float] | None:
+        if wrong := [key for key in biases or () if not PLAIN_ID.fullmatch(key)]:
+            named = ", ".join(key for key in wrong[:MAX_WORDS] if WORD.fullmatch(key))
+            raise ValueError(f"every key must be a token id in plain digits{named and f', not {named}'}")
         for key, bias in (biases or {}).items():
-            if not PLAIN_ID.fullmatch(key):
-                raise ValueError("every key must be a token id in plain digits")
             if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise ValueError(f"the bias of token {key} must be a number in {-MAX_BIAS}..{MAX_BIAS}")
         return biases

@@ -7,12 +7,11 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from gateway.errors import RequestError
 from gateway.exchange import Exchange, serving
 from gateway.generation import Step, TokenText, Transcript
 from gateway.openai import sampling, validation
 from gateway.openai.envelope import DONE, Envelope, ending, usage
-from gateway.openai.logprobs import Names, VisibleTokens, completion_logprobs, prompt_logprobs, prompt_offsets
+from gateway.openai.logprobs import Names, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.openai.performance import timings
 from gateway.openai.schemas import CompletionRequest
 from gateway.state import Gateway
@@ -23,6 +22,7 @@ from gateway.wire import aside, json_bytes, json_text
 from jaxengine.rpc import engine_pb2 as pb
 
 DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
+VLLMS = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # null in a whole choice unless asked for
 
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
@@ -32,12 +32,12 @@ async def answer(request: Request, gateway: Gateway, body: CompletionRequest, ar
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
         collected = await exchange.collect(transcripts)
-        envelope.fields |= timings(gateway, exchange.served())
         chosen = _best(body, list(zip(choices, collected, strict=True)))
 
         def worded() -> Response:
             fields = [choice.whole(index, steps) for index, (choice, steps) in enumerate(chosen)]
-            return envelope.answer(fields, usage(transcripts, generated=_generated(body)))
+            spent = usage(transcripts, generated=_generated(body))
+            return envelope.answer(fields, spent, **timings(gateway, exchange.served()))
 
         return await aside(worded, large=body.lists_logprobs)
 
@@ -52,9 +52,9 @@ async def stream(
         transcripts = [choice.transcript for choice in choices]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
-                large = body.lists_logprobs and step.prompt is not None
-                for chunk in await aside(partial(choices[index].chunks, step), large=large):
-                    yield envelope.chunk(chunk, transcripts)
+                choice, large = choices[index], body.lists_logprobs and step.prompt is not None
+                for chunk in await aside(partial(choice.chunks, step), large=large):
+                    yield envelope.chunk(chunk, choice.transcript, choice.answered)
         if body.include_usage:
             envelope.add_to_next_chunk(timings(gateway, exchange.served()))
             yield envelope.with_usage(b"", usage(transcripts, generated=_generated(body)))
@@ -94,10 +94,10 @@ class _Choice:
         self._prompt_top = body.prompt_logprobs
         self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
         self._shows_ids = bool(body.return_token_ids)
-        self._visible = VisibleTokens(transcript)
         self._tokenizer = transcript.model.tokenizer
         self._names = Names(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._began = False
+        self.answered = 0  # generated tokens that chunks have told of
 
     def whole(self, index: int, steps: list[Step]) -> dict[str, Any]:
         """The finished choice, as number `index` of the answer."""
@@ -105,7 +105,7 @@ class _Choice:
         prompt = next((step.prompt for step in steps if step.prompt is not None), None)
         tokens = [token for step in steps for token in step.tokens]
         merged = Step(tokens, self.transcript.text, self.transcript.finish, prompt)
-        fields = self._fields(merged, self._echo)
+        fields = dict.fromkeys(VLLMS) | self._fields(merged, self._echo)
         if self._prompt_top is not None:
             known = prompt.tokens if prompt is not None else []
             fields["prompt_logprobs"] = prompt_logprobs(self._tokenizer, known, self._prompt_top)
@@ -115,6 +115,7 @@ class _Choice:
         """At most one chunk; the echo comes with the first."""
         echo = "" if self._began else self._echo
         first, self._began = not self._began, True
+        self.answered += 0 if self._silent else len(step.tokens)
         if self._lists_logprobs:
             fields = self._fields(step, echo, first=first)
             shows = fields["text"] or fields["logprobs"]["tokens"] or self._shows_ids or step.finish is not None
@@ -139,7 +140,7 @@ class _Choice:
     def _logprobs(self, step: Step) -> dict[str, Any] | None:
         if not self._lists_logprobs:
             return None
-        shown = [] if self._silent else self._visible.take(step)
+        shown = [] if self._silent else step.tokens
         tokens: list[TokenText | pb.Token] = list(shown)
         offsets = [len(self._echo) + token.start for token in shown]
         if self._echoes_logprobs and step.prompt is not None:
@@ -151,20 +152,16 @@ class _Choice:
 async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
     """Validate, admit and tokenise: one choice per prompt and `n`."""
     model, description = serving(gateway)
-    validation.check_model(body.model, description)
+    validation.check_model(body.model, gateway.options, description)
     validation.check_limits(body, gateway.options, description)
-    top = validation.top_logprobs(body.logprobs, "logprobs", description)
-    most = gateway.options.max_client_batch_size
-    if len(body.prompts) > most:
-        message = f"prompt takes at most {most} prompts (--max-client-batch-size), given {len(body.prompts)}"
-        raise RequestError.invalid(message, "prompt")
+    validation.check_count(len(body.prompts), "prompt", "prompts", gateway.options)
     exchange.admit(len(body.prompts) * body.sequences)
     manner = sampling.manner(body)
     choices: list[_Choice] = []
     for prompt in body.prompts:
         with exchange.part("tokenize"):
-            ids = await _ids(model, body, prompt, description.vocab_size)
-        ids = validation.truncated(ids, body, gateway.max_input_tokens)
+            asked = await _ids(model, body, prompt, description.vocab_size)
+        ids = validation.truncated(asked, body, gateway.max_input_tokens)
         limit = validation.new_tokens(
             ids,
             1 if body.silent else body.max_tokens,
@@ -174,9 +171,9 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
             otherwise=DEFAULT_TOKENS,
         )
         requests = sampling.generate_requests(
-            body, ids, limit, model, top_logprobs=top, echo_logprobs=bool(body.echo) and body.logprobs is not None
+            body, ids, limit, model, echo_logprobs=bool(body.echo) and body.logprobs is not None
         )
-        echo = _echo(model, body, prompt, ids)
+        echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
         for each in requests:
             transcript = Transcript(model, each, ids, body.stops, manner)
             choices.append(_Choice(body, len(choices), transcript, echo))
@@ -185,16 +182,17 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
 
 async def _ids(model: TextModel, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
     if isinstance(prompt, str):
-        special, truncates = body.add_special_tokens is not False, body.truncate_prompt_tokens is not None
-        return await model.encode(prompt, add_special_tokens=special, field="prompt", truncates=truncates)
+        special = body.add_special_tokens is not False
+        return await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut)
     refuse_unknown_ids(prompt, vocab_size, "prompt")
     return prompt
 
 
-def _echo(model: TextModel, body: CompletionRequest, prompt: str | list[int], ids: list[int]) -> str:
-    """The prompt as text; what is left of it where it was truncated."""
-    if not body.echo:
-        return ""
-    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+def _echo(model: TextModel, prompt: str | list[int], ids: list[int], *, whole: bool) -> str:
+    """The prompt as it was sent: a text, or the text of all its ids; what is left of it where it is not `whole`."""
+    if isinstance(prompt, list):
+        return model.tokenizer.decode(ids, skip_special_tokens=False)
+    if whole:
         return prompt
-    return model.tokenizer.decode(ids, skip_special_tokens=True)
+    own = [id for id in ids if id not in model.tokenizer.put_around]
+    return model.tokenizer.decode(own, skip_special_tokens=False)

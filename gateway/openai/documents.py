@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.contract import ABSENT, Told
+from gateway.contract import Told
 
 CHAT_EVENTS = "JSON, a `chat.completion.chunk` each; the last is `[DONE]`"
 TEXT_EVENTS = "JSON, a `text_completion` chunk each; the last is `[DONE]`"
@@ -56,13 +56,14 @@ class Choice(Told):
     index: int
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
-    token_ids: list[int] = ABSENT
+    token_ids: list[int] | None
 
 
 class AnswerMessage(Told):
     role: Literal["assistant"]
     content: str
     refusal: None
+    reasoning: None
 
 
 class ChatChoice(Choice):
@@ -73,8 +74,8 @@ class ChatChoice(Choice):
 class TextChoice(Choice):
     text: str
     logprobs: TextLogprobs | None
-    prompt_token_ids: list[int] = ABSENT
-    prompt_logprobs: PromptLogprobs = ABSENT
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: PromptLogprobs | None
 
 
 class Timings(Told):
@@ -91,14 +92,16 @@ class Answer(Told):
     model: str
     system_fingerprint: str
     usage: Usage
-    metrics: Timings | None = Field(None, description="with --enable-per-request-metrics")
+    service_tier: None
+    kv_transfer_params: None
+    metrics: Timings | None = Field(description="null without --enable-per-request-metrics")
 
 
 class ChatCompletion(Answer):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    prompt_token_ids: list[int] = ABSENT
-    prompt_logprobs: PromptLogprobs = ABSENT
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: PromptLogprobs | None
 
 
 class Completion(Answer):
@@ -106,12 +109,30 @@ class Completion(Answer):
     choices: list[TextChoice]
 
 
+class Permission(Told):
+    id: str
+    object: Literal["model_permission"]
+    created: int
+    allow_create_engine: bool
+    allow_sampling: bool
+    allow_logprobs: bool
+    allow_search_indices: bool
+    allow_view: bool
+    allow_fine_tuning: bool
+    organization: str
+    group: None
+    is_blocking: bool
+
+
 class Card(Told):
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: None
     max_model_len: int
+    permission: list[Permission]
 
 
 class Cards(Told):

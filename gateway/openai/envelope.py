@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse
 
 from gateway.generation import Finish, Transcript
 from gateway.openai.common import Common
-from gateway.openai.identity import fingerprint, request_id
-from gateway.state import gateway_of
+from gateway.openai.identity import fingerprint, names, request_id
+from gateway.state import gateway_in
 from gateway.wire import json_bytes
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -24,12 +24,13 @@ class Envelope:
     """The frame around one request's choices."""
 
     def __init__(self, request: Request, description: pb.Description, body: Common, prefix: str, object: str) -> None:
+        options = gateway_in(request).options
         self.fields: dict[str, Any] = {
             "id": f"{prefix}-{request_id(request)}",
             "object": object,
             "created": int(time.time()),
-            "model": description.model_id,
-            "system_fingerprint": fingerprint(description, gateway_of(request).options),
+            "model": names(options, description)[0],
+            "system_fingerprint": fingerprint(description, options),
         }
         self._head = b"data: " + json_bytes(self.fields)[:-1] + b',"choices":['
         self._continuous = body.continuous_usage
@@ -40,10 +41,10 @@ class Envelope:
         """Fields beside `choices`, which the next chunk carries and no other."""
         self._once = b"," + json_bytes(fields)[1:-1] if fields else b""
 
-    def chunk(self, choice: bytes, transcripts: list[Transcript]) -> bytes:
-        """One event with one choice (or with none, where `choice` is empty)."""
+    def chunk(self, choice: bytes, transcript: Transcript, generated: int) -> bytes:
+        """One event with one choice; continuous usage is of that choice alone, `generated` tokens so far."""
         if self._continuous:
-            return self.with_usage(choice, usage(transcripts))
+            return self.with_usage(choice, usage([transcript], generated=generated))
         return self._head + choice + self._end_of_choices() + self._tail
 
     def with_usage(self, choice: bytes, counts: dict[str, Any]) -> bytes:
@@ -53,15 +54,19 @@ class Envelope:
         once, self._once = self._once, b""
         return b"]" + once
 
-    def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any]) -> Response:
-        """The whole answer of a request that does not stream."""
-        return JSONResponse({**self.fields, "choices": choices, "usage": counts})
+    def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any], **more: Any) -> Response:
+        """The whole answer of a request that does not stream, with `more` beside its choices.
+
+        Clients of vLLM read by attribute, so what it has and we do not is null, unless OpenAI's schema forbids that.
+        """
+        absent = {"service_tier": None, "kv_transfer_params": None, "metrics": None}
+        return JSONResponse({**self.fields, "choices": choices, "usage": counts, **absent, **more})
 
 
 def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:
     """Tokens spent: every distinct prompt once, every generated token.
 
-    `generated` overrides the count where generated tokens were not asked for.
+    `generated` overrides the count where not all of them were asked for, or have been answered yet.
     """
     prompts = {id(each.prompt_ids): each for each in transcripts}.values()
     prompt_tokens = sum(len(each.prompt_ids) for each in prompts)

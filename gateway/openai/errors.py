@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse
 
 from gateway.contract import refusals
-from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
+from gateway.errors import CLIENT_CLOSED_REQUEST, UNREAD, ClientGone, Kind, RequestError, as_request_error
 from gateway.openai.identity import request_id
 from gateway.wire import json_bytes
 
@@ -20,6 +20,8 @@ from gateway.wire import json_bytes
 WORDING: dict[Kind, tuple[int, str, str | None]] = {
     Kind.MALFORMED: (400, "invalid_request_error", None),
     Kind.MEDIA_TYPE: (415, "invalid_request_error", None),
+    Kind.BODY_TOO_LONG: (413, "invalid_request_error", None),
+    Kind.BODY_TIMEOUT: (408, "invalid_request_error", None),
     Kind.UNAUTHORIZED: (401, "invalid_request_error", "invalid_api_key"),
     Kind.SHAPE: (400, "invalid_request_error", None),
     Kind.INVALID: (400, "invalid_request_error", None),
@@ -69,6 +71,8 @@ def error_response(error: RequestError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
+    if error.kind in UNREAD:
+        headers["connection"] = "close"
     return JSONResponse(error_body(error), WORDING[error.kind][0], headers)
 
 

@@ -1,4 +1,4 @@
-"""Ids of requests and answers."""
+"""Ids of requests and answers, and the names of the model."""
 
 import hashlib
 import re
@@ -21,6 +21,11 @@ def request_id(request: Request, named: str | None = None) -> str:
         given = request.headers.get("x-request-id", "")
         request.state.request_id = given if SAFE_ID.fullmatch(given) else named or uuid.uuid4().hex
     return str(request.state.request_id)
+
+
+def names(options: Options, description: pb.Description) -> tuple[str, ...]:
+    """What clients may call the model; answers say the first."""
+    return options.served_model_name or (description.model_id,)
 
 
 def fingerprint(description: pb.Description, options: Options) -> str:

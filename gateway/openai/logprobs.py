@@ -1,7 +1,8 @@
-"""Logprobs in OpenAI's two layouts.
+"""Logprobs in OpenAI's two layouts: one entry for each generated token, as `token_ids` and `usage` count them.
 
-Only tokens that are part of the answer's text are listed: not the token that ended it, nor what a stop string cut
-off. A masked token's -inf is written as -9999, JSON having no infinity.
+So the token that ended the text is listed, and the one a stop string cut, with nothing of them in the text; and an
+entry is sent when its token is made, while a possible stop string may still hold back the text. A masked token's -inf
+is written as -9999, JSON having no infinity.
 """
 
 import codecs
@@ -9,33 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.generation import Finish, Step, TokenText, Transcript
+from gateway.generation import TokenText
 from gateway.tokenizer import Tokenizer
 from gateway.wire import short_float
 from jaxengine.rpc import engine_pb2 as pb
 
 MASKED = -9999.0
-
-
-class VisibleTokens:
-    """Tokens of one choice, let out together with their text, which a possible stop string may hold back."""
-
-    def __init__(self, transcript: Transcript) -> None:
-        self._transcript = transcript
-        self._waiting: list[TokenText] = []
-
-    def take(self, step: Step) -> list[TokenText]:
-        """The tokens whose text has been released by now and was not before."""
-        self._waiting += step.tokens
-        finish, released = step.finish, self._transcript.released
-        if finish in (Finish.EOS, Finish.STOP_TOKEN) and not self._transcript.manner.show_end:
-            self._waiting.pop()
-        if finish is not None and finish is not Finish.STOP:
-            out, self._waiting = self._waiting, []
-            return out
-        count = sum(token.start < released for token in self._waiting)
-        out, self._waiting = self._waiting[:count], self._waiting[count:]
-        return out
 
 
 class Names:
@@ -91,13 +71,11 @@ def completion_logprobs(
 
 
 def _alternatives(names: Names, token: TokenText | pb.Token, top: int) -> dict[str, float]:
-    """Text to logprob, most likely first; the token itself is always among them.
-
-    Of two ids with the same text the likelier one counts.
-    """
+    """Text to logprob: the token itself, then the `top` likeliest by rank; of one text the likeliest id counts."""
     found: dict[str, float] = {}
-    for each in (*token.top[:top], token):
-        found.setdefault(names.exact(each.id), _number(each.logprob))
+    for each in (token, *token.top[:top]):
+        name = names.exact(each.id)
+        found[name] = max(_number(each.logprob), found.get(name, MASKED))
     return found
 
 
@@ -107,8 +85,8 @@ def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[pb.Token], top: int) 
 
 
 def _ranked(tokenizer: Tokenizer, token: pb.Token, top: int) -> dict[str, Any]:
-    ranks = {each.id: rank for rank, each in enumerate(token.top[:top], 1)} | {token.id: token.rank}
-    shown = {each.id: each.logprob for each in token.top[:top]} | {token.id: token.logprob}
+    ranks = {token.id: token.rank} | {each.id: rank for rank, each in enumerate(token.top[:top], 1)}
+    shown = {token.id: token.logprob} | {each.id: each.logprob for each in token.top[:top]}
     return {
         str(id): {"logprob": _number(logprob), "rank": ranks[id], "decoded_token": tokenizer.token_text(id)}
         for id, logprob in shown.items()
@@ -116,17 +94,25 @@ def _ranked(tokenizer: Tokenizer, token: pb.Token, top: int) -> dict[str, Any]:
 
 
 def prompt_offsets(tokenizer: Tokenizer, tokens: Sequence[pb.Token], echo: str) -> list[int]:
-    """Where each prompt token starts in `echo`, in characters; special tokens take no room in it.
+    """Where each prompt token starts in `echo`, in characters.
 
-    Tokenizers of the SentencePiece kind put a space before the text, which the echo does not have.
+    What a tokenizer puts before a text takes no room where the echo does not show it: special tokens, and the space
+    of those of the SentencePiece kind.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be spread over tokens
-    offsets, text = [], ""
+    offsets, end = [], 0
     for token in tokens:
-        offsets.append(len(text))
-        text += "" if tokenizer.is_special(token.id) else decoder.decode(tokenizer.token_bytes(token.id))
-    added = text.startswith(" ") and not echo.startswith(" ")
-    return [max(0, offset - added) for offset in offsets]
+        exact, special = tokenizer.token_bytes(token.id), tokenizer.is_special(token.id)
+        if special:
+            end += len(decoder.decode(b"", final=True))
+        offsets.append(end)
+        text = decoder.decode(exact)
+        if special:
+            text = text if echo.startswith(text, end) else ""
+        elif text.startswith(" ") and not echo.startswith(" ", end):
+            text = text[1:]
+        end += len(text)
+    return offsets
 
 
 def _number(logprob: float) -> float:

@@ -33,6 +33,9 @@ class Message(StrictModel):
     tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
+    tools: Any = None  # vLLM's and SGLang's, for this message on
+    task: Any = None  # vLLM's: markers of some models' templates
+    prefix: bool | None = None  # SGLang's: the answer goes on where this message ends
 
     @property
     def text(self) -> str:
@@ -42,7 +45,7 @@ class Message(StrictModel):
 
     @model_validator(mode="after")
     def _has_text_only(self) -> "Message":
-        for name in ("tool_calls", "function_call", "audio"):
+        for name in ("tool_calls", "function_call", "audio", "tools", "task", "prefix"):
             if getattr(self, name):
                 raise ValueError(f"{name} in a message is not supported")
         if self.content is None and self.role != "assistant":

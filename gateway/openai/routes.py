@@ -12,14 +12,12 @@ from gateway.exchange import serving
 from gateway.openai import chat, completions, documents, tokens, validation
 from gateway.openai.errors import OpenAIRoute, error_event
 from gateway.openai.identity import request_id
+from gateway.openai.models import cards
 from gateway.openai.performance import load_header
-from gateway.openai.schemas import ChatRequest, CompletionRequest
+from gateway.openai.schemas import BatchRequest, ChatRequest, CompletionRequest
 from gateway.openai.tokens import Detokenize
 from gateway.sse import EventStream, while_connected
 from gateway.state import Gateway, gateway_of
-from jaxengine.rpc import engine_pb2 as pb
-
-STARTED = int(time.time())
 
 router = APIRouter(prefix="/v1", route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])
 helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])  # of vLLM, beside /v1
@@ -32,14 +30,24 @@ helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, ta
 async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of a chat."""
     arrival = time.perf_counter()
-    body = await read_body(request, ChatRequest)
+    body = validation.completed(await read_body(request, ChatRequest), gateway.options)
     name = request_id(request, body.request_id)
     if body.stream:
         events = chat.stream(request, gateway, body, arrival)
         return await EventStream.begin(request, events, error_event, {"x-request-id": name})
-    answer = await while_connected(request.receive, chat.answer(request, gateway, body, arrival))
+    answer = await while_connected(request.receive, chat.answer(request, gateway, [body], arrival))
     answer.headers.update(load_header(request, gateway))
     return answer
+
+
+@router.post("/chat/completions/batch", openapi_extra=takes(BatchRequest) | answers(documents.ChatCompletion))
+async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The next message of each of several chats, a choice each, as vLLM."""
+    arrival = time.perf_counter()
+    body = validation.completed(await read_body(request, BatchRequest), gateway.options)
+    request_id(request, body.request_id)
+    validation.check_count(len(body.messages), "messages", "chats", gateway.options)
+    return await while_connected(request.receive, chat.answer(request, gateway, body.chats, arrival))
 
 
 @router.post(
@@ -48,7 +56,7 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
 async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text that follows a prompt."""
     arrival = time.perf_counter()
-    body = await read_body(request, CompletionRequest)
+    body = validation.completed(await read_body(request, CompletionRequest), gateway.options)
     name = request_id(request, body.request_id)
     if body.stream:
         events = completions.stream(request, gateway, body, arrival)
@@ -60,18 +68,19 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
 
 @router.get("/models", openapi_extra=answers(documents.Cards))
 async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
-    """The one model this server serves."""
+    """The one model this server serves, by each of its names."""
     _, description = serving(gateway)
-    return JSONResponse({"object": "list", "data": [_card(description)]})
+    return JSONResponse({"object": "list", "data": cards(gateway.options, description)})
 
 
 @router.get("/models/{name:path}", openapi_extra=answers(documents.Card))
 async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The model of that name."""
     _, description = serving(gateway)
-    if name != description.model_id:
-        raise validation.no_such_model(name, description)
-    return JSONResponse(_card(description))
+    for card in cards(gateway.options, description):
+        if card["id"] == name:
+            return JSONResponse(card)
+    raise validation.no_such_model(name, gateway.options, description)
 
 
 @helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(documents.Text))
@@ -96,13 +105,3 @@ async def version() -> Response:
 async def load(gateway: Gateway = Depends(gateway_of)) -> Response:
     """Sequences in work, over all clients."""
     return JSONResponse({"server_load": gateway.admission.active})
-
-
-def _card(description: pb.Description) -> dict[str, object]:
-    return {
-        "id": description.model_id,
-        "object": "model",
-        "created": STARTED,
-        "owned_by": description.model_id,
-        "max_model_len": description.max_total_tokens,
-    }

@@ -12,7 +12,7 @@ from gateway.openai.common import Common
 from gateway.sampling import GREEDY_TEMPERATURE
 from gateway.text import TextModel
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS
+from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LISTED
 
 
 def generate_requests(
@@ -21,7 +21,6 @@ def generate_requests(
     limit: int,
     model: TextModel,
     *,
-    top_logprobs: int,
     echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
     """One engine request per choice. A given seed counts up over the choices, or they would all be the same."""
@@ -33,6 +32,10 @@ def generate_requests(
     if field and not model.continues:
         message = f"{field} asks for the logprobs of a prompt, but this model's encoder reads it: it has none"
         raise RequestError.invalid(message, field)
+    top = max(body.alternatives.values())
+    if field and top * len(prompt) > MAX_LISTED:
+        asked = f"{field} asks for {top} logprobs beside each of {len(prompt)} tokens"
+        raise RequestError.invalid(f"{asked}, at most {MAX_LISTED} can be listed with a prompt", field)
     seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
     words = _bad_words(body.bad_words or [], model)
     requests = []
@@ -40,7 +43,7 @@ def generate_requests(
         sampling = _sampling(body, model.defaults)
         sampling.bad_words.extend(words)
         sampling.seed = (seed + number) % 2**64
-        sampling.top_logprobs = max(top_logprobs, body.prompt_logprobs or 0)
+        sampling.top_logprobs = top
         sampling.prompt_logprobs = echo_logprobs or body.prompt_logprobs is not None
         requests.append(
             pb.Generate(

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from gateway.errors import RequestError
-from gateway.openai.common import MAX_CHOICES, MAX_LOGPROBS, Common, Count
+from gateway.openai.common import MAX_CHOICES, Common, Count
 from gateway.openai.messages import Message
 from gateway.template import RESERVED
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
 
 MAX_MESSAGES = 1024
 MAX_TEMPLATE_VARIABLES = 32
@@ -28,7 +29,7 @@ class CompletionRequest(Common):
     prompts: Prompts = Field(alias="prompt")
     max_tokens: Count | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     @field_validator("prompts", mode="plain")
@@ -44,6 +45,10 @@ class CompletionRequest(Common):
     @property
     def lists_logprobs(self) -> bool:
         return self.logprobs is not None or self.prompt_logprobs is not None
+
+    @property
+    def alternatives(self) -> dict[str, int]:
+        return {**super().alternatives, "logprobs": self.logprobs or 0}
 
     @property
     def silent(self) -> bool:
@@ -73,15 +78,17 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
 
 
-class ChatRequest(Common):
-    """Body of `/v1/chat/completions`."""
+Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+class ChatFields(Common):
+    """What is said of a chat besides its messages."""
+
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     echo: bool | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
@@ -94,14 +101,12 @@ class ChatRequest(Common):
         return bool(self.logprobs) or self.prompt_logprobs is not None
 
     @property
-    def new_tokens(self) -> int | None:
-        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+    def alternatives(self) -> dict[str, int]:
+        return {**super().alternatives, "top_logprobs": self.top_logprobs or 0}
 
     @property
-    def echoed(self) -> str:
-        """The text that the answer repeats in front: of a final message which is the assistant's too."""
-        last = self.messages[-1]
-        return last.text if self.echo and last.role == "assistant" else ""
+    def new_tokens(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
     @property
     def template_variables(self) -> dict[str, Any]:
@@ -127,13 +132,49 @@ class ChatRequest(Common):
         return value
 
     @model_validator(mode="after")
-    def _is_a_chat(self) -> "ChatRequest":
+    def _fields_agree(self) -> "ChatFields":
         if self.add_generation_prompt and self.continue_final_message:
             message = "add_generation_prompt and continue_final_message exclude each other"
             raise RequestError.invalid(message, "continue_final_message")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError.invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        return self
+
+
+class ChatRequest(ChatFields):
+    """Body of `/v1/chat/completions`."""
+
+    messages: Conversation
+
+    @property
+    def echoed(self) -> str:
+        """The text that the answer repeats in front: of a final message which is the assistant's too."""
+        last = self.messages[-1]
+        return last.text if self.echo and last.role == "assistant" else ""
+
+    @model_validator(mode="after")
+    def _can_go_on(self) -> "ChatRequest":
         if self.continue_final_message and not self.messages[-1].text:
             message = "continue_final_message needs a final message with content"
             raise RequestError.invalid(message, "continue_final_message")
-        if self.top_logprobs and not self.logprobs:
-            raise RequestError.invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        return self
+
+
+class BatchRequest(ChatFields):
+    """Body of `/v1/chat/completions/batch`: several chats, of which the other fields say the same."""
+
+    messages: Annotated[list[Conversation], Field(min_length=1, fail_fast=True)]
+
+    @property
+    def chats(self) -> list[ChatRequest]:
+        """Each with fields of its own. Raises RequestError."""
+        same = self.model_dump(exclude={"messages"}, exclude_unset=True)
+        return [ChatRequest(messages=messages, **same) for messages in self.messages]
+
+    @model_validator(mode="after")
+    def _is_plain(self) -> "BatchRequest":
+        plain = {"stream": not self.stream, "n": self.choices == 1, "prompt_logprobs": self.prompt_logprobs is None}
+        for name, holds in plain.items():
+            if not holds:
+                raise RequestError.invalid(f"{name} is not supported for several chats in one request", name)
         return self

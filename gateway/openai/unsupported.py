@@ -1,8 +1,9 @@
-"""Fields of `/v1` that this server knows and does not serve.
+"""Fields of `/v1` that this server knows and does not declare: those it refuses, and those it may ignore.
 
-A field that changes the answer must not be ignored: a client that asked for JSON and got prose has been lied to.
-Each name lists the values that ask for nothing; `null` always does. Hints that only affect cost or bookkeeping
-(`user`, `store`, `service_tier`, `prediction`, `parallel_tool_calls` …) are absent here and ignored.
+A field that changes the answer must not be ignored: a client that asked for JSON and got prose has been lied to. What
+may be ignored changes no answer: it is about cost, bookkeeping or routing, or a detail of a field that is refused.
+Whatever OpenAI's clients, vLLM, SGLang and llama.cpp know is declared, or in one of these tables; the tests hold their
+lists against ours.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from gateway.errors import RequestError
 
+# Each name lists the values that ask for nothing; `null` always does.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tools": ([],),
@@ -20,9 +22,11 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
+    # of vLLM
     "use_beam_search": (False,),
     "best_of": (1,),  # of chats; completions declare it
     "length_penalty": (1, 1.0),
+    "early_stopping": (False,),
     "logprob_token_ids": (),
     "prompt_embeds": (),
     "structured_outputs": (),
@@ -33,31 +37,63 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "json_schema": (),
     "regex": (),
     "ebnf": (),
-    "grammar": (),
+    "grammar": ("",),
     "lora_path": (),
     "logits_processors": ([],),
     "custom_logit_processor": (),
-    "vllm_xargs": (),
+    "vllm_xargs": ({},),
     "repetition_detection": (),
     "thinking_token_budget": (-1,),
-    "watermarking": (),
+    "watermarking": (False,),
     "mm_processor_kwargs": ({},),
     "media_io_kwargs": ({},),
-    "mm_payload": (),
-    "kv_transfer_params": (),
-    "ec_transfer_params": (),
-    "routed_experts_prompt_start": (),
+    "kv_transfer_params": ({},),
+    "ec_transfer_params": ({},),
+    "routed_experts_prompt_start": (0,),
     "include_reasoning": (True,),
     "return_prompt_text": (False,),
     "return_token_offsets": (False,),
     "return_weight_versions": (False,),
     # of SGLang
     "return_hidden_states": (False,),
+    "return_routed_experts": (False,),
+    "routed_experts_start_len": (0,),
+    "return_cached_tokens_details": (False,),
+    "return_spec_tokens_details": (False,),
+    "return_prompt_token_ids": (False,),
+    "return_meta_info": (False,),
+    "return_input_ids_in_sglext": (False,),
+    "return_output_ids_in_sglext": (False,),
+    "return_sampling_mask": (False,),
+    "return_flat_raw_output_top_logprobs": (False,),
+    "sampling_logprobs_mode": (),
     "stop_regex": ("", []),
     "no_stop_trim": (False,),
     "input_ids": (),
     "session_params": (),
-    # samplers of llama.cpp and Aphrodite
+    "extra_key": ("",),
+    "custom_params": ({},),
+    "watermark": (False, {}),
+    "thinking": (),
+    "task": (),
+    # of llama.cpp and Aphrodite
+    "n_predict": (),
+    "max_completion_tokens": (),  # of a completion, as the next; chats declare both
+    "continue_final_message": (False,),
+    "n_cmpl": (1,),
+    "n_probs": (0,),
+    "n_indent": (0,),
+    "t_max_predict_ms": (-1, 0),
+    "return_tokens": (False,),
+    "post_sampling_probs": (False,),
+    "response_fields": ([],),
+    "verbose": (False,),
+    "lora": ([],),
+    "samplers": (),
+    "repeat_penalty": (1,),
+    "repeat_last_n": (-1,),
+    "min_keep": (0,),
+    "adaptive_target": (-1,),
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "epsilon_cutoff": (0,),
@@ -72,6 +108,59 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "top_a": (0,),
     "top_n_sigma": (-1, 0),
     "xtc_probability": (0,),
+    "reasoning_format": ("none", "auto"),
+    "reasoning_control": (False,),
+    "reasoning_budget_tokens": (-1,),
+    "thinking_budget_tokens": (-1,),
+    "parse_tool_calls": (False,),
+    "chat_format": (0,),
+    "chat_parser": ("",),
+    "generation_prompt": ("",),
+}
+
+# What a refused field is called here.
+OURS = {
+    "n_predict": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "n_cmpl": "n",
+    "n_probs": "logprobs",
+    "repeat_penalty": "repetition_penalty",
+    "return_tokens": "return_token_ids",
+    "return_prompt_token_ids": "return_token_ids",
+    "extra_key": "cache_salt",
+    "thinking": "chat_template_kwargs",
+}
+
+# What may be ignored, also within other fields.
+HINTS = frozenset(
+    {
+        *("user", "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "verbosity", "moderation"),
+        *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"),
+        "tool_prompt",  # TGI's, of tools
+        # of vLLM
+        *("session_id", "stream_interval", "spaces_between_special_tokens"),
+        *("mm_payload", "return_mm_kwargs"),  # of its render routes
+        *("guided_decoding_backend", "guided_whitespace_pattern"),
+        # of SGLang
+        *("rid", "custom_labels", "separate_reasoning", "stream_reasoning", "return_flat_raw_top_logprobs_b64"),
+        *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+        *("max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video", "images_config", "video_config"),
+        # of llama.cpp
+        *("timings_per_token", "return_progress", "sse_ping_interval", "backend_sampling", "message_delimiters"),
+        *("cache_prompt", "id_slot", "n_cache_reuse", "n_keep", "n_discard"),
+        *("xtc_threshold", "dynatemp_exponent", "mirostat_tau", "mirostat_eta", "adaptive_decay"),
+        *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+        *("grammar_lazy", "grammar_type", "grammar_triggers", "preserved_tokens"),
+        *("reasoning_budget_start_tag", "reasoning_budget_end_tag", "reasoning_budget_end_tags"),
+        "reasoning_budget_message",
+    }
+)
+
+WITHIN = {
+    "stream_options": {"include_obfuscation"},
+    "messages": {"phase"},  # of an earlier answer
+    "messages.content": {"prompt_cache_breakpoint"},
 }
 
 
@@ -80,4 +169,5 @@ def refuse_unsupported(fields: Mapping[str, Any]) -> None:
     for name, harmless in UNSUPPORTED.items():
         value = fields.get(name)
         if value is not None and value not in harmless:
-            raise RequestError.invalid(f"{name} is not supported", name)
+            ours = f": use {OURS[name]}" if name in OURS else ""
+            raise RequestError.invalid(f"{name} is not supported{ours}", name)

@@ -1,15 +1,19 @@
 """Rules of `/v1` that depend on the server: its model, limits and context. Those of the protocol are in the schemas."""
 
 import re
+from typing import Any, TypeVar
 
 from gateway.errors import Kind, RequestError
-from gateway.openai.common import Common
+from gateway.openai.common import Common, StreamOptions
+from gateway.openai.identity import names
 from gateway.options import Options
+from gateway.text import shortened
 from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
 
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
-ALIASES = ("tgi", "dummy")  # what TGI's documentation writes, and what huggingface_hub sends to a given URL
+TGI = "tgi"  # what TGI's documentation and clients write
+ALIASES = (TGI, "dummy")  # and what huggingface_hub sends to a given URL
 
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:
@@ -21,38 +25,56 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
+    most = min(options.max_logprobs, description.max_top_logprobs)
+    for field, asked in body.alternatives.items():
+        if asked > most:
+            raise RequestError.invalid(f"{field} must be at most {most} (--max-logprobs), given {asked}", field)
     ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
     if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
         message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
         raise RequestError.invalid(message, "allowed_token_ids")
 
 
-def check_model(name: str | None, description: pb.Description) -> None:
-    """No name, the served model's, or one of TGI's customs. Raises RequestError."""
-    if name and name not in (*ALIASES, description.model_id):
-        raise no_such_model(name, description)
+def check_model(name: str | None, options: Options, description: pb.Description) -> None:
+    """No name, one of the served model's, or one of TGI's customs. Raises RequestError."""
+    if name and name not in (*ALIASES, *names(options, description)):
+        raise no_such_model(name, options, description)
 
 
-def no_such_model(name: str, description: pb.Description) -> RequestError:
+def no_such_model(name: str, options: Options, description: pb.Description) -> RequestError:
     """The name is repeated only where it looks like one: what a client sends may end in somebody's log."""
     named = f"`{name}`" if _NAME.fullmatch(name) else "of that name"
-    message = f"the model {named} does not exist; this server serves `{description.model_id}`"
+    message = f"the model {named} does not exist; this server serves `{names(options, description)[0]}`"
     return RequestError(Kind.MODEL_NOT_FOUND, message, param="model")
 
 
-def top_logprobs(asked: int | None, field: str, description: pb.Description) -> int:
-    """How many alternatives to report per token. Raises RequestError above what the engine can."""
-    if (asked or 0) > description.max_top_logprobs:
-        raise RequestError.invalid(f"{field} must be at most {description.max_top_logprobs}, given {asked}", field)
-    return asked or 0
+def check_count(given: int, field: str, things: str, options: Options) -> None:
+    """How many prompts or chats one request may bring. Raises RequestError."""
+    most = options.max_client_batch_size
+    if given > most:
+        message = f"{field} takes at most {most} {things} (--max-client-batch-size), given {given}"
+        raise RequestError.invalid(message, field)
 
 
 def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[int]:
-    """The end of `prompt` that `truncate_prompt_tokens` asks for."""
-    if body.truncate_prompt_tokens is None:
+    """As much of `prompt` as `truncate_prompt_tokens` leaves."""
+    if body.truncate_prompt_tokens is None or body.cut is None:
         return prompt
     keep = max_input_tokens if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
-    return prompt[-keep:]
+    return shortened(prompt, keep, body.cut)
+
+
+Body = TypeVar("Body", bound=Common)
+
+
+def completed(body: Body, options: Options) -> Body:
+    """`body` with what the server's options say where it leaves something open, or in spite of it."""
+    update: dict[str, Any] = {}
+    if body.return_tokens_as_token_ids is None:
+        update["return_tokens_as_token_ids"] = options.return_tokens_as_token_ids
+    if options.enable_force_include_usage and body.stream:
+        update["stream_options"] = StreamOptions(include_usage=True, continuous_usage_stats=True)
+    return body.model_copy(update=update)
 
 
 def new_tokens(

@@ -1,6 +1,7 @@
 """How TGI's routes word an error: `{"error": …, "error_type": …}` with TGI's statuses.
 
-TGI answers some of them as plain text or with an empty body; its clients parse JSON, so JSON it is, same status.
+TGI answers some of them as plain text or with an empty body; its clients parse JSON, so JSON it is, same status. They
+choose the exception by `error_type`, and only without one by the status: no such path, method or key has none.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,19 +12,21 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse
 
 from gateway.contract import refusals
-from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
+from gateway.errors import CLIENT_CLOSED_REQUEST, UNREAD, ClientGone, Kind, RequestError, as_request_error
 from gateway.wire import json_bytes
 
 # kind: status, error_type, prefix of the message
-WORDING = {
+WORDING: dict[Kind, tuple[int, str | None, str]] = {
     Kind.MALFORMED: (400, "validation", "Failed to parse the request body as JSON: "),
     Kind.MEDIA_TYPE: (415, "validation", ""),
-    Kind.UNAUTHORIZED: (401, "validation", ""),
+    Kind.BODY_TOO_LONG: (413, "validation", ""),
+    Kind.BODY_TIMEOUT: (408, None, ""),
+    Kind.UNAUTHORIZED: (401, None, ""),
     Kind.SHAPE: (422, "validation", "Failed to deserialize the JSON body into the target type: "),
     Kind.INVALID: (422, "validation", "Input validation error: "),
     Kind.CONTEXT_LENGTH: (422, "validation", "Input validation error: "),
     Kind.TEMPLATE: (422, "template_error", "Template error: "),
-    Kind.MODEL_NOT_FOUND: (404, "validation", ""),
+    Kind.MODEL_NOT_FOUND: (404, None, ""),
     Kind.OVERLOADED: (429, "overloaded", ""),
     Kind.UNAVAILABLE: (503, "unavailable", ""),
     Kind.DEADLINE: (504, "generation", "Request failed during generation: "),
@@ -32,14 +35,14 @@ WORDING = {
 }
 SCHEMA = {
     "type": "object",
-    "required": ["error", "error_type"],
+    "required": ["error"],
     "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
 }
 RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
 
 
-def error_object(message: str, error_type: str) -> dict[str, Any]:
-    return {"error": message, "error_type": error_type}
+def error_object(message: str, error_type: str | None) -> dict[str, Any]:
+    return {"error": message} if error_type is None else {"error": message, "error_type": error_type}
 
 
 def error_body(error: RequestError) -> dict[str, Any]:
@@ -48,9 +51,11 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 
 def error_response(error: RequestError) -> Response:
-    if error.kind is Kind.UNAUTHORIZED:  # TGI's has no body
-        return Response(status_code=401, headers={"www-authenticate": "Bearer"})
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    if error.kind is Kind.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    if error.kind in UNREAD:
+        headers["connection"] = "close"
     status = WORDING[error.kind][0]
     return JSONResponse(error_body(error), status, headers)
 

@@ -10,7 +10,7 @@ from gateway.errors import RequestError
 from gateway.options import Options
 from gateway.sampling import MAX_SCALE, MIN_SCALE
 from gateway.stops import MAX_STOP_CHARACTERS
-from gateway.text import TextModel
+from gateway.text import Side, TextModel
 from gateway.tgi.schemas import GenerateRequest, Parameters
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -142,8 +142,8 @@ async def tokenize(request: GenerateRequest, model: TextModel, limits: Limits) -
         RequestError: prompt and new tokens, or the prompt alone, exceed a limit.
     """
     settings = request.settings
-    truncates = settings.truncate is not None
-    prompt = await model.encode(request.inputs, add_special_tokens=True, field="inputs", truncates=truncates)
+    cut: Side | None = None if settings.truncate is None else "left"
+    prompt = await model.encode(request.inputs, add_special_tokens=True, field="inputs", cut=cut)
     if settings.truncate is not None:
         prompt = prompt[-settings.truncate :]
     length, total = len(prompt), limits.max_total_tokens

@@ -116,10 +116,11 @@ def test_openai(job: dict[str, Any]) -> None:
         "model": MODEL,
         "chat": TEXT,
         "finish_reason": "stop",
-        "logprobs": len(GOLDEN["greedy_ids"]) - 1,
+        "logprobs": len(GOLDEN["greedy_ids"]),
         "usage": len(GOLDEN["greedy_ids"]),
         "chat_stream": TEXT,
         "chat_stream_usage": len(GOLDEN["greedy_ids"]),
+        "added_up": ["assistant", TEXT],
         "completion": TEXT,
         "completion_stream": TEXT,
     }
@@ -158,6 +159,7 @@ def test_openai_raises_the_right_exception_for_each_failure(guarded: Server) -> 
 def test_text_generation(job: dict[str, Any]) -> None:
     answer = run_script("classic", "text_generation_client", **job)
     assert "Input validation error: `inputs`" in answer.pop("refusal")
+    assert answer.pop("nowhere") == "Not Found: /docs lists every route"
     assert answer == {
         "text": TEXT,
         "ids": GOLDEN["greedy_ids"],
@@ -194,13 +196,25 @@ def test_every_parameter_of_tgis_own_chat_is_obeyed_or_refused_by_name(job: dict
     first, second = seen["texts"]
     assert first == second and len(first) == 2, "by the seed"
     assert {count for each in seen["top"] for count in each} == {2}
-    assert sum(map(len, seen["top"])) <= seen["usage"] <= 16
+    assert sum(map(len, seen["top"])) == seen["usage"] <= 16
+
+
+def test_llama_index_and_tgis_client_inside_it(job: dict[str, Any]) -> None:
+    assert run_script("llama_index", "llama_index_tgi", **job) == {
+        "model": MODEL,
+        "chat": TEXT,
+        "stream": TEXT,
+        "async_stream": TEXT,
+        "client_stream": TEXT,
+        "roles": ["assistant"],
+    }
 
 
 @pytest.mark.parametrize("environment", ["classic", "modern"])
 def test_huggingface_hub(job: dict[str, Any], environment: str) -> None:
     answer = run_script(environment, "inference_client", **job)
     assert "`temperature` must be strictly positive" in answer.pop("refusal")
+    assert answer.pop("nowhere") == 404
     assert answer == {
         "full_text": GOLDEN["prompt"] + TEXT,
         "text": TEXT,
@@ -262,7 +276,7 @@ def test_litellm(job: dict[str, Any]) -> None:
     assert seen.pop("wrong_value") == {"class": "BadRequestError", "status": 400}
     assert seen.pop("unknown_model") == {"class": "NotFoundError", "status": 404}
     tokens = len(GOLDEN["greedy_ids"])
-    chat = {"chat": TEXT, "finish_reason": "stop", "usage": tokens, "logprobs": tokens - 1}
+    chat = {"chat": TEXT, "finish_reason": "stop", "usage": tokens, "logprobs": tokens}
     either = {**chat, "stream": TEXT, "stream_usage": tokens}
     assert seen == {"openai": either, "hosted_vllm": either, "completion": TEXT}
 

@@ -1,13 +1,15 @@
 """The application as a whole: which routes are public, what unknown ones say, CORS, docs and the API key."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
 
+from gateway.app import OriginForm
 from tests.gateway.fixtures import Served, serve
 
 PUBLIC = {
@@ -36,6 +38,33 @@ async def test_every_route_is_either_on_the_public_list_or_asks_for_the_key() ->
     assert {("POST", "/generate"), ("POST", "/v1/chat/completions"), ("GET", "/info"), ("GET", "/docs")} <= found
 
 
+@pytest.mark.parametrize("prefix", ["", "/llm"])
+async def test_behind_a_root_path_every_route_is_the_same_whether_the_proxy_strips_it_or_not(prefix: str) -> None:
+    async with serve(root_path="/llm", api_key="hush") as served:
+        http, key = served.http, {"authorization": "Bearer hush"}
+        assert (await http.get(f"{prefix}/health")).status_code == 200
+        assert (await http.get(f"{prefix}/info")).status_code == 401
+        assert (await http.get(f"{prefix}/v1/models", headers=key)).json()["object"] == "list"
+        assert "message" in (await http.get(f"{prefix}/v1/nowhere", headers=key)).json()["error"]
+        assert (await http.get(f"{prefix}/nowhere", headers=key)).json()["error_type"]
+        assert (await http.get(f"{prefix}/generate", headers=key)).headers["allow"] == "POST"
+        document = (await http.get(f"{prefix}/openapi.json", headers=key)).json()
+        assert document["servers"] == [{"url": "/llm"}] and "/v1/models" in document["paths"]
+
+
+async def test_a_root_path_is_a_whole_segment_and_has_a_root_of_its_own() -> None:
+    async with serve(root_path="/llm") as served:
+        assert (await served.http.get("/llmhealth")).status_code == 404
+        assert (await served.http.get("/llm")).status_code == 200
+        assert (await served.http.get("/llm/llm/health")).status_code == 404
+
+
+async def test_the_docs_page_asks_below_wherever_it_stands() -> None:
+    async with serve() as served:
+        page = (await served.http.get("/docs")).text
+        assert not re.search(r"""fetch\((path|["'`]/)""", page)
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -56,7 +85,8 @@ async def test_a_missing_or_wrong_key_is_401(header: str | None) -> None:
         headers = {} if header is None else {b"authorization": header.encode("latin-1")}
         tgi = await served.http.post("/generate", json=BODY, headers=headers)
         openai = await served.http.post("/v1/completions", json={"prompt": "hello"}, headers=headers)
-    assert (tgi.status_code, tgi.content) == (401, b"")
+    message = "the API key is missing or wrong: send `Authorization: Bearer <key>`"
+    assert (tgi.status_code, tgi.json()) == (401, {"error": message})
     assert openai.status_code == 401
     assert openai.json()["error"]["code"] == "invalid_api_key"
     assert openai.headers["www-authenticate"] == tgi.headers["www-authenticate"] == "Bearer"
@@ -87,7 +117,9 @@ async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> Non
         assert "/docs" in unknown.json()["error"]["message"]
         method = await served.http.get("/generate")
         assert method.status_code == 405 and method.headers["allow"] == "POST"
-        assert method.json()["error_type"] == "validation"
+        assert method.json() == {"error": "Method Not Allowed: /docs lists every route"}
+        nowhere = await served.post("/nope", inputs="lo")
+        assert (nowhere.status_code, nowhere.json()) == (404, {"error": "Not Found: /docs lists every route"})
         assert (await served.http.put("/ping")).headers["allow"] == "GET, HEAD, POST"
 
 
@@ -134,3 +166,44 @@ async def test_the_docs_need_nothing_from_elsewhere_and_describe_every_route_of_
     assert "http://" not in page and "https://" not in page
     assert {"/generate", "/generate_stream", "/", "/info", "/tokenize", "/health"} <= api["paths"].keys()
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models"} <= api["paths"].keys()
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("http://proxied:80/v1/models", "/v1/models"),
+        ("HTTPS://proxied/info", "/info"),
+        ("http://proxied", "/"),
+        ("/http://within", "/http://within"),
+        ("*", "*"),
+    ],
+)
+async def test_a_target_that_is_a_whole_url_counts_by_its_path(target: str, path: str) -> None:
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+
+    await OriginForm(app)({"type": "http", "path": target, "raw_path": target.encode()}, None, None)  # type: ignore[arg-type]
+    assert (seen[0]["path"], seen[0]["raw_path"]) == (path, path.encode())
+
+
+async def test_no_body_is_read_that_no_route_wants() -> None:
+    async with serve(api_key="hush") as served:
+        for path, content_type, status in (
+            ("/generate", "application/json", 401),
+            ("/v1/chat/completions", "application/json", 401),
+            ("/nowhere", "application/json", 404),
+            ("/info", "application/json", 405),
+            ("/generate", "text/plain", 415),
+        ):
+            headers = {"content-type": content_type}
+            if status == 415:
+                headers["authorization"] = "Bearer hush"
+            answer = await served.http.post(path, content=unread(), headers=headers)
+            assert answer.status_code == status
+
+
+async def unread() -> AsyncIterator[bytes]:
+    raise AssertionError("the body was read")
+    yield b""

@@ -1,4 +1,7 @@
-"""What a client may not do: endless heads, huge or slow bodies, answers it does not read. Over real sockets."""
+"""What a client may not do: endless heads, huge or slow bodies, answers it does not read. Over real sockets.
+
+The routes are as in the application, one of each dialect, but answer with no more than the length of a body.
+"""
 
 import asyncio
 import contextlib
@@ -9,31 +12,46 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-import uvicorn
-from starlette.responses import PlainTextResponse, StreamingResponse
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import guard
-from gateway.front import HttpServer
-from gateway.guard import MAX_HEAD_BYTES, BodyGuard, TimedProtocol
-from tests.processes import PATIENCE, until
+from gateway import guard, protocol
+from gateway.connections import Connections
+from gateway.front import HttpServer, http_config
+from gateway.guard import BodyGuard, RequestLimit
+from gateway.openai.errors import OpenAIRoute
+from gateway.protocol import BODY_SECONDS, MAX_HEAD_BYTES
+from gateway.tgi.errors import TgiRoute
+from tests.processes import PATIENCE, is_busy, until
 
 LIMIT = 1000
 DEADLINE = 0.4  # seconds, where one is tested
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with the length of the body; under /stream without end, until the client is gone."""
-    if scope["path"] == "/stream":
-        await StreamingResponse(endless())(scope, receive, send)
-        return
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
-    await PlainTextResponse(str(len(body)))(scope, receive, send)
+async def echo(request: Request) -> Response:
+    """Answers with the length of the body."""
+    return PlainTextResponse(str(len(await request.body())))
+
+
+async def hello() -> Response:
+    return PlainTextResponse("hello")
+
+
+async def stream() -> Response:
+    """Answers without end, until the client is gone."""
+    return StreamingResponse(endless())
+
+
+def application(seconds: float = BODY_SECONDS) -> ASGIApp:
+    app = FastAPI()
+    for dialect, path in ((TgiRoute, "/"), (TgiRoute, "/generate"), (OpenAIRoute, "/v1/completions")):
+        router = APIRouter(route_class=dialect)
+        router.add_api_route(path, echo, methods=["POST"])
+        app.include_router(router)
+    app.add_api_route("/stream", stream)
+    app.add_api_route("/", hello)
+    return BodyGuard(app, LIMIT, seconds)
 
 
 STREAMING = {"now": 0}
@@ -62,13 +80,9 @@ class Listening:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[Listening]:
+async def listening(app: ASGIApp, connections: int = 100) -> AsyncIterator[Listening]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, http=TimedProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-    )  # fmt: skip
-    server = HttpServer(config)
+    server = HttpServer(http_config(app, Connections(connections)))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)
@@ -79,14 +93,14 @@ async def listening(app: ASGIApp) -> AsyncIterator[Listening]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Listening]:
-    async with listening(BodyGuard(echo, LIMIT)) as server:
+    async with listening(application()) as server:
         yield server
 
 
 @pytest.fixture
 async def hasty(server: Listening, monkeypatch: pytest.MonkeyPatch) -> Listening:
     """A server with a short deadline for heads. What else is slow has its time, for the machine may be."""
-    monkeypatch.setattr(guard, "HEAD_SECONDS", DEADLINE)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", DEADLINE)
     return server
 
 
@@ -115,6 +129,7 @@ async def test_a_body_above_the_limit_is_413_naming_the_limit(
         answer = await http.post(server.url + path, content=content())
     assert answer.status_code == 413 and f"longer than {LIMIT} bytes" in answer.text
     assert isinstance(answer.json()["error"], dict) == path.startswith("/v1")
+    assert path.startswith("/v1") or answer.json()["error_type"] == "validation"
     assert answer.headers["connection"] == "close"
 
 
@@ -138,11 +153,12 @@ async def test_a_body_of_two_lengths_is_refused_and_what_follows_is_no_request(
 
 
 async def test_a_body_that_does_not_come_is_408() -> None:
-    async with listening(BodyGuard(echo, LIMIT, DEADLINE)) as server:
+    async with listening(application(DEADLINE)) as server:
         began = time.monotonic()
         reader, writer = await server.connect()
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
-        assert (await until_closed(reader)).startswith(b"HTTP/1.1 408")
+        answer = await until_closed(reader)
+        assert answer.startswith(b"HTTP/1.1 408") and b"error_type" not in answer
         assert time.monotonic() - began >= DEADLINE
         writer.close()
 
@@ -177,7 +193,7 @@ async def test_dripping_a_head_does_not_extend_its_deadline(hasty: Listening) ->
 async def test_the_deadline_counts_for_later_requests_of_a_connection_too(hasty: Listening) -> None:
     reader, writer = await hasty.connect()
     writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n0"), PATIENCE)
+    await asyncio.wait_for(reader.readuntil(b"hello"), PATIENCE)
     began = time.monotonic()
     writer.write(b"GET / HT")
     await until_closed(reader)
@@ -193,20 +209,165 @@ async def test_a_connection_at_work_is_not_cut_by_the_heads_deadline(hasty: List
                 break
 
 
-async def test_a_head_beyond_its_size_is_refused(server: Listening) -> None:
+@pytest.mark.parametrize("size", [MAX_HEAD_BYTES + 1, 100_000, 5_000_000])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_head_beyond_its_size_is_431_however_it_arrives(server: Listening, size: int, at_once: bool) -> None:
+    """Also one that the system hands over whole, and one that is refused long before it is sent."""
     reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nx-long: " + b"y" * (2 * MAX_HEAD_BYTES) + b"\r\n\r\n")
-    assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 400")
+    head = b"GET / HTTP/1.1\r\nhost: x\r\nx-long: " + b"y" * size + b"\r\n\r\n"
+    for part in [head] if at_once else [head[:40_000], head[40_000:]]:
+        writer.write(part)
+        await writer.drain()
+    answer = await until_closed(reader)
+    assert answer.startswith(b"HTTP/1.1 431") and b"connection: close" in answer and b'"error"' in answer
+    writer.close()
+
+
+async def test_a_client_in_the_middle_of_a_body_that_is_refused_can_read_why(server: Listening) -> None:
+    reader, writer = await server.connect()
+    writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n")
+    for _ in range(80):
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+    assert (await until_closed(reader)).startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+async def test_what_is_no_http_is_400_in_json(server: Listening) -> None:
+    reader, writer = await server.connect()
+    writer.write(b"hello there\r\n\r\n")
+    answer = await until_closed(reader)
+    assert answer.startswith(b"HTTP/1.1 400") and b'{"error": ' in answer
+    writer.close()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_client_that_ends_its_sending_after_the_request_is_answered(version: bytes) -> None:
+    release = asyncio.Event()
+
+    async def later(scope: Scope, receive: Receive, send: Send) -> None:
+        await release.wait()
+        await PlainTextResponse("the answer")(scope, receive, send)
+
+    async with listening(later) as server:
+        reader, writer = await server.connect()
+        writer.write(b"GET / HTTP/" + version + b"\r\nhost: x\r\n\r\n")
+        writer.write_eof()
+        await asyncio.sleep(0.1)  # in which its end arrives: the order does not matter to the outcome
+        release.set()
+        answer = await until_closed(reader)
+        assert answer.endswith(b"the answer")
+        assert answer.startswith(b"HTTP/1.1 100" if version == b"1.1" else b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_a_client_that_leaves_before_its_answer_is_noticed_at_once() -> None:
+    """It looks like one that has only ended its sending, until something is sent to it."""
+    waiting, left = asyncio.Event(), asyncio.Event()
+
+    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        waiting.set()
+        assert (await receive())["type"] == "http.disconnect"
+        left.set()
+
+    async with listening(patient) as server:
+        _, writer = await server.connect()
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.wait_for(waiting.wait(), PATIENCE)
+        began = time.monotonic()
+        writer.close()
+        await asyncio.wait_for(left.wait(), PATIENCE)
+        assert time.monotonic() - began < 1 or is_busy()
+
+
+async def test_requests_sent_before_the_end_are_all_answered(server: Listening) -> None:
+    reader, writer = await server.connect()
+    writer.write(2 * b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc")
+    writer.write_eof()
+    assert (await until_closed(reader)).count(b"HTTP/1.1 200 OK") == 2
     writer.close()
 
 
 async def test_a_client_that_stops_reading_is_cut_and_its_stream_ends(
     server: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "STALL_SECONDS", DEADLINE)
+    monkeypatch.setattr(protocol, "STALL_SECONDS", DEADLINE)
     reader, writer = await server.connect()
     writer.write(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
     await asyncio.wait_for(reader.readline(), PATIENCE)
     writer.transport.pause_reading()
     await until(lambda: STREAMING["now"] == 0)
     writer.close()
+
+
+async def test_too_many_connections_cost_those_that_have_waited_longest() -> None:
+    half_sent = [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf"]
+    async with listening(application(), connections=10) as server:
+        working, writer = await server.connect()
+        writer.write(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await working.readline()).startswith(b"HTTP/1.1 200")
+        idle = [await server.connect() for _ in range(30)]
+        for number, (_, half) in enumerate(idle):
+            half.write(half_sent[number % 3])
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            assert (await http.get(server.url)).text == "hello"
+        for reader, _ in idle[:20]:
+            assert await until_closed(reader) == b""
+        assert not idle[-1][0].at_eof()
+        assert await working.readexactly(1 << 20)  # it never waited
+        for _, each in [*idle, (working, writer)]:
+            each.close()
+
+
+async def test_a_request_refused_by_its_head_costs_no_body(server: Listening) -> None:
+    """Its answer comes before the body does."""
+    for head in (b"POST /nowhere", b"DELETE /generate"):
+        reader, writer = await server.connect()
+        writer.write(head + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 40")
+        writer.close()
+
+
+async def test_bodies_take_a_bounded_part_of_memory_together(
+    server: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODIES", 2)
+    unfinished = []
+    for _ in range(3):
+        reader, writer = await server.connect()
+        writer.write(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % LIMIT)
+        writer.write(b"x" * (LIMIT - 1))
+        unfinished.append((reader, writer))
+    answered = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in unfinished]
+    [refused], _ = await asyncio.wait(answered, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    assert refused.result().startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused.result()
+    for task, (_, writer) in zip(answered, unfinished, strict=True):
+        task.cancel()
+        writer.close()
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        while (answer := await http.post(server.url, content=b"x" * LIMIT)).status_code == 503:
+            await asyncio.sleep(0.01)  # until the server has seen them leave
+        assert answer.text == str(LIMIT)
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions"])
+async def test_requests_at_work_are_bounded_and_probes_answer_all_the_same(path: str) -> None:
+    release, begun = asyncio.Event(), []
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/health":
+            begun.append(scope["path"])
+            await release.wait()
+        await PlainTextResponse("done")(scope, receive, send)
+
+    async with listening(RequestLimit(busy, 2, ("/health",))) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
+        working = [asyncio.create_task(http.post(server.url + "/generate")) for _ in range(2)]
+        await until(lambda: len(begun) == 2)
+        refused = await http.post(server.url + path)
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        assert isinstance(refused.json()["error"], dict) == path.startswith("/v1")
+        assert (await http.get(server.url + "/health")).text == "done"
+        release.set()
+        assert [(await each).text for each in working] == ["done", "done"]
+        assert (await http.post(server.url + path)).text == "done"

@@ -35,6 +35,10 @@ ROUTES: dict[str, dict[str, Any]] = {
         "chat_template_kwargs": {"a": 1}, "continue_final_message": False, "response_format": {"type": "text"},
         "chat_template": None, "documents": [{"text": "a"}], "echo": False, "tools": [], "include_reasoning": True,
     },
+    "/v1/chat/completions/batch": {
+        "messages": [[{"role": "user", "content": "CANARY lo"}], [{"role": "user", "content": "a"}]],
+        "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "n": 1, "stream": False, "return_token_ids": True,
+    },
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [

@@ -226,7 +226,7 @@ def test_the_key_guards_every_route_that_computes_and_is_in_no_argument_of_the_e
     with running_launcher(model, "--api-key=hush") as server:
         server.wait_for(200)
         refused = httpx.post(server.url + "/generate", json={"inputs": "hello"}, timeout=PATIENCE)
-        assert (refused.status_code, refused.content) == (401, b"")
+        assert refused.status_code == 401
         headers = {"authorization": "Bearer hush"}
         assert (
             httpx.post(

@@ -34,7 +34,8 @@ EXAMPLES = {
     "rope_scaling": "dynamic", "rope_factor": "2", "attention": "flashinfer",
     "quantize": "eetq", "kv_cache_dtype": "fp8",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
-    "log_level": "DEBUG", "compute_type": "1-h200",
+    "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
+    "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name
 TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile")}
@@ -111,6 +112,8 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("tokenizer_config_path", "/nowhere.json", "must be an existing file"),
         ("model_id", " ", "must not be empty"),
         ("compute_type", "a\nb", "must be printable ASCII"),
+        ("max_logprobs", "-1", "must be between 0 and 1000"),
+        ("root_path", "llm", "must be a path that begins with /"),
         ("log_level", "loud", "must be one of debug, info, warn, error"),
     ],
 )

@@ -178,3 +178,9 @@ def test_a_model_is_split_over_all_devices_only_if_told_so(
 ) -> None:
     command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), Path("/s"), 1)
     assert f"--tensor-parallel={devices}" in command
+
+
+@pytest.mark.parametrize(("v1", "tgi", "both"), [(20, 5, 20), (0, 5, 5), (3, 50, 50), (1000, 5, 1000)])
+def test_an_engine_lists_as_many_alternatives_as_either_dialect_may_ask_for(v1: int, tgi: int, both: int) -> None:
+    command = engine_process.command(Options(max_logprobs=v1, max_top_n_tokens=tgi), Path("/s"), 1)
+    assert f"--max-top-logprobs={both}" in command

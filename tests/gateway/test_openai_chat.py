@@ -36,12 +36,18 @@ async def test_an_answer_has_the_whole_envelope() -> None:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": "hello world", "refusal": None},
+                    "message": {"role": "assistant", "content": "hello world", "refusal": None, "reasoning": None},
                     "logprobs": None,
                     "finish_reason": "stop",
                     "stop_reason": None,
+                    "token_ids": None,
                 }
             ],
+            "prompt_logprobs": None,
+            "prompt_token_ids": None,
+            "service_tier": None,
+            "kv_transfer_params": None,
+            "metrics": None,
             "usage": {
                 "prompt_tokens": len(ids(PROMPT)),
                 "completion_tokens": 6,
@@ -49,6 +55,13 @@ async def test_an_answer_has_the_whole_envelope() -> None:
                 "prompt_tokens_details": {"cached_tokens": 0},
             },
         }
+
+
+@pytest.mark.parametrize(("side", "kept"), [("left", slice(-3, None)), ("right", slice(3))])
+async def test_a_chat_is_truncated_at_the_side_that_the_request_names(side: str, kept: slice) -> None:
+    async with serve() as served:
+        await served.post("/v1/chat/completions", messages=USER, truncate_prompt_tokens=3, truncation_side=side)
+        assert list(served.engine.requests[0].prompt) == ids(PROMPT)[kept]
 
 
 async def test_messages_become_the_templates_prompt_without_added_special_tokens() -> None:
@@ -84,6 +97,31 @@ async def test_a_stream_adds_up_to_the_answer() -> None:
         assert stream[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("extra", [{}, {"logprobs": True}, {"return_token_ids": True}], ids=str)
+async def test_tgis_clients_find_role_and_content_in_every_delta(extra: dict[str, Any]) -> None:
+    """Known by the name they give any model; so is a caller of TGI's documentation."""
+    async with serve() as served:
+        body = {"messages": [*USER, {"role": "assistant", "content": "Say "}], "echo": True, "stream": True}
+        stream = deltas(events(await served.post("/v1/chat/completions", {**body, "model": "tgi", **extra})))
+        assert all(choice["delta"].keys() == {"role", "content"} for choice in stream)
+        assert {choice["delta"]["role"] for choice in stream} == {"assistant"}
+        assert "".join(choice["delta"]["content"] for choice in stream) == "Say hello world"
+        assert stream[-1]["delta"]["content"] == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "headers"),
+    [(None, {}), ("mock/model", {}), ("dummy", {}), ("tgi", {"X-Stainless-Lang": "python"})],
+    ids=["no name", "its name", "huggingface_hub", "OpenAI's SDK"],
+)
+async def test_others_find_the_role_in_the_first_delta_only(model: str | None, headers: dict[str, str]) -> None:
+    async with serve() as served:
+        body = {"messages": USER, "stream": True, "model": model}
+        stream = deltas(events(await served.http.post("/v1/chat/completions", json=body, headers=headers)))
+        assert ["role" in choice["delta"] for choice in stream] == [True] + [False] * (len(stream) - 1)
+        assert stream[-1]["delta"] == {}
+
+
 async def test_usage_comes_in_a_chunk_without_choices() -> None:
     async with serve() as served:
         options = {"include_usage": True}
@@ -97,9 +135,21 @@ async def test_continuous_usage_counts_up() -> None:
     async with serve() as served:
         options = {"include_usage": True, "continuous_usage_stats": True}
         stream = events(await served.post("/v1/chat/completions", messages=USER, stream=True, stream_options=options))
-        counts = [chunk["usage"]["completion_tokens"] for chunk in stream[:-1]]
-        assert counts == sorted(counts)
-        assert counts[-1] == 6
+        assert [chunk["usage"]["completion_tokens"] for chunk in stream[:-1]] == [0, 1, 2, 3, 4, 5, 6, 6]
+        prompt = len(ids(PROMPT))
+        assert {chunk["usage"]["prompt_tokens"] for chunk in stream[:-1]} == {prompt}
+        assert all(c["usage"]["total_tokens"] == prompt + c["usage"]["completion_tokens"] for c in stream[:-1])
+
+
+async def test_continuous_usage_is_that_of_the_chunks_own_choice() -> None:
+    async with serve() as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {"messages": USER, "stream": True, "stream_options": options, "n": 2}
+        *chunks, last, _ = events(await served.post("/v1/chat/completions", body))
+        for index in range(2):
+            mine = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+            assert [usage["completion_tokens"] for usage in mine] == [0, 1, 2, 3, 4, 5, 6]
+        assert last["usage"]["completion_tokens"] == 12
 
 
 async def test_several_choices_interleave_and_usage_sums_them() -> None:
@@ -160,13 +210,13 @@ async def test_special_tokens_are_left_out_unless_asked_for() -> None:
         assert shown["choices"][0]["message"]["content"] == "hel<|im_end|>lo"
 
 
-async def test_logprobs_list_every_visible_token_with_its_exact_bytes() -> None:
+async def test_logprobs_list_every_token_with_its_exact_bytes() -> None:
     async with serve([*ids("lo é"), EOS]) as served:
         body = {"messages": USER, "logprobs": True, "top_logprobs": 1}
         [choice] = (await served.post("/v1/chat/completions", body)).json()["choices"]
         content = choice["logprobs"]["content"]
-        assert b"".join(bytes(entry["bytes"]) for entry in content) == "lo é".encode()
-        assert [entry["token"] for entry in content] == ["lo", " ", "\ufffd", "\ufffd"]
+        assert b"".join(bytes(entry["bytes"]) for entry in content) == "lo é</s>".encode()
+        assert [entry["token"] for entry in content] == ["lo", " ", "\ufffd", "\ufffd", "</s>"]
         assert all(entry["logprob"] == -0.25 for entry in content)
         assert all(len(entry["top_logprobs"]) == 1 for entry in content)
         assert list(content[0]) == ["token", "logprob", "bytes", "top_logprobs"]
@@ -187,7 +237,7 @@ async def test_streamed_logprobs_are_those_of_the_answer(stop: str | None) -> No
         entries = [entry for choice in stream if choice["logprobs"] for entry in choice["logprobs"]["content"]]
         assert entries == whole["logprobs"]["content"]
         if stop == "o w":
-            assert [entry["token"] for entry in entries] == ["hel", "lo"]
+            assert [entry["token"] for entry in entries] == ["hel", "lo", " w"]
 
 
 async def test_developer_is_system_where_the_template_knows_no_better() -> None:

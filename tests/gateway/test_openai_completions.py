@@ -28,7 +28,8 @@ async def test_an_answer_has_the_whole_envelope() -> None:
         assert answer["id"] == "cmpl-" + response.headers["x-request-id"]
         assert (answer["object"], answer["model"]) == ("text_completion", "mock/model")
         choice = {"index": 0, "text": "hello world", "logprobs": None, "finish_reason": "stop", "stop_reason": None}
-        assert answer["choices"] == [choice]
+        assert answer["choices"] == [choice | dict.fromkeys(("token_ids", "prompt_token_ids", "prompt_logprobs"))]
+        assert answer["service_tier"] is answer["kv_transfer_params"] is answer["metrics"] is None
         assert answer["usage"]["total_tokens"] == 2 + 6
 
 
@@ -39,6 +40,27 @@ async def test_a_stream_adds_up_and_names_its_end_once() -> None:
         assert [choice["finish_reason"] for choice in choices(stream)] == [None] * 5 + ["stop"]
         assert stream[-1] == "[DONE]"
         assert len({chunk["id"] for chunk in stream[:-1]}) == len({chunk["created"] for chunk in stream[:-1]}) == 1
+
+
+async def test_continuous_usage_is_that_of_the_chunks_own_choice() -> None:
+    async with serve() as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {"prompt": ["lo", "hello"], "n": 2, "stream": True, "stream_options": options}
+        *chunks, last, _ = events(await served.post("/v1/completions", body))
+        for index, prompt_tokens in enumerate([2, 2, 3, 3]):
+            mine = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+            assert [usage["completion_tokens"] for usage in mine] == [1, 2, 3, 4, 5, 6]
+            assert {usage["prompt_tokens"] for usage in mine} == {prompt_tokens}
+            assert all(usage["total_tokens"] == prompt_tokens + usage["completion_tokens"] for usage in mine)
+        assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (5, 24)
+
+
+async def test_continuous_usage_of_an_echo_alone_counts_no_token() -> None:
+    async with serve() as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        body = {"prompt": "lo", "echo": True, "max_tokens": 0, "stream": True, "stream_options": options}
+        *chunks, _ = events(await served.post("/v1/completions", body))
+        assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 0]
 
 
 async def test_sixteen_tokens_unless_told_otherwise() -> None:
@@ -100,6 +122,21 @@ async def test_prompts_can_be_truncated_to_their_end(keep: int, expected: int) -
     async with serve() as served:
         await served.post("/v1/completions", prompt="hello", truncate_prompt_tokens=keep)
         assert list(served.engine.requests[0].prompt) == [BOS, *ids("hello")][-expected:]
+
+
+@pytest.mark.parametrize(("side", "kept"), [("left", [7, 8]), ("right", [5, 6]), (None, [7, 8])])
+async def test_a_prompt_is_truncated_at_the_side_that_the_request_names(side: str | None, kept: list[int]) -> None:
+    async with serve() as served:
+        fields = {"truncate_prompt_tokens": 2, "truncation_side": side}
+        await served.post("/v1/completions", prompt=[5, 6, 7, 8], **fields)
+        assert list(served.engine.requests[0].prompt) == kept
+
+
+async def test_of_a_text_far_longer_than_the_context_the_start_is_kept_where_the_end_is_cut() -> None:
+    async with serve() as served:
+        fields = {"truncate_prompt_tokens": 3, "truncation_side": "right"}
+        await served.post("/v1/completions", prompt="hello" + "lo" * 10_000, **fields)
+        assert list(served.engine.requests[0].prompt) == [BOS, *ids("hello")]
 
 
 async def test_echo_puts_the_prompt_in_front() -> None:
@@ -173,7 +210,7 @@ async def test_offsets_count_characters_of_the_text() -> None:
     async with serve([*ids("é lo"), EOS]) as served:
         [choice] = (await served.post("/v1/completions", prompt="x", logprobs=0)).json()["choices"]
         assert choice["text"] == "é lo"
-        assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
+        assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2, 4]
 
 
 async def test_sampling_means_what_it_means_at_openai() -> None:

@@ -176,9 +176,61 @@ async def test_reasoning_of_earlier_answers_reaches_the_template_under_both_name
         assert [list(request.prompt) for request in served.engine.requests] == [[LO, LO]] * 2
 
 
+async def test_detokenising_shows_special_tokens_unless_told_to_skip_them() -> None:
+    async with serve() as served:
+        for skip, text in ((None, "<s>lo"), (False, "<s>lo"), (True, "lo")):
+            answer = await served.post("/detokenize", tokens=[BOS, LO], skip_special_tokens=skip)
+            assert answer.json() == {"prompt": text}
+
+
+async def test_tokens_are_shown_as_ids_where_the_server_says_so_and_the_request_nothing() -> None:
+    async with serve(return_tokens_as_token_ids=True) as served:
+        for asked, shown in ((None, f"token_id:{HELLO[0]}"), (True, f"token_id:{HELLO[0]}"), (False, "hel")):
+            body = {"max_tokens": 1, "return_tokens_as_token_ids": asked}
+            text = (await served.post("/v1/completions", {**body, "prompt": "lo", "logprobs": 0})).json()
+            chat = (await served.post("/v1/chat/completions", {**body, **CHAT, "logprobs": True})).json()
+            assert text["choices"][0]["logprobs"]["tokens"] == [shown]
+            assert [token["token"] for token in chat["choices"][0]["logprobs"]["content"]] == [shown]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", {"prompt": "lo"}), ("/v1/chat/completions", CHAT)])
+@pytest.mark.parametrize("asked", [{}, {"stream_options": {"include_usage": False}}])
+async def test_every_chunk_tells_the_usage_where_the_server_says_so(
+    path: str, body: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    async with serve(enable_force_include_usage=True) as served:
+        *chunks, done = events(await served.post(path, {**body, **asked, "stream": True}))
+        assert done == "[DONE]"
+        assert all(chunk["usage"]["prompt_tokens"] > 0 for chunk in chunks)
+        assert (chunks[-1]["choices"], chunks[-1]["usage"]["completion_tokens"]) == ([], 6)
+
+
+async def test_more_logprobs_than_the_server_lists_are_refused_by_name() -> None:
+    async with serve(max_logprobs=3) as served:
+        for path, body in (
+            ("/v1/completions", {"prompt": "lo", "logprobs": 4}),
+            ("/v1/completions", {"prompt": "lo", "prompt_logprobs": 4}),
+            ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 4}),
+        ):
+            error = (await served.post(path, body)).json()["error"]
+            field = next(name for name in ("prompt_logprobs", "top_logprobs", "logprobs") if name in body)
+            assert error["message"] == f"{field} must be at most 3 (--max-logprobs), given 4"
+        assert (await served.post("/v1/completions", prompt="lo", logprobs=3)).status_code == 200
+
+
+async def test_a_prompt_with_more_logprobs_than_fit_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.openai.sampling.MAX_LISTED", 10)
+    async with serve() as served:
+        assert (await served.post("/v1/completions", prompt=[5, 6], prompt_logprobs=5)).status_code == 200
+        refused = await served.post("/v1/completions", prompt=[5, 6], prompt_logprobs=6)
+        message = "prompt_logprobs asks for 6 logprobs beside each of 2 tokens, at most 10 can be listed with a prompt"
+        assert refused.json()["error"]["message"] == message
+
+
 async def test_special_tokens_and_template_are_told_to_who_tokenises_without_the_models_files() -> None:
     async with serve() as served:
         told = (await served.http.get("/tokenizer_info")).json()
-        assert told == {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+        kind = "PreTrainedTokenizerFast"
+        assert told == {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": kind, "chat_template": TEMPLATE}
     async with serve(template=None) as served:
         assert (await served.http.get("/tokenizer_info")).json()["chat_template"] is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.openai.schemas import ChatRequest, Common, CompletionRequest
-from gateway.openai.unsupported import UNSUPPORTED
+from gateway.openai.unsupported import HINTS, OURS, UNSUPPORTED, WITHIN
 from tests.gateway.fixtures import serve
 from tests.processes import ROOT
 
@@ -50,8 +50,8 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"stop_token_ids": [320]}, ["stop_token_ids", "320", "319"]),
     ({"stop_token_ids": [1] * 65}, ["stop_token_ids", "64", "65"]),
     ({"logit_bias": {"320": 1}}, ["logit_bias", "320", "319"]),
-    ({"logit_bias": {"x": 1}}, ["logit_bias"]),
-    ({"logit_bias": {"5": 1, "05": 2}}, ["logit_bias", "plain digits"]),
+    ({"logit_bias": {"one": 1, "5": 2, "two": 1}}, ["logit_bias: every key", "plain digits, not one, two"]),
+    ({"logit_bias": {"5": 1, "05": 2}}, ["logit_bias", "plain digits, not 05"]),
     ({"logit_bias": {"1": 101}}, ["logit_bias", "token 1", "100"]),
     ({"logit_bias": {str(i): 1 for i in range(301)}}, ["logit_bias", "300"]),
     ({"min_tokens": 5, "max_tokens": 4}, ["min_tokens", "5", "4"]),
@@ -61,8 +61,10 @@ BOTH: list[tuple[dict[str, Any], list[str]]] = [
     ({"stream": 1}, ["stream"]),
     ({"stream_options": {}}, ["stream_options", "stream"]),
     ({"truncate_prompt_tokens": 0}, ["truncate_prompt_tokens"]),
+    ({"truncation_side": "middle"}, ["truncation_side: must be 'left' or 'right'"]),
     ({"request_id": "a b"}, ["request_id", "64"]),
     ({"cache_salt": ""}, ["cache_salt"]),
+    ({"cache_salt": "a" * 1025}, ["cache_salt", "1024", "1025"]),
     ({"priority": 2**31}, ["priority"]),
     ({"model": 3}, ["model"]),
 ]
@@ -75,6 +77,9 @@ CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["messages[0]", "tool_calls"]),
     ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, ["messages[0]", "function_call"]),
     ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, ["messages[0]", "audio"]),
+    ({"messages": [{"role": "system", "content": "lo", "tools": [{}]}]}, ["messages[0]", "tools"]),
+    ({"messages": [{"role": "user", "content": "lo", "task": "query"}]}, ["messages[0]", "task"]),
+    ({"messages": [{"role": "assistant", "content": "lo", "prefix": True}]}, ["messages[0]", "prefix"]),
     ({"messages": CHAT["messages"] * 1025}, ["messages", "1024"]),
     ({"logprobs": 1}, ["logprobs"]),
     ({"top_logprobs": 1}, ["top_logprobs", "logprobs"]),
@@ -132,11 +137,13 @@ async def test_a_refusal_names_the_field_and_both_numbers(
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 async def test_a_field_we_do_not_serve_is_refused_not_ignored(name: str) -> None:
-    path, base = ("/v1/completions", TEXT) if name == "suffix" else ("/v1/chat/completions", CHAT)
+    of_texts = name == "suffix" or name in ChatRequest.model_fields
+    path, base = ("/v1/completions", TEXT) if of_texts else ("/v1/chat/completions", CHAT)
     async with serve() as served:
         response = await served.post(path, {**base, name: "something"})
         assert response.status_code == 400
-        assert response.json()["error"]["message"] == f"{name} is not supported"
+        ours = f": use {OURS[name]}" if name in OURS else ""
+        assert response.json()["error"]["message"] == f"{name} is not supported{ours}"
         for harmless in (None, *UNSUPPORTED[name]):
             assert (await served.post(path, {**base, name: harmless})).status_code == 200
 
@@ -157,7 +164,7 @@ def documented() -> dict[str, set[str]]:
     """The names in each row of the README's table of fields."""
     section = (ROOT / "gateway/README.md").read_text().split("## Fields of `/v1`")[1].split("##")[0]
     rows = (line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|"))
-    return {row[0]: set(re.findall(r"`(\w+)`", row[1])) for row in rows if len(row) == 2}
+    return {row[0]: set(re.findall(r"`([\w.]+)`", row[1])) for row in rows if len(row) == 2}
 
 
 def test_the_readme_lists_every_field() -> None:
@@ -167,11 +174,13 @@ def test_the_readme_lists_every_field() -> None:
     assert both | table["chat"] == set(ChatRequest.model_fields)
     assert both | table["completions"] == {f.alias or name for name, f in CompletionRequest.model_fields.items()}
     assert table["refused, unless they ask for nothing"] == set(UNSUPPORTED)
+    assert table["hints, taken without effect"] == HINTS
+    assert table["hints within fields"] == {f"{field}.{name}" for field in WITHIN for name in WITHIN[field]}
 
 
 async def test_hints_and_fields_nobody_knows_are_ignored() -> None:
     async with serve() as served:
-        extra = {name: [1] for name in (*documented()["hints, taken without effect"], "whatever")}
+        extra = {name: [1] for name in (*HINTS, "whatever")}
         assert (await served.post("/v1/chat/completions", {**CHAT, **extra})).status_code == 200
 
 
@@ -233,6 +242,8 @@ async def test_models_are_listed_and_looked_up() -> None:
         assert listed["object"] == "list"
         [card] = listed["data"]
         assert (card["id"], card["object"], card["owned_by"]) == ("mock/model", "model", "mock/model")
+        assert (card["root"], card["parent"], card["max_model_len"]) == ("mock/model", None, 64)
+        assert [each["object"] for each in card["permission"]] == ["model_permission"]
         assert isinstance(card["created"], int)
         assert (await served.http.get("/v1/models/mock/model")).json() == card
         missing = await served.http.get("/v1/models/other")
@@ -305,7 +316,7 @@ async def test_errors_are_few_and_never_repeat_the_body() -> None:
         body = {
             "messages": [{"role": 7, "content": "canary-" * 50, "name": 3}] * 500,
             "stop": {"canary": 1},
-            "logit_bias": {"canary": 1},
+            "logit_bias": {"canary " * 3: 1},
         }
         response = await served.post("/v1/chat/completions", body)
         assert response.status_code == 400

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.contract import Told
+from gateway.openai.documents import Cards, ChatCompletion, Completion
 from gateway.openai.errors import WORDING as OPENAI
 from gateway.tgi.documents import Info
 from gateway.tgi.errors import WORDING as TGI
@@ -16,7 +18,8 @@ PATHS = {
     "/": {"get", "post"}, "/generate": {"post"}, "/generate_stream": {"post"}, "/info": {"get"}, "/health": {"get"},
     "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
     "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
-    "/v1/chat/completions": {"post"}, "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
+    "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"},
+    "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
     "/tokenizer_info": {"get"},
     "/health/live": {"get"}, "/health/ready": {"get"},
 }  # fmt: skip
@@ -59,6 +62,26 @@ async def test_every_route_says_what_it_does() -> None:
 async def test_info_has_the_fields_that_are_documented() -> None:
     async with serve() as served:
         Info.model_validate((await served.http.get("/info")).json(), strict=True)
+
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
+ASKED: dict[str, Any] = {"prompt_logprobs": 1, "return_token_ids": True}
+V1: dict[str, tuple[type[Told], str, dict[str, Any] | None]] = {
+    "chat": (ChatCompletion, "/v1/chat/completions", CHAT),
+    "chat with all": (ChatCompletion, "/v1/chat/completions", {**CHAT, **ASKED, "logprobs": True, "top_logprobs": 2}),
+    "chats": (ChatCompletion, "/v1/chat/completions/batch", {"messages": [CHAT["messages"]] * 2}),
+    "completion": (Completion, "/v1/completions", {"prompt": "lo"}),
+    "completion with all": (Completion, "/v1/completions", {"prompt": "lo", **ASKED, "logprobs": 2, "echo": True}),
+    "models": (Cards, "/v1/models", None),
+}
+
+
+@pytest.mark.parametrize("name", V1)
+async def test_an_answer_of_v1_has_the_fields_that_are_documented_and_no_other(name: str) -> None:
+    model, path, body = V1[name]
+    async with serve(served_model_name=("mine", "other")) as served:
+        response = await (served.http.get(path) if body is None else served.post(path, body))
+        model.model_validate(response.json(), strict=True)
 
 
 async def test_tgis_ranges_are_told_as_far_as_they_are_the_same_on_every_server() -> None:

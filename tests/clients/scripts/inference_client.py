@@ -4,7 +4,7 @@ import json
 import sys
 
 from huggingface_hub import InferenceClient
-from huggingface_hub.errors import ValidationError
+from huggingface_hub.errors import HfHubHTTPError, ValidationError
 
 job = json.loads(sys.argv[1])
 client = InferenceClient(job["url"], timeout=60)
@@ -19,6 +19,10 @@ try:
     client.text_generation(prompt, temperature=-1)
 except ValidationError as error:
     refusal = str(error)
+try:
+    InferenceClient(job["url"] + "/nowhere", timeout=60).text_generation(prompt)
+except HfHubHTTPError as error:
+    nowhere = error.response.status_code
 print(
     json.dumps(
         {
@@ -30,6 +34,7 @@ print(
             "chat": chat.choices[0].message.content,
             "chat_stream": "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices),
             "refusal": refusal,
+            "nowhere": nowhere,
         }
     )
 )

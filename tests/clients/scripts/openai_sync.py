@@ -14,6 +14,8 @@ complete = {"model": model, "prompt": job["prompt"], "max_tokens": 40, "temperat
 chat = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2)
 chunks = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
 completion = client.completions.create(**complete)
+with client.chat.completions.stream(**{**ask, "model": "tgi"}) as stream:
+    added_up = stream.get_final_completion().choices[0].message
 pieces = list(client.completions.create(**complete, stream=True))
 print(
     json.dumps(
@@ -25,6 +27,7 @@ print(
             "usage": chat.usage.completion_tokens,
             "chat_stream": "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices),
             "chat_stream_usage": chunks[-1].usage.completion_tokens,
+            "added_up": [added_up.role, added_up.content],
             "completion": completion.choices[0].text,
             "completion_stream": "".join(c.text for piece in pieces for c in piece.choices),
         }

@@ -5,7 +5,7 @@ import json
 import sys
 
 from text_generation import AsyncClient, Client
-from text_generation.errors import ValidationError
+from text_generation.errors import NotFoundError, ValidationError
 
 job = json.loads(sys.argv[1])
 client = Client(job["url"], timeout=60)
@@ -23,6 +23,10 @@ try:
     client.generate("a " * 20_000, max_new_tokens=1)
 except ValidationError as error:
     refusal = str(error)
+try:
+    Client(job["url"] + "/nowhere", timeout=60).generate(job["prompt"])
+except NotFoundError as error:
+    nowhere = str(error)
 print(
     json.dumps(
         {
@@ -33,6 +37,7 @@ print(
             "stream_text": stream[-1].generated_text,
             "async_stream_ids": asyncio.run(generate_later()),
             "refusal": refusal,
+            "nowhere": nowhere,
         }
     )
 )

@@ -1,0 +1,29 @@
+"""More idle connections than the server may have requests: they cost each other, not those who ask for something."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+
+from tests.gateway.toys import write_model
+from tests.processes import PATIENCE, running_launcher
+
+MANY = 1200  # uvicorn's own limit, which counts sockets, was 1,024
+PARTS = (b"", b"POST /generate HT", b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+
+
+async def test_over_a_thousand_idle_and_half_sent_connections_take_nothing_down(tmp_path: Path) -> None:
+    with running_launcher(write_model(tmp_path)) as server:
+        await asyncio.to_thread(server.wait_for, 200)
+        port = int(server.url.rpartition(":")[2])
+        idle = []
+        for number in range(MANY):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PARTS[number % len(PARTS)])
+            idle.append(writer)
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as http:
+            body = {"inputs": "hello", "parameters": {"max_new_tokens": 5}}
+            assert (await http.post("/generate", json=body)).status_code == 200
+            assert (await http.get("/health/live")).status_code == (await http.get("/health")).status_code == 200
+        for writer in idle:
+            writer.close()
