@@ -8,10 +8,11 @@ itself, so a request that is refused by its head (no such route, no key, not JSO
 import asyncio
 from collections.abc import Collection
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Kind, RequestError
-from gateway.plain import plain_error
+from gateway.plain import plain_error, plain_refusal
 from gateway.protocol import BODY_SECONDS, MAX_HEAD_BYTES
 
 BODIES = 64  # of the largest size: how much of all bodies is held at once
@@ -34,21 +35,24 @@ class BodyGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif refusal := self._refusal(scope):
-            status, message = refusal
-            await _answer(scope, send, status, message, {"connection": "close"})
+            refusal.headers["connection"] = "close"
+            await refusal(scope, receive, send)
         else:
             await self._guarded(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         """What is wrong with the request's head."""
-        headers = dict(scope["headers"])
+        path, headers = scope["path"], dict(scope["headers"])
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD_BYTES:
-            return 431, f"The request's headers are longer than {MAX_HEAD_BYTES} bytes"
+            return plain_error(path, 431, f"The request's headers are longer than {MAX_HEAD_BYTES} bytes")
         if {b"content-length", b"transfer-encoding"} <= headers.keys():
-            return 400, "The request has both a content-length and a transfer-encoding"
+            return plain_error(path, 400, "The request has both a content-length and a transfer-encoding")
         if int(headers.get(b"content-length", 0)) > self._limit:  # h11 has checked that it is a number
-            return 413, too_long(self._limit)
+            return plain_refusal(path, self._too_long())
         return None
+
+    def _too_long(self) -> RequestError:
+        return RequestError(Kind.BODY_TOO_LONG, f"The request body is longer than {self._limit} bytes")
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         deadline = asyncio.get_running_loop().time() + self._seconds
@@ -68,7 +72,7 @@ class BodyGuard:
             size, self._held = size + length, self._held + length
             complete = not message.get("more_body", False)
             if size > self._limit:
-                raise RequestError(Kind.BODY_TOO_LONG, too_long(self._limit))
+                raise self._too_long()
             if self._held > max(BODIES * self._limit, size):
                 raise RequestError(Kind.UNAVAILABLE, "too many large requests at once", retry_after=RETRY_SECONDS)
             if complete:
@@ -100,25 +104,13 @@ class RequestLimit:
             await self._app(scope, receive, send)
             return
         if self._working >= self._most:
-            headers = {"connection": "close", "retry-after": str(RETRY_SECONDS), "x-should-retry": "true"}
-            await _answer(scope, send, 503, f"more than {self._most} requests at once", headers)
+            message = f"more than {self._most} requests at once"
+            refusal = plain_refusal(scope["path"], RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS))
+            refusal.headers["connection"] = "close"
+            await refusal(scope, receive, send)
             return
         self._working += 1
         try:
             await self._app(scope, receive, send)
         finally:
             self._working -= 1
-
-
-def too_long(limit: int) -> str:
-    return f"The request body is longer than {limit} bytes"
-
-
-async def _answer(scope: Scope, send: Send, status: int, message: str, headers: dict[str, str]) -> None:
-    response = plain_error(scope["path"], status, message)
-    response.headers.update(headers)
-    await response(scope, _never, send)
-
-
-async def _never() -> Message:
-    return {"type": "http.disconnect"}
