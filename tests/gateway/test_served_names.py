@@ -69,4 +69,5 @@ async def test_vllms_series_carry_the_first_name(tmp_path: Path) -> None:
     async with serve() as served:
         assert served.engine.description is not None
         metrics.engine_ready(served.engine.description, 63)
-XX
+    scrape = metrics.render(named=True)
+    assert b'model_name="mine"' in scrape and b"mock/model" not in scrape
