@@ -24,12 +24,11 @@ from gateway.waiting_line import HoldingTime, WaitingLine
 from jaxengine.rpc import engine_pb2 as pb
 
 RETRY_AFTER_SECONDS = (1, 60)
-TURNS = (
-    4  # times the permits may be promised in advance: who ignores what he is told must not send others away for long
-)
+# How many times over the permits may be promised in advance: clients that ask again and again must not send others away
+# for long.
+TURNS = 4
 SHARE = 4
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
-
 
 Bound = Literal["requests", "tokens"]
 
