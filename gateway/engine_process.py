@@ -11,6 +11,7 @@ from pathlib import Path
 from gateway.option import flag
 from gateway.options import TGI_ATTENTION, Options
 from jaxengine.rpc import transport
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
 EngineCommand = Callable[[Options, Path, int], list[str]]  # of the socket to serve on, and the parent's process id
 
@@ -69,11 +70,17 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         "logger_level": options.log_level,
         "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
         "memory_fraction": options.cuda_memory_fraction,
-        "max_top_logprobs": max(options.max_logprobs, options.max_top_n_tokens),
+        "max_top_logprobs": _alternatives(options),
         **{name: getattr(options, name) for name in PASSED_ON},
     }
     flags = [f"{flag(name)}={value}" for name, value in given.items() if value is not None]
     return [sys.executable, "-m", "convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else [])]
+
+
+def _alternatives(options: Options) -> int:
+    """How many of them each step reports."""
+    v1, tgi = options.max_logprobs, options.max_top_n_tokens
+    return WHOLE_VOCABULARY if v1 == WHOLE_VOCABULARY else max(v1, tgi)
 
 
 def _devices(options: Options) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway import values
 from gateway.option import UsageError, flag, option
-from jaxengine.rpc.limits import MAX_ALTERNATIVES
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
 TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
 
@@ -87,8 +87,8 @@ class Options:
     max_client_batch_size: int = option(4, values.whole(1, 1024), "most prompts or chats of one request to /v1")
     max_logprobs: int = option(
         20,
-        values.whole(0, MAX_ALTERNATIVES),
-        "most alternatives that /v1 lists beside a token; each step reports so many, asked for or not",
+        values.whole(WHOLE_VOCABULARY, MAX_ALTERNATIVES),
+        "most alternatives that /v1 lists beside a token, -1 for all; each step reports so many, asked for or not",
     )
     return_tokens_as_token_ids: bool = option(
         False, values.flag, "show tokens in logprobs as token_id:N, where a request leaves it open"

@@ -22,6 +22,7 @@ from jaxengine.options import EngineOptions, Limits, derive_limits, resolve_cach
 from jaxengine.pages import PagePool
 from jaxengine.quantization import check_quantizable
 from jaxengine.replication import replicate_heads
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.runner import Runner
 from jaxengine.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
@@ -113,7 +114,8 @@ class Setup:
     @property
     def top(self) -> int:
         """The most alternatives that are reported for a token."""
-        return min(self.options.max_top_logprobs, self.spec.tokens)
+        asked = self.options.max_top_logprobs
+        return self.spec.tokens if asked == WHOLE_VOCABULARY else min(asked, self.spec.tokens)
 
     def tell(self) -> None:
         """Log what was decided, and what of it a user may not expect."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jaxengine.interface import Description
 from jaxengine.params import MAX_EOS_TOKEN_IDS
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
 from jaxengine.sequence import Request
 
 
@@ -28,6 +29,8 @@ def check_request(request: Request, limits: Description) -> None:
         )
     if params.logprobs > limits.max_top_logprobs:
         raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
+    if params.prompt_logprobs and params.logprobs > MAX_ALTERNATIVES:
+        raise ValueError(f"logprobs {params.logprobs} is more than a prompt's tokens have, {MAX_ALTERNATIVES}")
     ends = {*limits.eos_token_ids, *params.stop_token_ids}
     if params.only_biased and params.min_tokens and ends.issuperset(params.logit_bias):
         raise ValueError("only_biased leaves no id that may be drawn before min_tokens")

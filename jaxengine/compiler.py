@@ -26,7 +26,7 @@ from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
 from jaxengine.ops.cache import held_as
 from jaxengine.options import Limits
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
 from jaxengine.seats import BANS, Seats, empty_seats, take_seat
 from jaxengine.sharding import partition, replicated
 from jaxengine.upload import Layout, RowFields
@@ -46,6 +46,11 @@ class Shapes:
     page_size: int
     top: int
     cache_dtype: str
+
+    @property
+    def scored(self) -> int:
+        """Alternatives beside each token of a prompt: a step may have thousands of these, and their logits all."""
+        return min(self.top, MAX_ALTERNATIVES)
 
     @property
     def slots(self) -> int:
@@ -153,7 +158,7 @@ class Compiler:
 
     def lower_score(self, tokens: int) -> Any:
         arguments = (_abstract(self.head), self.hidden(tokens), self.array((tokens,)))
-        return self._lower(partial(steps.score, self.shapes.top), arguments, donate=(), returns=None)
+        return self._lower(partial(steps.score, self.shapes.scored), arguments, donate=(), returns=None)
 
     def lower_place(self) -> Any:
         table = self.rooms().table

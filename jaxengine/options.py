@@ -26,6 +26,7 @@ class EngineOptions:
     kv_cache_dtype: of the cache.
     tensor_parallel: devices the model is split over.
     attention: the attention back end.
+    max_top_logprobs: alternatives that a step reports beside each token; -1 for the whole vocabulary.
     """
 
     max_total_tokens: int | None = None

@@ -39,11 +39,14 @@ class InFlight:
     scored: Array | None = None
     prompts: list[tuple[Row, int]] = field(default_factory=list)  # rows whose prompt is scored, and their first index
 
-    def read(self, top: int) -> Results:
-        """Wait for the step. `top` alternatives are packed with each token. Raises what the device raised."""
+    def read(self, top: int, scored: int) -> Results:
+        """Wait for the step. `top` alternatives are packed with each token, `scored` with each of a prompt.
+
+        Raises what the device raised.
+        """
         if self.drawn is None:
             jax.block_until_ready(self.done)
-        return Results(self._read_drawn(top), self._read_prompts(top))
+        return Results(self._read_drawn(top), self._read_prompts(scored))
 
     def _read_drawn(self, top: int) -> Drawn:
         if self.drawn is None:
@@ -55,11 +58,11 @@ class InFlight:
                 tokens[i] = packed.with_others(i, wanted)
         return Drawn(tokens, (packed.third != 0).tolist())
 
-    def _read_prompts(self, top: int) -> list[tuple[Row, list[Token]]]:
+    def _read_prompts(self, scored: int) -> list[tuple[Row, list[Token]]]:
         """For each scored row, the tokens at positions start+1 …, as likely as the model found them."""
         if self.scored is None:
             return []
-        packed = _Packed(self.scored, top)
+        packed = _Packed(self.scored, scored)
         prompts = []
         for row, first in self.prompts:
             count = min(row.start + row.count, row.sequence.prompt_length - 1) - row.start

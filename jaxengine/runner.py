@@ -108,7 +108,7 @@ class Runner:
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
-        return flight.read(self.shapes.top)
+        return flight.read(self.shapes.top, self.shapes.scored)
 
     def _layout(self, plan: Plan) -> Layout:
         """The smallest step that holds `plan`."""

@@ -136,7 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tensor-parallel", type=int, default=1, help="devices to split the model over; 0 takes all")
     for name in ("max-total-tokens", "max-batch-prefill-tokens", "max-batch-total-tokens", "max-batch-size"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--max-top-logprobs", type=int, default=EngineOptions.max_top_logprobs, help="beside a token")
+    alternatives = "most alternatives beside a token; -1: all there are"
+    parser.add_argument("--max-top-logprobs", type=int, default=EngineOptions.max_top_logprobs, help=alternatives)
     parser.add_argument("--memory-fraction", type=float, default=0.9, help="of the device's memory")
     parser.add_argument("--drain-seconds", type=float, default=5.0, help="for running requests after SIGTERM")
     parser.add_argument("--otlp-endpoint", help="OTLP/gRPC collector that spans are sent to")

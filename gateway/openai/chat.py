@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
@@ -70,7 +71,7 @@ async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival:
                 choice = choices[index]
                 for chunk in choice.opening():
                     yield envelope.chunk(chunk, transcripts[index], 0)
-                for chunk in choice.of(step):
+                for chunk in await aside(partial(choice.of, step), large=body.lists_many):
                     yield envelope.chunk(chunk, transcripts[index], choice.answered)
         if body.include_usage:
             envelope.add_to_next_chunk(timings(gateway, exchange.served()))

@@ -16,7 +16,7 @@ from gateway.openai.unsupported import refuse_unsupported
 from gateway.sampling import MAX_SCALE, MIN_SCALE
 from gateway.stops import MAX_STOP_CHARACTERS
 from gateway.text import Side
-from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, WHOLE_VOCABULARY
 
 MAX_CHOICES = 8
 MAX_BAD_WORD_CHARACTERS = 64
@@ -27,6 +27,9 @@ MAX_WORDS = 8  # of a client's, told in one refusal
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+MANY = 200
+
+Alternatives = Annotated[int, Field(ge=WHOLE_VOCABULARY, le=2**31 - 1)]
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
@@ -88,6 +91,11 @@ class Common(StrictModel):
     def alternatives(self) -> dict[str, int]:
         """How many are to be listed beside each token, by the field that asks for them."""
         return {"prompt_logprobs": self.prompt_logprobs or 0}
+
+    @property
+    def lists_many(self) -> bool:
+        """Whether the alternatives of one token alone take milliseconds to word."""
+        return max(self.alternatives.values()) > MANY
 
     @property
     def stops(self) -> list[str]:

@@ -52,7 +52,8 @@ async def stream(
         transcripts = [choice.transcript for choice in choices]
         async with aclosing(exchange.run(transcripts)) as steps:
             async for index, step in steps:
-                choice, large = choices[index], body.lists_logprobs and step.prompt is not None
+                choice = choices[index]
+                large = body.lists_many or (body.lists_logprobs and step.prompt is not None)
                 for chunk in await aside(partial(choice.chunks, step), large=large):
                     yield envelope.chunk(chunk, choice.transcript, choice.answered)
         if body.include_usage:

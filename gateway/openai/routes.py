@@ -30,7 +30,7 @@ helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, ta
 async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of a chat."""
     arrival = time.perf_counter()
-    body = validation.completed(await read_body(request, ChatRequest), gateway.options)
+    body = validation.completed(await read_body(request, ChatRequest), gateway)
     name = request_id(request, body.request_id)
     if body.stream:
         events = chat.stream(request, gateway, body, arrival)
@@ -44,7 +44,7 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
 async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of each of several chats, a choice each, as vLLM."""
     arrival = time.perf_counter()
-    body = validation.completed(await read_body(request, BatchRequest), gateway.options)
+    body = validation.completed(await read_body(request, BatchRequest), gateway)
     request_id(request, body.request_id)
     validation.check_count(len(body.messages), "messages", "chats", gateway.options)
     return await while_connected(request.receive, chat.answer(request, gateway, body.chats, arrival))
@@ -56,7 +56,7 @@ async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -
 async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text that follows a prompt."""
     arrival = time.perf_counter()
-    body = validation.completed(await read_body(request, CompletionRequest), gateway.options)
+    body = validation.completed(await read_body(request, CompletionRequest), gateway)
     name = request_id(request, body.request_id)
     if body.stream:
         events = completions.stream(request, gateway, body, arrival)

@@ -12,7 +12,7 @@ from gateway.openai.common import Common
 from gateway.sampling import GREEDY_TEMPERATURE
 from gateway.text import TextModel
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LISTED
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LISTED
 
 
 def generate_requests(
@@ -33,6 +33,9 @@ def generate_requests(
         message = f"{field} asks for the logprobs of a prompt, but this model's encoder reads it: it has none"
         raise RequestError.invalid(message, field)
     top = max(body.alternatives.values())
+    if field and top > MAX_ALTERNATIVES:
+        message = f"{field} lists at most {MAX_ALTERNATIVES} logprobs beside a token, {top} are asked for"
+        raise RequestError.invalid(message, field)
     if field and top * len(prompt) > MAX_LISTED:
         asked = f"{field} asks for {top} logprobs beside each of {len(prompt)} tokens"
         raise RequestError.invalid(f"{asked}, at most {MAX_LISTED} can be listed with a prompt", field)

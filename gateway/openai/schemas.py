@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from gateway.errors import RequestError
-from gateway.openai.common import MAX_CHOICES, Common, Count
+from gateway.openai.common import MAX_CHOICES, Alternatives, Common, Count
 from gateway.openai.messages import Message
 from gateway.template import RESERVED
-from jaxengine.rpc.limits import MAX_ALTERNATIVES
 
 MAX_MESSAGES = 1024
 MAX_TEMPLATE_VARIABLES = 32
@@ -29,7 +28,7 @@ class CompletionRequest(Common):
     prompts: Prompts = Field(alias="prompt")
     max_tokens: Count | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    logprobs: Alternatives | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     @field_validator("prompts", mode="plain")
@@ -88,7 +87,7 @@ class ChatFields(Common):
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     echo: bool | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    top_logprobs: Alternatives | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None

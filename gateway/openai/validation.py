@@ -7,9 +7,11 @@ from gateway.errors import Kind, RequestError
 from gateway.openai.common import Common, StreamOptions
 from gateway.openai.identity import names
 from gateway.options import Options
+from gateway.state import Gateway
 from gateway.text import shortened
 from gateway.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
 TGI = "tgi"  # what TGI's documentation and clients write
@@ -25,14 +27,20 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
-    most = min(options.max_logprobs, description.max_top_logprobs)
+    most = most_logprobs(options, description)
     for field, asked in body.alternatives.items():
-        if asked > most:
+        if not 0 <= asked <= most:
             raise RequestError.invalid(f"{field} must be at most {most} (--max-logprobs), given {asked}", field)
     ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
     if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
         message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
         raise RequestError.invalid(message, "allowed_token_ids")
+
+
+def most_logprobs(options: Options, description: pb.Description) -> int:
+    """How many alternatives a request may list beside a token."""
+    everything = options.max_logprobs == WHOLE_VOCABULARY
+    return description.max_top_logprobs if everything else min(options.max_logprobs, description.max_top_logprobs)
 
 
 def check_model(name: str | None, options: Options, description: pb.Description) -> None:
@@ -67,9 +75,15 @@ def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[in
 Body = TypeVar("Body", bound=Common)
 
 
-def completed(body: Body, options: Options) -> Body:
-    """`body` with what the server's options say where it leaves something open, or in spite of it."""
+def completed(body: Body, gateway: Gateway) -> Body:
+    """`body` with what the server's options say where it leaves something open, or in spite of it, and with the number
+    of alternatives for -1, which asks for all.
+    """
+    options, description = gateway.options, gateway.engine.description
     update: dict[str, Any] = {}
+    if options.max_logprobs == WHOLE_VOCABULARY and description is not None:
+        everything = [field for field, asked in body.alternatives.items() if asked == WHOLE_VOCABULARY]
+        update |= dict.fromkeys(everything, description.max_top_logprobs)
     if body.return_tokens_as_token_ids is None:
         update["return_tokens_as_token_ids"] = options.return_tokens_as_token_ids
     if options.enable_force_include_usage and body.stream:

@@ -113,7 +113,7 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("tokenizer_config_path", "/nowhere.json", "must be an existing file"),
         ("model_id", " ", "must not be empty"),
         ("compute_type", "a\nb", "must be printable ASCII"),
-        ("max_logprobs", "-1", "must be between 0 and 1000"),
+        ("max_logprobs", "-2", "must be between -1 and 1000"),
         ("root_path", "llm", "must be a path that begins with /"),
         ("log_level", "loud", "must be one of debug, info, warn, error"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from jaxengine import peer as peer_module
 from jaxengine.interface import StepResult
 from jaxengine.peer import Peer
 from jaxengine.rpc import engine_pb2 as pb
@@ -241,6 +242,23 @@ async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_outp
     message = await peer.take()
     assert message is not None and message.step == 999
     assert [[token.id for token in event.tokens] for event in message.events] == [list(range(1000))] * 2
+
+
+async def test_of_a_gateway_that_does_not_read_no_message_lists_more_than_fits_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_module, "MAX_LISTED", 10)
+    peer = Peer()
+    for step in range(6):
+        peer.put(1, Event(1, [Token(step, 0.0, tuple((number, 0.0) for number in range(4)))]))
+        peer.flush(step, pb.Stats(running=1))
+    peer.close()
+    messages = []
+    while (message := await peer.take()) is not None:
+        messages.append(message)
+    ids = [[token.id for event in message.events for token in event.tokens] for message in messages]
+    assert ids == [[0, 1, 2], [3, 4, 5]]
+    assert [message.HasField("stats") for message in messages] == [True, True]
 
 
 class SlowEngine(MockEngine):

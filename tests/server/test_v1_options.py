@@ -1,14 +1,56 @@
 """Options of `/v1` behind a whole server, as vLLM's users set them."""
 
+import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
 from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
-from tests.servers import serving
+from tests.servers import Server, serving
+from tests.tiny import tokenizer
 
 MANY = 50
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_all_logprobs_there_are(whole: Server, stream: bool) -> None:
+    """Of a server that is started for them they are the model's whole distribution, by -1 or by their number."""
+    for asked in (-1, len(tokenizer())):
+        body = {"prompt": [5, 6], "max_tokens": 2, "temperature": 1, "seed": 1, "ignore_eos": True, "stream": stream}
+        fields = {"logprobs": asked, "return_tokens_as_token_ids": True}
+        answer = httpx.post(f"{whole.url}/v1/completions", json={**body, **fields}, timeout=PATIENCE)
+        listed = [each for choice in choices(answer, stream) for each in choice["logprobs"]["top_logprobs"]]
+        assert len(listed) == 2
+        for each in listed:
+            assert math.fsum(map(math.exp, each.values())) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_prompt_lists_a_bounded_number(whole: Server) -> None:
+    body = {"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": MAX_ALTERNATIVES + 1}
+    refused = httpx.post(f"{whole.url}/v1/completions", json=body, timeout=PATIENCE)
+    assert (refused.status_code, f"{MAX_ALTERNATIVES}" in refused.text) == (400, True)
+
+
+def choices(answer: httpx.Response, stream: bool) -> list[Any]:
+    if not stream:
+        found: list[Any] = answer.json()["choices"]
+        return found
+    chunks = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line not in ("", "data: [DONE]")]
+    return [choice for chunk in chunks for choice in json.loads(chunk)["choices"] if choice["logprobs"]]
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = (f"--model-id={tiny_model}", *TINY_OPTIONS, "--max-logprobs=-1", "--max-total-tokens=64")
+    with serving(tmp_path_factory.mktemp("whole"), *options) as server:
+        server.wait_ready()
+        yield server
 
 
 def test_names_and_as_many_logprobs_as_the_server_is_started_for(tiny_model: Path, tmp_path: Path) -> None:
