@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from gateway import signals
 from gateway.command_line import parse
 from gateway.engine_process import EngineCommand, command
 from gateway.environment import environment_report
@@ -38,6 +39,11 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
 
     Whatever stops it from starting is one line on stderr.
     """
+    with signals.held():
+        return _launch(argv, environ, engine)
+
+
+def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineCommand) -> int:
     began = time.monotonic()
     try:
         options = parse(argv, environ)

@@ -7,14 +7,13 @@ then stops. A second signal stops at once. Where several processes speak HTTP th
 import asyncio
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from gateway import engine_process
+from gateway import engine_process, signals
 from gateway.engine_process import EngineCommand
 from gateway.front import Front, Place
 from gateway.options import Options
@@ -102,8 +101,10 @@ class Server:
 
     async def run(self) -> int:
         """Serve until a signal, or a failure that a restart does not mend; the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
+        with signals.heard(self._signals.put_nowait):
+            return await self._run()
+
+    async def _run(self) -> int:
         http, client = self._front.start()
         engine = asyncio.create_task(self._supervisor.run())
         workers = asyncio.create_task(self._workers.run())

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 from tests.engine_mock import continuation
 from tests.gateway.toys import byte_level, write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher
-from tests.servers import children
+from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher, start
+from tests.servers import children, descendants
 
 STEP = "--step-seconds=0.003"
 TOKENIZER = byte_level()
@@ -196,6 +197,33 @@ async def test_a_second_signal_stops_at_once(model: Path) -> None:
         assert gone(engine)
         assert (await task)[1] is not None
     assert not list(model.glob("s-*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("moment", ["exec", "directory", "port", "engine", "socket"])
+def test_sigterm_at_any_moment_of_the_start_leaves_nothing_behind(model: Path, moment: str, workers: int) -> None:
+    log = model / "launcher.log"
+    reached: dict[str, Callable[[int], object]] = {
+        "exec": lambda _: True,
+        "directory": lambda _: list(model.glob("s-*")),
+        "port": lambda _: "listening on" in log.read_text(),
+        "engine": children,
+        "socket": lambda _: list(model.glob("s-*/engine.sock")),
+    }
+    flags = ("--port=0", "--hostname=127.0.0.1", f"--shard-uds-path={model}/s", f"--api-workers={workers}")
+    mock = (f"--model-dir={model}", "--load-seconds=600")
+    with log.open("w") as stderr:
+        process = start("tests.mock_launcher", *flags, "--", *mock, stderr=stderr)
+    try:
+        while not reached[moment](process.pid):
+            assert process.poll() is None, log.read_text()
+        family = descendants(process.pid)
+        process.terminate()
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+    assert not list(model.glob("s-*")) and all(map(gone, family))
+    assert "Traceback" not in log.read_text()
 
 
 def test_stopping_while_the_engine_loads_is_immediate(model: Path) -> None:
