@@ -19,7 +19,7 @@ from gateway import signals
 from gateway.command_line import parse
 from gateway.engine_process import EngineCommand, command
 from gateway.environment import environment_report
-from gateway.listener import bind, tls_problem
+from gateway.listener import bind, is_loopback, tls_problem
 from gateway.option import UsageError
 from gateway.runtime_directory import runtime_directory
 from jaxengine.rpc import logs
@@ -27,6 +27,10 @@ from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
 
+OPEN = (
+    "whoever reaches %s port %d may use this server: set API_KEY or --api-key-file to ask for a key, "
+    "or --hostname 127.0.0.1 to listen on this machine only"
+)
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -58,6 +62,8 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
     logs.configure(options.json_output, options.log_level)
     for line in options.warnings:
         logger.warning(line)
+    if not options.keys and not is_loopback(listeners[0]):
+        logger.warning(OPEN, *listeners[0].getsockname()[:2])
     if options.env:
         logger.info("%s", environment_report())
     try:

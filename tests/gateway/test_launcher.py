@@ -250,6 +250,24 @@ def test_killing_the_launcher_leaves_no_engine_and_the_next_one_finds_the_port_f
             Launcher(again.process, server.url, again.log).wait_for(200)
 
 
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (["--hostname=0.0.0.0"], True),
+        (["--hostname=::"], True),
+        (["--hostname=0.0.0.0", "--api-key=hush"], False),
+        (["--hostname=127.0.0.1"], False),
+        (["--hostname=::1"], False),
+    ],
+)
+def test_who_listens_to_everybody_without_a_key_is_told(model: Path, flags: list[str], warned: bool) -> None:
+    with running_launcher(model, *flags) as server:
+        log = server.log.read_text()
+    port = server.url.rpartition(":")[2]
+    advice = f"port {port} may use this server: set API_KEY or --api-key-file to ask for a key, or --hostname 127.0.0.1"
+    assert log.count(" WARNING ") == log.count(advice) == int(warned)
+
+
 def test_the_key_guards_every_route_that_computes_and_is_in_no_argument_of_the_engine(model: Path) -> None:
     with running_launcher(model, "--api-key=hush") as server:
         server.wait_for(200)
