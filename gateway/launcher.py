@@ -83,7 +83,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         from gateway.server import serve  # not earlier: prometheus_client looks at the environment when it is imported
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(options, argv, environ, listeners, directory, engine, began, tracing))
+            return runner.run(serve(options, environ, listeners, directory, engine, began, tracing))
 
 
 def _count_in(directory: Path | None) -> None:

@@ -19,7 +19,7 @@ from gateway.front import Front, Place
 from gateway.options import Options
 from gateway.progress import StartProgress
 from gateway.runtime_directory import SOCKET
-from gateway.supervisor import Supervisor
+from gateway.supervisor import RestartBudget, Supervisor
 from gateway.tally import Tally
 from gateway.text import UnusableModel
 from gateway.worker import TALLY
@@ -35,7 +35,6 @@ ENGINE_STOP_SECONDS = 5.0
 
 async def serve(
     options: Options,
-    argv: Sequence[str],
     environ: Mapping[str, str],
     listeners: Sequence[socket.socket],
     directory: Path,
@@ -47,7 +46,7 @@ async def serve(
     engine's socket, lie in `directory`.
     """
     first, *others = _places(options, listeners, directory)
-    return await Server(options, environ, first, Workers(others, argv), engine, began, tracing).run()
+    return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
 
 
 def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[Place]:
@@ -84,6 +83,8 @@ class Server:
         self._supervisor = Supervisor(
             engine(options, place.engine, os.getpid()),
             engine_process.environment(environ, place.token),
+            place.engine.parent,
+            RestartBudget(options.max_engine_restarts, options.engine_restart_window),
             startup_timeout=options.startup_timeout,
             on_state=lambda state: self._front.metrics.engine_state(state.value),
             on_restart=self._restarted,

@@ -132,6 +132,16 @@ async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_
         assert 'textgen_engine_restarts_total{cause="died"} 3.0' in metrics
 
 
+def test_an_engine_that_dies_too_often_ends_the_server_with_70(model: Path) -> None:
+    with running_launcher(model, "--max-engine-restarts=2", mock=("--fail-with=1",)) as server:
+        assert server.process.wait(PATIENCE) == os.EX_SOFTWARE
+        log = server.log.read_text()
+    assert "the engine ended with code 1; starting it again in 0 s" in log
+    assert log.count("starting it again") == 2
+    assert log.count("the engine ended with code 1, and 2 restarts in 600 s have not helped: giving up") == 1
+    assert not list(model.glob("s-*"))
+
+
 async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> None:
     with running_launcher(model, "--engine-hang-timeout=5", mock=(STEP,)) as server:
         server.wait_for(200)
