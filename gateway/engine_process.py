@@ -4,10 +4,11 @@ The environment is an allow-list. The API key never reaches the engine; a hub to
 fetches the model, and is dropped there once it has.
 """
 
-import sys
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gateway import child
 from gateway.option import flag
 from gateway.options import TGI_ATTENTION, Options
 from jaxengine.rpc import transport
@@ -16,35 +17,15 @@ from jaxengine.rpc.limits import WHOLE_VOCABULARY
 EngineCommand = Callable[[Options, Path, int], list[str]]  # of the socket to serve on, and the parent's process id
 
 NAMES = {
-    *(
-        "PATH",
-        "HOME",
-        "USER",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "TERM",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "VIRTUAL_ENV",
-    ),
-    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
+    *("HOME", "USER", "LANGUAGE", "TMPDIR", "TERM", "LD_PRELOAD", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL"),
+    *child.NETWORK,
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_OFFLINE"),
-    *(
-        "HF_HOME",
-        "HF_ENDPOINT",
-        "HF_TOKEN_PATH",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONUNBUFFERED",
-        "TF_CPP_MIN_LOG_LEVEL",
-    ),
+    *("HF_HOME", "HF_ENDPOINT", "HF_TOKEN_PATH"),
 }
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
 # collector's headers, say), the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
+DEFAULT = "default"  # the model that is served when none is named
 PASSED_ON = (  # options that the engine has by the same name
     *("revision", "dtype", "quantize", "kv_cache_dtype", "rope_scaling", "rope_factor", "otlp_endpoint"),
     *("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size"),
@@ -52,18 +33,19 @@ PASSED_ON = (  # options that the engine has by the same name
 
 
 def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
-    allowed = {name: value for name, value in ours.items() if name in NAMES or name.startswith(PREFIXES)}
+    allowed = child.environment(ours, NAMES, PREFIXES)
     if old := allowed.pop("HF_API_TOKEN", ""):  # the hub's library no longer reads it, TGI does
         allowed.setdefault("HF_TOKEN", old)
     return {**allowed, transport.TOKEN_VARIABLE: token}
 
 
 def command(options: Options, socket: Path, parent: int) -> list[str]:
+    place = options.weights_cache_override or _place(options.model_id)
     given = {
         "uds_path": socket,
         "parent_pid": parent,
-        "model_id": options.weights_cache_override or options.model_id,
-        "model_name": options.model_id if options.weights_cache_override else None,
+        "model_id": place,
+        "model_name": options.model_id if place != options.model_id else None,
         "cache_dir": options.huggingface_hub_cache,
         "tensor_parallel": _devices(options),
         "attention": "auto" if options.attention in TGI_ATTENTION else options.attention,
@@ -74,7 +56,20 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         **{name: getattr(options, name) for name in PASSED_ON},
     }
     flags = [f"{flag(name)}={value}" for name, value in given.items() if value is not None]
-    return [sys.executable, "-m", "convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else [])]
+    return child.python("convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else []))
+
+
+def _place(model_id: str | None) -> str | None:
+    """Where a local model lies, for an engine in another directory. Other ids are a hub's, or wrong as they are."""
+    if model_id is None or model_id == DEFAULT:
+        return model_id
+    try:
+        os.stat(os.path.expanduser(model_id))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return model_id
+    except OSError:  # something is there, and the engine says what is wrong with it
+        pass
+    return child.absolute(model_id)
 
 
 def _alternatives(options: Options) -> int:

@@ -5,7 +5,7 @@ import platform
 import subprocess
 from importlib import metadata
 
-from gateway import __version__
+from gateway import __version__, child
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "transformers", "tokenizers", "fastapi")
 NVIDIA_SMI_SECONDS = 5.0
@@ -34,7 +34,14 @@ def _version(package: str) -> str:
 def _nvidia_smi() -> str:
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS)
+        done = subprocess.run(
+            command,
+            cwd=child.NOWHERE,
+            env=child.environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=NVIDIA_SMI_SECONDS,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "not available"
     return "; ".join(done.stdout.split("\n")).strip("; ") or "not available"

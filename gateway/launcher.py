@@ -15,10 +15,11 @@ from pathlib import Path
 
 import uvloop
 
+from gateway import signals
 from gateway.command_line import parse
 from gateway.engine_process import EngineCommand, command
 from gateway.environment import environment_report
-from gateway.listener import CannotListen, bind, tls_problem
+from gateway.listener import CannotListen, bind, is_loopback, tls_problem
 from gateway.option import UsageError
 from gateway.runtime_directory import runtime_directory
 from jaxengine.rpc import logs
@@ -26,6 +27,10 @@ from jaxengine.rpc.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
 
+OPEN = (
+    "whoever reaches %s port %d may use this server: set API_KEY or --api-key-file to ask for a key, "
+    "or --hostname 127.0.0.1 to listen on this machine only"
+)
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -38,6 +43,11 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
 
     Whatever stops it from starting is one line on stderr.
     """
+    with signals.held():
+        return _launch(argv, environ, engine)
+
+
+def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineCommand) -> int:
     began = time.monotonic()
     try:
         options = parse(argv, environ)
@@ -53,6 +63,8 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
     logs.configure(options.json_output, options.log_level)
     for line in options.warnings:
         logger.warning(line)
+    if not options.keys and not is_loopback(listeners[0]):
+        logger.warning(OPEN, *listeners[0].getsockname()[:2])
     if options.env:
         logger.info("%s", environment_report())
     try:
@@ -72,7 +84,7 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
         from gateway.server import serve  # not earlier: prometheus_client looks at the environment when it is imported
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(options, argv, environ, listeners, admin, directory, engine, began, tracing))
+            return runner.run(serve(options, environ, listeners, admin, directory, engine, began, tracing))
 
 
 def _count_in(directory: Path | None) -> None:

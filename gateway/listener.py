@@ -1,5 +1,6 @@
 """The port. It is bound before anything slow: a busy one fails at once, and clients get a 503 with advice meanwhile."""
 
+import ipaddress
 import socket
 import ssl
 
@@ -48,6 +49,12 @@ def _listen(hostname: str, port: int, *, shared: bool = False) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can connect."""
+    address = ipaddress.ip_address(listener.getsockname()[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def tls_problem(options: Options) -> str | None:

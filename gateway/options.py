@@ -192,6 +192,15 @@ class Options:
         values.number(0.1, 86400),
         "seconds without a sign of life after which the engine is restarted; a CPU that computes is one for 600 s",
     )
+    max_engine_restarts: int = option(
+        20,
+        values.whole(0, 1_000_000),
+        "times the engine, or one of the HTTP processes, is started again within --engine-restart-window, or until it "
+        "is ready; the next death ends the server with exit code 70",
+    )
+    engine_restart_window: float = option(
+        600.0, values.number(1, 1e6), "seconds after which a death no longer counts for --max-engine-restarts"
+    )
     graceful_termination_timeout: float = option(
         90.0, values.number(0, 86400), "seconds that running requests get after SIGTERM", short="-g"
     )
@@ -218,10 +227,11 @@ class Options:
     usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "nothing is ever sent", idle=True)
 
     def __post_init__(self) -> None:
-        if self.max_input_tokens is not None and self.max_input_length is not None:
+        older = self.max_input_length
+        if self.max_input_tokens is not None and older not in (None, self.max_input_tokens):
             raise UsageError("--max-input-length is the older name of --max-input-tokens: set only one of them")
-        if self.max_input_length is not None:
-            object.__setattr__(self, "max_input_tokens", self.max_input_length)
+        if older is not None:
+            object.__setattr__(self, "max_input_tokens", older)
         if self.aip_http_port is not None:
             object.__setattr__(self, "port", self.aip_http_port)
         if self.admin_exclusive and self.admin_port is None:

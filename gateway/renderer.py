@@ -18,13 +18,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from gateway import child
 from gateway.errors import TOO_LONG, Kind, RequestError
 from gateway.template import ChatTemplate, TemplateError, TooLongError
 
 CPU_LIMIT = 2.0  # seconds per chat, which the kernel enforces
 TIME_LIMIT = 30.0  # for an answer, or a fresh helper's start, on a busy machine
 MEMORY_LIMIT = 512 << 20  # bytes of address space
-ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LANG", "TZ")
 MAX_LINE = 64 << 20
 
 
@@ -61,14 +61,13 @@ class Renderer:
             await helper.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         helper = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway.renderer"),
+            *child.python("gateway.renderer"),
+            cwd=child.NOWHERE,
+            env=child.environment(os.environ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=MAX_LINE,
-            env=environment,
         )
         self._helper = helper
         try:

@@ -60,7 +60,9 @@ def _occupy(directory: Path) -> int:
 
 def _empty(directory: Path) -> None:
     for each in directory.iterdir():
-        if each.name != LOCK:
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != LOCK:
             each.unlink(missing_ok=True)
 
 

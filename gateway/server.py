@@ -7,7 +7,6 @@ then stops. A second signal stops at once. Where several processes speak HTTP th
 import asyncio
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from gateway import engine_process
+from gateway import engine_process, signals
 from gateway.engine_process import EngineCommand
 from gateway.front import Front, Place
 from gateway.options import Options
 from gateway.progress import StartProgress
 from gateway.runtime_directory import SOCKET
-from gateway.supervisor import Supervisor
+from gateway.supervisor import RestartBudget, Supervisor
 from gateway.tally import Tally
 from gateway.text import UnusableModel
 from gateway.worker import TALLY
@@ -37,7 +36,6 @@ ENGINE_STOP_SECONDS = 5.0
 
 async def serve(
     options: Options,
-    argv: Sequence[str],
     environ: Mapping[str, str],
     listeners: Sequence[socket.socket],
     admin: socket.socket | None,
@@ -51,7 +49,7 @@ async def serve(
     """
     first, *others = _places(options, listeners, directory)
     first = replace(first, admin=admin)
-    return await Server(options, environ, first, Workers(others, argv), engine, began, tracing).run()
+    return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
 
 
 def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[Place]:
@@ -89,6 +87,8 @@ class Server:
         self._supervisor = Supervisor(
             engine(options, place.engine, os.getpid()),
             engine_process.environment(environ, place.token),
+            place.engine.parent,
+            RestartBudget(options.max_engine_restarts, options.engine_restart_window),
             startup_timeout=options.startup_timeout,
             on_state=lambda state: self._front.metrics.engine_state(state.value),
             on_restart=self._restarted,
@@ -106,8 +106,10 @@ class Server:
 
     async def run(self) -> int:
         """Serve until a signal, or a failure that a restart does not mend; the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
+        with signals.heard(self._signals.put_nowait):
+            return await self._run()
+
+    async def _run(self) -> int:
         http, client = self._front.start()
         engine = asyncio.create_task(self._supervisor.run())
         workers = asyncio.create_task(self._workers.run())

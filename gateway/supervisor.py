@@ -1,4 +1,4 @@
-"""Keeps one engine process running: start, watch, restart with backoff, give up when that does not help.
+"""Keeps one engine process running: start, watch, restart, give up when that does not help.
 
 Its state is a value and its rules are a table, `TRANSITIONS`. A start that fails for a reason a restart cannot mend (a
 wrong option, a broken checkpoint, no permission) is not repeated: the engine's exit code becomes the server's. The
@@ -14,15 +14,16 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from jaxengine.rpc.logs import USAGE
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-MAX_DEATHS, DEATH_WINDOW = 5, 600.0
-HEALTHY_SECONDS = 60.0  # ready for so long, an engine's death starts the backoff anew
+# From one start to the next at least, by how many lives before were shorter than the last of these. Who waits for the
+# engine waits for its loading anyway, which is pause enough.
+BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0)
 STACK_DUMP_SECONDS = 5.0  # between SIGABRT, which makes a stuck engine write its stacks, and SIGKILL
 # Of an engine that the next start would end likewise; a hub that cannot be reached is EX_UNAVAILABLE.
 FINAL_CODES = (USAGE, os.EX_DATAERR, os.EX_UNAVAILABLE, os.EX_CANTCREAT, os.EX_IOERR, os.EX_NOPERM)
@@ -67,24 +68,28 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
 
 
 class RestartBudget:
-    """When to start again: ever later after each death, and not at all after too many in a while."""
+    """When to start a process again: at once, but with a pause where lives are short, and at most `restarts` times
+    within `window` seconds. Deaths count for longer while no life becomes ready: a start that fails slowly ends too.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, restarts: int, window: float) -> None:
+        self._restarts, self._window = restarts, window
         self._deaths: deque[float] = deque()
-        self._step = 0
+        self._short = 0  # lives in a row
 
-    def next_delay(self, now: float, lived: float) -> float | None:
-        """Seconds to wait after a death at `now` of an engine that was ready for `lived`; None to give up."""
-        while self._deaths and now - self._deaths[0] > DEATH_WINDOW:
+    def __str__(self) -> str:
+        return f"{self._restarts} restarts in {self._window:g} s have not helped"
+
+    def next_delay(self, now: float, lived: float, *, was_ready: bool = True) -> float | None:
+        """Seconds to wait after a death at `now`, `lived` seconds after the start; None to give up."""
+        while was_ready and self._deaths and now - self._deaths[0] > self._window:
             self._deaths.popleft()
         self._deaths.append(now)
-        if len(self._deaths) > MAX_DEATHS:
+        if len(self._deaths) > self._restarts:
             return None
-        if lived >= HEALTHY_SECONDS:
-            self._step = 0
-        delay = BACKOFF_SECONDS[min(self._step, len(BACKOFF_SECONDS) - 1)]
-        self._step += 1
-        return delay
+        pause = BACKOFF_SECONDS[min(self._short, len(BACKOFF_SECONDS) - 1)]
+        self._short = self._short + 1 if lived < BACKOFF_SECONDS[-1] else 0
+        return max(0.0, pause - lived)
 
 
 class Supervisor:
@@ -93,6 +98,8 @@ class Supervisor:
     Args:
         command: how to start it.
         environment: all it may see of ours.
+        directory: to start it in; made anew if it is gone, which cleaners of /tmp may see to.
+        budget: of its restarts.
         startup_timeout: seconds it may take to become ready.
         on_state: told of every change of state.
         on_restart: told "died" or "hung" before each restart.
@@ -102,18 +109,20 @@ class Supervisor:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
+        directory: Path,
+        budget: RestartBudget,
         *,
         startup_timeout: float = 1800.0,
         on_state: Callable[[State], None] = lambda _: None,
         on_restart: Callable[[Literal["died", "hung"]], None] = lambda _: None,
     ) -> None:
-        self._command, self._environment = tuple(command), dict(environment)
+        self._command, self._environment, self._directory = tuple(command), dict(environment), directory
         self._startup_timeout = startup_timeout
         self._on_state, self._on_restart = on_state, on_restart
-        self._budget = RestartBudget()
+        self._budget = budget
         self._process: asyncio.subprocess.Process | None = None
-        self._ready_since: float | None = None
-        self._ever_ready = False
+        self._began = 0.0  # this life, on the monotonic clock
+        self._ready = self._ever_ready = False
         self._hung = False
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,9 +141,10 @@ class Supervisor:
             if code in FINAL_CODES and not self._ever_ready:
                 self._move(Signal.GIVE_UP)
                 return code
-            delay = self._budget.next_delay(time.monotonic(), self._lived())
+            now = time.monotonic()
+            delay = self._budget.next_delay(now, now - self._began, was_ready=self._ready)
             if delay is None:
-                logger.error("the engine died more than %d times in %g s: giving up", MAX_DEATHS, DEATH_WINDOW)
+                logger.error("the engine ended with code %d, and %s: giving up", code, self._budget)
                 self._move(Signal.GIVE_UP)
                 return os.EX_SOFTWARE
             logger.warning("the engine ended with code %d; starting it again in %g s", code, delay)
@@ -151,8 +161,7 @@ class Supervisor:
 
     def ready(self) -> None:
         if self.state in (State.STARTING, State.WARMING):
-            self._ever_ready = True
-            self._ready_since = time.monotonic()
+            self._ready = self._ever_ready = True
             self._move(Signal.BECAME_READY)
 
     def hung(self) -> None:
@@ -177,11 +186,16 @@ class Supervisor:
 
     async def _live(self) -> int:
         """One life of the process, from start to exit; its exit code."""
-        self._ready_since, self._hung = None, False
+        self._ready = self._hung = False
         self._on_state(self.state)
-        # A session of its own: a terminal's Ctrl-C is for the server, which ends the engine in order.
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._began = time.monotonic()
         self._process = process = await asyncio.create_subprocess_exec(
-            *self._command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            *self._command,
+            cwd=self._directory,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a terminal's Ctrl-C is for the server, which ends the engine in order
         )
         if self._stopping.is_set():  # it was asked to stop while the process came to be
             process.kill()
@@ -196,7 +210,7 @@ class Supervisor:
 
     async def _watch_startup(self, process: asyncio.subprocess.Process) -> None:
         await asyncio.sleep(self._startup_timeout)
-        if self._ready_since is None:
+        if not self._ready:
             logger.error("the engine was not ready after %g s", self._startup_timeout)
             self.hung()
 
@@ -212,9 +226,6 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-
-    def _lived(self) -> float:
-        return 0.0 if self._ready_since is None else time.monotonic() - self._ready_since
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

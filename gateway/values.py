@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.child import absolute
+
 LARGEST = 2**31 - 1
 
 
@@ -86,16 +88,21 @@ def _label(text: str) -> str:
     return text
 
 
+def _path(text: str) -> Path:
+    """Absolute: other processes, whose working directory is another, are told of it."""
+    return Path(absolute(text))
+
+
 def _existing_directory(text: str) -> Path:
-    if not Path(text).is_dir():
+    if not _path(text).is_dir():
         raise ValueError("must be an existing directory")
-    return Path(text)
+    return _path(text)
 
 
 def _existing_file(text: str) -> Path:
-    if not Path(text).is_file():
+    if not _path(text).is_file():
         raise ValueError("must be an existing file")
-    return Path(text)
+    return _path(text)
 
 
 def _keys(text: str) -> str:
@@ -145,7 +152,7 @@ def _prefix(text: str) -> str:
 flag = Value("true|false", _flag)
 text = Value("TEXT", _text)
 label = Value("TEXT", _label)
-path = Value("PATH", Path)
+path = Value("PATH", _path)
 existing_directory = Value("DIRECTORY", _existing_directory)
 existing_file = Value("FILE", _existing_file)
 keys = Value("KEYS", _keys)

@@ -10,18 +10,21 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 
+from gateway import child
 from gateway.front import Place
+from gateway.options import Options
 from gateway.supervisor import RestartBudget
-from gateway.worker import place_flags
-from jaxengine.rpc import transport
+from gateway.worker import orders
 
 logger = logging.getLogger("gateway")
 
 STOP_SECONDS = 5.0
+# Spans go to a collector, counts of all processes to a directory, and prompts to threads.
+NAMES = ("HOME", "USER", "TMPDIR", "LD_PRELOAD", "PYTHONUNBUFFERED", "PROMETHEUS_MULTIPROC_DIR", *child.NETWORK)
+PREFIXES = ("LC_", "OTEL_", "GRPC_", "TOKENIZERS_", "RAYON_")
 
 
 class Workers:
@@ -29,11 +32,11 @@ class Workers:
 
     Args:
         places: one for each.
-        argv: the launcher's, of which, and of its environment, each makes its options.
+        options: the launcher's, which each is told.
     """
 
-    def __init__(self, places: Sequence[Place], argv: Sequence[str]) -> None:
-        self._places, self._argv = places, argv
+    def __init__(self, places: Sequence[Place], options: Options) -> None:
+        self._places, self._options = places, options
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = asyncio.Event()
 
@@ -67,7 +70,7 @@ class Workers:
 
     async def _keep(self, place: Place) -> None:
         """One process over its lives; ends when the server does, or when starting it again does not help."""
-        budget = RestartBudget()
+        budget = RestartBudget(self._options.max_engine_restarts, self._options.engine_restart_window)
         while True:
             began = time.monotonic()
             code = await self._live(place)
@@ -76,7 +79,7 @@ class Workers:
             if self._ending.is_set():
                 return
             if (delay := budget.next_delay(now, now - began)) is None:
-                logger.error("HTTP process %d died too often: giving up", place.number)
+                logger.error("HTTP process %d ended with code %d, and %s: giving up", place.number, code, budget)
                 return
             logger.error("HTTP process %d ended with code %d; starting it again in %g s", place.number, code, delay)
             with contextlib.suppress(TimeoutError):
@@ -85,8 +88,9 @@ class Workers:
 
     async def _live(self, place: Place) -> int:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway.worker", *place_flags(place), "--", *self._argv),
-            env={**os.environ, transport.TOKEN_VARIABLE: place.token},
+            *child.python("gateway.worker"),
+            cwd=place.shared,
+            env=child.environment(os.environ, NAMES, PREFIXES),
             stdin=asyncio.subprocess.PIPE,
             pass_fds=[place.listener.fileno()],
             start_new_session=True,  # a terminal's Ctrl-C is for the launcher, which ends the others in order
@@ -95,6 +99,15 @@ class Workers:
         if self._ending.is_set():  # while it came to be
             process.kill()
         try:
+            await _tell(process, orders(place, self._options))
             return await process.wait()
         finally:
             del self._processes[place.number]
+
+
+async def _tell(process: asyncio.subprocess.Process, line: bytes) -> None:
+    """One that ended before it heard everything has its exit code."""
+    assert process.stdin is not None
+    process.stdin.write(line)
+    with contextlib.suppress(ConnectionError):
+        await process.stdin.drain()

@@ -9,6 +9,7 @@ from threading import Lock
 import jax
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 
 def enable_compile_cache(directory: Path) -> None:
@@ -27,15 +28,25 @@ class CompileCounter:
         self._lock = Lock()
         self._thread = threading.local()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
+        jax.monitoring.register_event_listener(self._listen_for_hits)
 
     @contextmanager
     def expected(self) -> Iterator[None]:
         """Compiles of this thread are meant to happen."""
-        self._thread.expected = True
+        self._thread.expected, self._thread.hit = True, False
         try:
             yield
         finally:
             self._thread.expected = False
+
+    @property
+    def hit(self) -> bool:
+        """Whether the cache had what this thread last expected."""
+        return getattr(self._thread, "hit", False)
+
+    def _listen_for_hits(self, event: str, **_: str | int) -> None:
+        if event == HIT_EVENT:
+            self._thread.hit = True
 
     def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILE_EVENT and not getattr(self._thread, "expected", False):

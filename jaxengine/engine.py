@@ -48,6 +48,10 @@ class Engine:
         self.untouched: set[int] = set()  # requests that no step has taken up, nor what they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
         self.arrivals = 0
+        self.start_counting()
+
+    def start_counting(self) -> None:
+        """What `stats` tells begins here."""
         self.steps = self.step_failures = 0
         self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
         self.compiles_at_start = COMPILES.unexpected

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,25 +29,36 @@ Progress = Callable[[int, int], None]
 class Executables:
     """Executables by name, built by `jobs`.
 
-    The constructor builds the `essential` ones, calling `progress(done, total)` after each; `build_rest` starts on the
-    others, in the order of `jobs`, and returns at once.
+    The constructor builds the `essential` ones, calling `progress(done, total)` after each, and behind them those that
+    are wanted `soon`, as long as all come from the compile cache. `build_rest` starts on the others, in the order of
+    `jobs`, and returns at once.
 
     Raises:
         Exception: whatever an essential job raised. A later one that fails is logged, and its name stays missing.
     """
 
     def __init__(
-        self, jobs: Mapping[Hashable, Callable[[], Compiled]], essential: Sequence[Hashable], progress: Progress
+        self,
+        jobs: Mapping[Hashable, Callable[[], Compiled]],
+        essential: Sequence[Hashable],
+        progress: Progress,
+        soon: Sequence[Hashable] = (),
     ) -> None:
         self._jobs = jobs
         self._built: dict[Hashable, Compiled] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._cached = True  # all that was built
         cores = os.cpu_count() or 1
         with deep_stacks(), ThreadPoolExecutor(cores) as pool:
-            for future in as_completed([pool.submit(self._build, name) for name in essential]):
+            hoped: list[Future[None]] = []
+            waited = [pool.submit(self._build, name) for name in essential]
+            for done, future in enumerate(as_completed(waited), 1):
                 future.result()
-                progress(len(self._built), len(essential))
+                progress(done, len(essential))
+                hoped = hoped or [pool.submit(self._build_if_cached, name) for name in soon]
+            for future in hoped:
+                future.result()
 
     def __getitem__(self, name: Hashable) -> Compiled:
         return self._built[name]
@@ -83,14 +94,22 @@ class Executables:
                 name = queue.popleft()
             except IndexError:  # another thread took the last one
                 return
-            try:
-                self._build(name)
-            except Exception as error:
-                logger.error("compiling %s failed", name, exc_info=error)
+            self._try(name)
+
+    def _build_if_cached(self, name: Hashable) -> None:
+        if self._cached:
+            self._try(name)
+
+    def _try(self, name: Hashable) -> None:
+        try:
+            self._build(name)
+        except Exception as error:
+            logger.error("compiling %s failed", name, exc_info=error)
 
     def _build(self, name: Hashable) -> None:
         with COMPILES.expected():
             self._built[name] = self._jobs[name]()
+        self._cached = self._cached and COMPILES.hit
 
 
 @contextmanager

@@ -67,9 +67,9 @@ class Runner:
         return layout is not None
 
     def _warm_up(self) -> None:
-        """First runs of all that serving waits for."""
-        for layout in list(filter(self._compiled, self.cold)):
-            self._warm(layout)
+        """First runs of all that serving waits for, where they cost."""
+        while self.warm_next():
+            pass
         self._place([(0, self.shapes.table_width, 0)])
         jax.block_until_ready(self.rooms)
 

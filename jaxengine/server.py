@@ -87,6 +87,7 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     _require_device()
     from jaxengine.assembly import load_engine
     from jaxengine.compile_cache import enable_compile_cache
+    from jaxengine.rehearsal import rehearse
 
     enable_compile_cache(cache_root(arguments.cache_dir) / "compiled")
     options = EngineOptions(
@@ -102,6 +103,7 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
         max_top_logprobs=arguments.max_top_logprobs,
     )
     engine = load_engine(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
+    rehearse(engine)
     return Loaded(engine, model.directory)
 
 

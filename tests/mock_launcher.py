@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from gateway import child
 from gateway.launcher import launch
 from gateway.options import Options
 
@@ -17,7 +18,7 @@ def main(argv: list[str]) -> int:
 
     def command(options: Options, socket: Path, parent: int) -> list[str]:
         given = [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
-        return [sys.executable, "-m", "tests.engine_mock", *given, *its]
+        return child.python("tests.engine_mock", *given, *its)
 
     return launch(ours, os.environ, command)
 

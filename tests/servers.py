@@ -81,7 +81,7 @@ def children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found += map(int, task.read_text().split())
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue  # the thread ended
     return found
 
@@ -94,5 +94,5 @@ def descendants(pid: int) -> list[int]:
 def arguments(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []

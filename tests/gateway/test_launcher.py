@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 from tests.engine_mock import continuation
 from tests.gateway.toys import byte_level, write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher
-from tests.servers import children
+from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher, start
+from tests.servers import children, descendants
 
 STEP = "--step-seconds=0.003"
 TOKENIZER = byte_level()
@@ -131,6 +132,16 @@ async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_
         assert 'textgen_engine_restarts_total{cause="died"} 3.0' in metrics
 
 
+def test_an_engine_that_dies_too_often_ends_the_server_with_70(model: Path) -> None:
+    with running_launcher(model, "--max-engine-restarts=2", mock=("--fail-with=1",)) as server:
+        assert server.process.wait(PATIENCE) == os.EX_SOFTWARE
+        log = server.log.read_text()
+    assert "the engine ended with code 1; starting it again in 0 s" in log
+    assert log.count("starting it again") == 2
+    assert log.count("the engine ended with code 1, and 2 restarts in 600 s have not helped: giving up") == 1
+    assert not list(model.glob("s-*"))
+
+
 async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> None:
     with running_launcher(model, "--engine-hang-timeout=5", mock=(STEP,)) as server:
         server.wait_for(200)
@@ -198,6 +209,33 @@ async def test_a_second_signal_stops_at_once(model: Path) -> None:
     assert not list(model.glob("s-*"))
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("moment", ["exec", "directory", "port", "engine", "socket"])
+def test_sigterm_at_any_moment_of_the_start_leaves_nothing_behind(model: Path, moment: str, workers: int) -> None:
+    log = model / "launcher.log"
+    reached: dict[str, Callable[[int], object]] = {
+        "exec": lambda _: True,
+        "directory": lambda _: list(model.glob("s-*")),
+        "port": lambda _: "listening on" in log.read_text(),
+        "engine": children,
+        "socket": lambda _: list(model.glob("s-*/engine.sock")),
+    }
+    flags = ("--port=0", "--hostname=127.0.0.1", f"--shard-uds-path={model}/s", f"--api-workers={workers}")
+    mock = (f"--model-dir={model}", "--load-seconds=600")
+    with log.open("w") as stderr:
+        process = start("tests.mock_launcher", *flags, "--", *mock, stderr=stderr)
+    try:
+        while not reached[moment](process.pid):
+            assert process.poll() is None, log.read_text()
+        family = descendants(process.pid)
+        process.terminate()
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+    finally:
+        process.kill()
+    assert not list(model.glob("s-*")) and all(map(gone, family))
+    assert "Traceback" not in log.read_text()
+
+
 def test_stopping_while_the_engine_loads_is_immediate(model: Path) -> None:
     with running_launcher(model, held=True) as server:
         server.wait_for(503)
@@ -220,6 +258,24 @@ def test_killing_the_launcher_leaves_no_engine_and_the_next_one_finds_the_port_f
             assert [each.name for each in model.glob("s-*")] == [f"s-{elsewhere.url.rpartition(':')[2]}"]
         with running_launcher(model, f"--port={port}") as again:
             Launcher(again.process, server.url, again.log).wait_for(200)
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (["--hostname=0.0.0.0"], True),
+        (["--hostname=::"], True),
+        (["--hostname=0.0.0.0", "--api-key=hush"], False),
+        (["--hostname=127.0.0.1"], False),
+        (["--hostname=::1"], False),
+    ],
+)
+def test_who_listens_to_everybody_without_a_key_is_told(model: Path, flags: list[str], warned: bool) -> None:
+    with running_launcher(model, *flags) as server:
+        log = server.log.read_text()
+    port = server.url.rpartition(":")[2]
+    advice = f"port {port} may use this server: set API_KEY or --api-key-file to ask for a key, or --hostname 127.0.0.1"
+    assert log.count(" WARNING ") == log.count(advice) == int(warned)
 
 
 def test_the_key_guards_every_route_that_computes_and_is_in_no_argument_of_the_engine(model: Path) -> None:

@@ -24,6 +24,7 @@ EXAMPLES = {
     "cuda_memory_fraction": "0.5", "json_output": "true", "cors_allow_origin": "https://a.example", "api_key": "secret",
     "tokenizer_config_path": __file__, "max_client_batch_size": "2", "payload_limit": "1000",
     "enable_prefill_logprobs": "true", "graceful_termination_timeout": "5", "usage_stats": "on",
+    "max_engine_restarts": "3", "engine_restart_window": "60",
     "engine_hang_timeout": "9", "startup_timeout": "60", "api_key_file": str(ROOT / "LICENSE"),
     "share_prefix_cache": "true", "request_timeout": "5", "queue_timeout": "5", "ssl_certfile": __file__,
     "enable_per_request_metrics": "true",
@@ -151,7 +152,7 @@ def test_a_wrong_key_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-input-tokens=5", "--max-input-length=5"], "older name"),
+        (["--max-input-tokens=5", "--max-input-length=6"], "older name"),
         (["--max-input-tokens=9", "--max-total-tokens=9"], "less than --max-total-tokens, got 9 and 9"),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),

@@ -1,7 +1,9 @@
 """Compiling in the background: what serving waits for, what it does not, and what a failure does."""
 
 import threading
+from functools import partial
 
+import jax
 import pytest
 
 from jaxengine.executables import Executables
@@ -63,3 +65,18 @@ def test_closing_leaves_the_rest_uncompiled() -> None:
     threading.Timer(0.1, gate.set).start()
     executables.close()
     assert sum(f"later {i}" in executables for i in range(50)) < 50
+
+
+def compiled(number: int) -> object:
+    """Afresh, or from the cache if this was compiled before."""
+    return jax.jit(lambda x: x * number + 1).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
+
+
+def test_what_is_wanted_soon_is_waited_for_where_the_compile_cache_has_everything(compile_cache: None) -> None:
+    jobs = {number: partial(compiled, number) for number in (101, 102, 103)}
+    first = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
+    assert 101 in first and 102 not in first
+    first.build_rest()
+    first.finish()
+    again = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
+    assert 102 in again and 103 not in again

@@ -1,4 +1,4 @@
-"""kill -9 of the engine under eight streams, ten times: nobody gets a wrong token, nobody waits for ever."""
+"""kill -9 of the engine under eight streams, twelve times: nobody gets a wrong token, nobody waits for ever."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.server.streams import Outcome, stream
 from tests.servers import Server, serving
 from tests.tiny import reference_greedy, tokenizer
 
-SERVERS, KILLS = 2, 5  # kills of each: a sixth death within ten minutes is a crash loop
+SERVERS, KILLS = 2, 6  # kills of each
 PROMPTS = [
     "The river", "quick brown", "def add(", "user: where", "over the lazy", "assistant:", "rivers do", "return a",
 ]  # fmt: skip

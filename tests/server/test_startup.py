@@ -12,7 +12,8 @@ import pytest
 from tests.processes import PATIENCE, ROOT, is_busy
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.test_default_model import GOLDENS
-from tests.servers import Server, serving
+from tests.servers import READY_SECONDS, Server, serving
+from tests.traps import in_a_trap
 
 LATER_START_SECONDS = 40.0
 NOBODY = "http://127.0.0.1:9"  # the discard port, on which nothing listens here
@@ -52,6 +53,18 @@ def test_a_wrong_model_is_one_line_and_its_own_exit_code(tmp_path: Path, model: 
     assert done.returncode == code
     complaints = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert len(complaints) == 1 and complaints[0].startswith("error: ") and reason in complaints[0], done.stderr
+
+
+def test_a_model_beside_files_that_python_would_run_is_served_and_they_are_not_run(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap" / "model").symlink_to(tiny_model)
+    with in_a_trap(tmp_path, "gateway.launcher", "--model-id=model", *TINY_OPTIONS) as server:
+        server.wait_for(200, seconds=READY_SECONDS)
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+        answer = httpx.post(server.url + "/v1/chat/completions", json=body, timeout=PATIENCE).json()
+        assert (answer["usage"]["completion_tokens"], answer["model"]) == (2, "model")
 
 
 def test_no_device_is_one_line_and_its_own_exit_code(tiny_model: Path, tmp_path: Path) -> None:
