@@ -61,8 +61,8 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
-    app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
     app.add_middleware(RequestLimit, most=max_requests, exempt=QUIET_PATHS)
+    app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
     if gateway.options.cors_allow_origin:
         app.add_middleware(
             CORSMiddleware,

@@ -23,7 +23,7 @@ from gateway.engine_client import EngineClient
 from gateway.errors import SHUTTING_DOWN
 from gateway.metrics import Metrics
 from gateway.options import Options
-from gateway.protocol import MAX_HEAD_BYTES, GuardedProtocol
+from gateway.protocol import GuardedProtocol
 from gateway.state import Gateway
 from gateway.tally import Tally
 from gateway.text import Texts
@@ -162,7 +162,6 @@ def http_config(app: ASGIApp, connections: Connections, tls: Options | None = No
         log_config=None,
         access_log=False,
         server_header=False,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_graceful_shutdown=HTTP_STOP_SECONDS,
         ssl_certfile=tls.ssl_certfile if tls else None,
         ssl_keyfile=tls.ssl_keyfile if tls else None,

@@ -16,13 +16,14 @@ from gateway.plain import plain_error, plain_refusal
 from gateway.protocol import BODY_SECONDS, MAX_HEAD_BYTES
 
 BODIES = 64  # of the largest size: how much of all bodies is held at once
+SMALL = 64 << 10  # bytes of a body that are always taken, as a head of that size is
 RETRY_SECONDS = 1  # requests that only wait to be refused are over that soon
 
 
 class BodyGuard:
     """ASGI: a body above `limit` bytes is a 413, one not complete after `seconds` a 408, one of two lengths, by which
     a second request is smuggled past a proxy (RFC 9112, 6.1), a 400, and a head above its size a 431. Where all bodies
-    together take more than `BODIES` of the largest, further ones are a 503.
+    together take more than `BODIES` of the largest, further ones above `SMALL` bytes are a 503.
     """
 
     def __init__(self, app: ASGIApp, limit: int, seconds: float = BODY_SECONDS) -> None:
@@ -73,7 +74,7 @@ class BodyGuard:
             complete = not message.get("more_body", False)
             if size > self._limit:
                 raise self._too_long()
-            if self._held > max(BODIES * self._limit, size):
+            if size > SMALL and self._held > BODIES * self._limit:
                 raise RequestError(Kind.UNAVAILABLE, "too many large requests at once", retry_after=RETRY_SECONDS)
             if complete:
                 release()
@@ -92,6 +93,9 @@ class BodyGuard:
 class RequestLimit:
     """ASGI: with `most` requests at work a further one is a 503, unless it asks one of the `exempt` paths, which are
     the probes': they are answered at once, and an operator must see a server that is full.
+
+    While a request waits for its body it is not at work: its client could let it wait at no cost, so it must not take
+    the place of another. `gateway.connections` bounds how many wait.
     """
 
     def __init__(self, app: ASGIApp, most: int, exempt: Collection[str]) -> None:
@@ -104,13 +108,36 @@ class RequestLimit:
             await self._app(scope, receive, send)
             return
         if self._working >= self._most:
-            message = f"more than {self._most} requests at once"
-            refusal = plain_refusal(scope["path"], RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS))
+            refusal = plain_refusal(scope["path"], self._too_many())
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
             return
         self._working += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, self._waiting(receive), send)
         finally:
             self._working -= 1
+
+    def _waiting(self, receive: Receive) -> Receive:
+        """`receive`, during which its request is not at work until the body is whole."""
+        whole = False
+
+        async def waiting() -> Message:
+            nonlocal whole
+            if whole:
+                return await receive()
+            self._working -= 1
+            try:
+                message = await receive()
+            finally:
+                self._working += 1
+            whole = not message.get("more_body", False)
+            if whole and self._working > self._most:
+                raise self._too_many()
+            return message
+
+        return waiting
+
+    def _too_many(self) -> RequestError:
+        message = f"more than {self._most} requests at once"
+        return RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)

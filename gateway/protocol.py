@@ -20,6 +20,7 @@ BODY_SECONDS = 30.0
 STALL_SECONDS = 30.0
 LINGER_SECONDS = 5.0  # for a client to stop sending and read why it was refused
 MAX_HEAD_BYTES = 64 << 10
+MAX_CHUNKS = 4096  # of one body: each costs 8 us at least, and 40,000 may come at once
 FIRST_LOOK, LAST_LOOK = 0.005, 5.0  # seconds after a client's end of sending, for whether it has left
 TCP_CLOSE = 7  # of linux/tcp_states.h: the client has reset the connection
 
@@ -29,6 +30,7 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, connections: Connections, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
+        self.conn: _BoundedChunks = _BoundedChunks(h11.SERVER, MAX_HEAD_BYTES)
         self._table = connections
         self._deadline: asyncio.TimerHandle | None = None  # for the client to send what it owes
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -47,9 +49,11 @@ class GuardedProtocol(H11Protocol):
         self._time()
 
     def data_received(self, data: bytes) -> None:
-        if self._lingers:
+        if self._lingers or self.conn.their_state is h11.MUST_CLOSE:
             return  # nobody's request any more
         super().data_received(data)
+        if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= MAX_HEAD_BYTES:
+            self.flow.resume_reading()  # uvicorn pauses at a further request, and would not see the client leave
         self._note()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
@@ -67,16 +71,34 @@ class GuardedProtocol(H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or a head above its size."""
-        too_large = len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES
-        status = 431 if too_large else 400
-        words = f"the request's head is longer than {MAX_HEAD_BYTES} bytes" if too_large else "this is no HTTP request"
+        """Refuse what is no HTTP, a head above its size, or a body in too many chunks. A route that is at work for it
+        learns that its client is gone. Where an answer has begun or is out, there is no second one.
+        """
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse()
+        self.transport.close()
+
+    def _refuse(self) -> None:
+        status, words = 400, "this is no HTTP request"
+        if self.conn.chunks > MAX_CHUNKS:
+            words = f"the request's body comes in more than {MAX_CHUNKS} chunks"
+        elif self.conn.our_state is h11.IDLE and len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
+            status, words = 431, f"the request's head is longer than {MAX_HEAD_BYTES} bytes"
         body = json.dumps({"error": words, "error_type": "validation"}).encode()
         fields = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         answer = h11.Response(status_code=status, headers=list(fields.items()), reason=STATUS_PHRASES[status])
         for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
-        self.transport.close()
+
+    def shutdown(self) -> None:
+        """The server ends. A client that still owes a body, or time to read why it was refused, is not waited for."""
+        if self._lingers or self.conn.their_state is h11.SEND_BODY:
+            self.abort()
+        else:
+            super().shutdown()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -126,15 +148,14 @@ class GuardedProtocol(H11Protocol):
         self._time()
 
     def _time(self) -> None:
-        """Run the clock while the client owes the rest of a request that nobody else times: its head, once it or the
-        connection has begun, or a body whose answer is already out.
+        """Run the clock while the client owes something that nobody else times: a head, unless uvicorn's own clock runs
+        for it after an answer, or the rest of a body whose answer is already out.
         """
         if self._lingers:
             return
         answered = self.cycle is None or self.cycle.response_complete
         seconds = {h11.IDLE: HEAD_SECONDS, h11.SEND_BODY: BODY_SECONDS}.get(self.conn.their_state)
-        begun = self.cycle is None or self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
-        if seconds is None or not answered or not begun:
+        if seconds is None or not answered or self.timeout_keep_alive_task is not None:
             _cancel(self._deadline)
             self._deadline = None
         elif self._deadline is None:
@@ -143,7 +164,9 @@ class GuardedProtocol(H11Protocol):
     def _ask_whether_it_left(self) -> None:
         """Find out whether the client reads on or has closed altogether, which looks the same from here until
         something is sent: its system answers that with a reset. An interim response may be sent to a client of
-        HTTP/1.1 at any time before its answer, and says nothing; during the answer its own bytes do it.
+        HTTP/1.1 at any time before its answer, and says nothing; during the answer its own bytes do it. One of HTTP/1.0
+        knows no interim responses: it has left if its answer has not begun by the last look. Older nginx speaks
+        HTTP/1.0 by default, and closes when its own client leaves.
         """
         if self.conn.our_state is h11.SEND_RESPONSE and self.conn.their_http_version == b"1.1":
             interim = self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
@@ -151,14 +174,32 @@ class GuardedProtocol(H11Protocol):
         self._look(FIRST_LOOK)
 
     def _look(self, seconds: float) -> None:
-        """Look for that reset after `seconds`, and then ever later."""
-        if self.transport.is_closing() or seconds > LAST_LOOK:
+        """Look for that reset, again after `seconds`, and then ever later."""
+        if self.transport.is_closing():
             return
         channel: socket.socket = self.transport.get_extra_info("socket")
-        if channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE:
+        reset = channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
+        unasked = self.conn.our_state is h11.SEND_RESPONSE and self.conn.their_http_version != b"1.1"
+        if reset or (unasked and seconds > LAST_LOOK):
             self.abort()
-        else:
+        elif seconds <= LAST_LOOK:
             self._look_timer = self.loop.call_later(seconds, self._look, 2 * seconds)
+
+
+class _BoundedChunks(h11.Connection):
+    """h11's side of a connection, where a body in more than `MAX_CHUNKS` chunks is a protocol error."""
+
+    chunks = 0  # of the last body, so far
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.chunks = 0
+        elif isinstance(event, h11.Data):
+            self.chunks += event.chunk_start
+            if self.chunks > MAX_CHUNKS:
+                raise h11.RemoteProtocolError("too many chunks")
+        return event
 
 
 class _Lingering:

@@ -5,6 +5,7 @@ The routes are as in the application, one of each dialect, but answer with no mo
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -289,6 +290,107 @@ async def test_requests_sent_before_the_end_are_all_answered(server: Listening) 
     writer.close()
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("behind", [b"", b"\r\n"], ids=["nothing behind it", "a line behind it"])
+async def test_a_client_that_leaves_before_its_answer_is_noticed(
+    version: bytes, behind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of HTTP/1.0 cannot be asked, and may be an older nginx whose own client has left: it is given up."""
+    monkeypatch.setattr(protocol, "LAST_LOOK", 0.1)
+    waiting, left = asyncio.Event(), asyncio.Event()
+
+    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        listening_on = asyncio.create_task(receive())
+        waiting.set()
+        assert (await listening_on)["type"] == "http.disconnect"
+        left.set()
+
+    async with listening(patient) as server:
+        _, writer = await server.connect()
+        writer.write(b"GET / HTTP/" + version + b"\r\nhost: x\r\n\r\n")
+        await asyncio.wait_for(waiting.wait(), PATIENCE)
+        await asyncio.sleep(0)  # until it listens
+        writer.write(behind)
+        writer.close()
+        await asyncio.wait_for(left.wait(), PATIENCE)
+
+
+def broken(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What the protocol could not deal with."""
+    return [each for each in log.records if each.name == "uvicorn.error" and each.exc_info]
+
+
+BAD_CHUNK = b"ZZ\r\n"
+MANY_CHUNKS = b"1\r\nx\r\n" * (protocol.MAX_CHUNKS + 1)
+
+
+@pytest.mark.parametrize("path", [b"/", b"/nowhere"], ids=["wanted", "unwanted"])
+@pytest.mark.parametrize("body", [BAD_CHUNK, MANY_CHUNKS], ids=["bad", "in too many chunks"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_body_that_is_no_http_has_one_answer_and_ends_the_connection(
+    server: Listening, caplog: pytest.LogCaptureFixture, path: bytes, body: bytes, at_once: bool
+) -> None:
+    """Be it known before the answer to its head or after it."""
+    loop_errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
+    reader, writer = await server.connect()
+    head = b"POST " + path + b" HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    first = b""
+    for part in [head + body] if at_once else [head, body]:
+        writer.write(part)
+        if path == b"/nowhere" and not at_once and not first:
+            first = await reader.readuntil(b"\r\n\r\n")
+    answer = first + await until_closed(reader)
+    assert answer.count(b"HTTP/1.1 40") == 1 and answer.count(b"HTTP/1.1 ") == 1
+    assert b"chunks" in answer or body is BAD_CHUNK or first
+    assert not loop_errors and not broken(caplog)
+    writer.close()
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.0\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"])
+async def test_what_comes_behind_the_last_request_of_a_connection_is_ignored(head: bytes) -> None:
+    """As old clients send a line's end behind a body."""
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def later(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await release.wait()
+        await PlainTextResponse("the answer")(scope, receive, send)
+
+    async with listening(later) as server:
+        reader, writer = await server.connect()
+        writer.write(head)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        writer.write(b"\r\n")
+        await asyncio.sleep(0.1)  # in which it arrives
+        release.set()
+        answer = await until_closed(reader)
+        assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"the answer")
+        writer.close()
+
+
+async def test_a_connection_is_timed_also_after_the_late_body_of_a_refused_request(hasty: Listening) -> None:
+    reader, writer = await hasty.connect()
+    writer.write(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n")
+    await asyncio.wait_for(reader.readuntil(b'Not Found"}'), PATIENCE)
+    writer.write(b"abc")
+    assert await until_closed(reader) == b""
+    writer.close()
+
+
+async def test_the_end_of_the_server_waits_for_no_body(caplog: pytest.LogCaptureFixture) -> None:
+    async with listening(application()) as server:
+        reader, writer = await server.connect()
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            await http.get(server.url)  # until the other has come
+    assert not broken(caplog)
+    with contextlib.suppress(ConnectionError):
+        assert await until_closed(reader) == b""
+    writer.close()
+
+
 async def test_a_client_that_stops_reading_is_cut_and_its_stream_ends(
     server: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +435,7 @@ async def test_bodies_take_a_bounded_part_of_memory_together(
     server: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "BODIES", 2)
+    monkeypatch.setattr(guard, "SMALL", LIMIT // 2)
     unfinished = []
     for _ in range(3):
         reader, writer = await server.connect()
@@ -342,13 +445,60 @@ async def test_bodies_take_a_bounded_part_of_memory_together(
     answered = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in unfinished]
     [refused], _ = await asyncio.wait(answered, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     assert refused.result().startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused.result()
-    for task, (_, writer) in zip(answered, unfinished, strict=True):
-        task.cancel()
-        writer.close()
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        assert (await http.post(server.url, content=b"x" * (LIMIT // 2))).text == str(
+            LIMIT // 2
+        )  # small ones are taken
+        for task, (_, writer) in zip(answered, unfinished, strict=True):
+            task.cancel()
+            writer.close()
         while (answer := await http.post(server.url, content=b"x" * LIMIT)).status_code == 503:
             await asyncio.sleep(0.01)  # until the server has seen them leave
         assert answer.text == str(LIMIT)
+
+
+async def test_requests_whose_body_does_not_come_take_nobodys_place() -> None:
+    async with listening(RequestLimit(application(), 2, ())) as server:
+        half_sent = [await server.connect() for _ in range(5)]
+        for _, writer in half_sent:
+            writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            assert (await http.post(server.url, content=b"whole")).text == "5"
+        for reader, writer in half_sent:
+            writer.write(b"-sent")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions"])
+async def test_bodies_that_become_whole_at_once_are_no_more_requests_than_others(path: str) -> None:
+    release, begun = asyncio.Event(), []
+
+    async def patient(request: Request) -> Response:
+        await request.body()
+        begun.append(request)
+        await release.wait()
+        return PlainTextResponse("done")
+
+    app = FastAPI()
+    for dialect, each in ((TgiRoute, "/generate"), (OpenAIRoute, "/v1/completions")):
+        router = APIRouter(route_class=dialect)
+        router.add_api_route(each, patient, methods=["POST"])
+        app.include_router(router)
+    async with listening(RequestLimit(app, 2, ())) as server:
+        clients = [await server.connect() for _ in range(3)]
+        for _, writer in clients:
+            writer.write(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nha" % path.encode())
+        for _, writer in clients:
+            writer.write(b"lf")
+        await until(lambda: len(begun) == 2)
+        answers = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in clients]
+        [refused], _ = await asyncio.wait(answers, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        assert refused.result().startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused.result()
+        release.set()
+        assert sorted([(await each)[:12] for each in answers])[:2] == [b"HTTP/1.1 200"] * 2
+        for _, writer in clients:
+            writer.close()
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway import body
-from gateway.body import LARGE, MAX_CONTAINERS, MAX_VALUES
+from gateway.body import LARGE, MAX_CONTAINERS, MAX_NAMES, MAX_VALUES
 from tests.gateway.fixtures import Callers, serve
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -19,7 +19,9 @@ ROUTES: dict[str, dict[str, Any]] = {
 COSTLY = {
     "objects and lists": b",".join([b"[]"] * (MAX_CONTAINERS + 1)),
     "values": b",".join([b"1"] * (MAX_VALUES + 1)),
+    "names": b"{" + b",".join(b'"%d":1' % number for number in range(MAX_NAMES + 1)) + b"}",
 }
+LIMITS = {"objects and lists": MAX_CONTAINERS, "values": MAX_VALUES, "names": MAX_NAMES}
 
 
 def with_extra(path: str, values: bytes) -> bytes:
@@ -33,10 +35,12 @@ async def test_more_values_than_can_be_read_quickly_are_refused_naming_the_limit
     async with serve() as served:
         answer = await served.raw(path, with_extra(path, COSTLY[what]))
     assert answer.status_code == (400 if path.startswith("/v1") else 422)
-    assert f"more than {MAX_VALUES if what == 'values' else MAX_CONTAINERS} {what}" in answer.text
+    assert f"more than {LIMITS[what]} {what}" in answer.text
 
 
-@pytest.mark.parametrize("text", [",[{" * 100_000, '\\",[' * 50_000, "\\\\" * 50_000 + '\\"' + "[" * 50_000])
+@pytest.mark.parametrize(
+    "text", [",[{" * 100_000, ":" * 100_000, '\\",[' * 50_000, "\\\\" * 50_000 + '\\"' + "[" * 50_000]
+)
 async def test_what_stands_in_strings_is_no_value(text: str) -> None:
     async with serve() as served:
         answer = await served.post("/v1/chat/completions", {**ROUTES["/v1/chat/completions"], "extra": text})

@@ -4,22 +4,27 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.gateway.toys import write_model
 from tests.processes import PATIENCE, running_launcher
 
 MANY = 1200  # uvicorn's own limit, which counts sockets, was 1,024
-PARTS = (b"", b"POST /generate HT", b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+PARTS = {"idle": b"", "half a head": HEAD[:17], "half a body": HEAD + b"half"}
 
 
-async def test_over_a_thousand_idle_and_half_sent_connections_take_nothing_down(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", PARTS)
+async def test_over_a_thousand_connections_that_wait_for_their_clients_take_nothing_down(
+    tmp_path: Path, part: str
+) -> None:
     with running_launcher(write_model(tmp_path)) as server:
         await asyncio.to_thread(server.wait_for, 200)
         port = int(server.url.rpartition(":")[2])
         idle = []
-        for number in range(MANY):
+        for _ in range(MANY):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(PARTS[number % len(PARTS)])
+            writer.write(PARTS[part])
             idle.append(writer)
         async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as http:
             body = {"inputs": "hello", "parameters": {"max_new_tokens": 5}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from starlette.responses import Response
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway import refusals
 from gateway.refusals import PacedRefusals
@@ -57,12 +57,28 @@ async def test_those_refused_at_once_wait_in_line() -> None:
     assert await answered(400, BURST + 100, at_once=True) >= 100 / RATE
 
 
-async def test_no_more_wait_than_others_can_spare() -> None:
-    many = refusals.WAITING + BURST + 2000
-    assert await answered(400, many, at_once=True) < (many - BURST) / RATE
+async def test_a_flood_from_many_waits_as_well_though_none_longer_than_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = 0.5
+    monkeypatch.setattr(refusals, "LONGEST", longest)
+    many = int(4 * longest * RATE)
+    assert longest <= await answered(400, many, at_once=True) < many / RATE
 
 
-@pytest.mark.parametrize(("status", "busy"), [(400, False), (200, True), (429, True), (503, True)])
+async def test_while_it_waits_a_refusal_takes_nobodys_place() -> None:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        at_work.append(scope)
+        await Response(status_code=400)(scope, receive, send)
+        at_work.remove(scope)
+
+    async def send(message: Message) -> None:
+        assert not at_work
+
+    at_work: list[Scope] = []
+    for _ in range(BURST + 5):
+        await PacedRefusals(refuse, lambda: True)({"type": "http"}, never, send)
+
+
+@pytest.mark.parametrize(("status", "busy"), [(400, False), (200, True), (429, True), (499, True), (503, True)])
 async def test_nobody_else_waits(monkeypatch: pytest.MonkeyPatch, status: int, busy: bool) -> None:
     monkeypatch.setattr(refusals, "PER_SECOND", 0.01)
     assert await answered(status, 100, busy=busy) < 1
