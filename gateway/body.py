@@ -27,7 +27,7 @@ MAX_DEPTH = 32
 MAX_VALUES = 262_144  # twice the token ids of the longest prompts
 MAX_NAMES = 65_536  # in objects: 200,000 in one of them hold the interpreter for 130 ms
 MAX_CONTAINERS = 16_384  # objects and lists, each of which costs fifty numbers
-LARGE = 64 << 10  # bytes, which are read in 5 ms at most
+LARGE = 64 << 10  # bytes, which are read in 10 ms at most
 
 Model = TypeVar("Model", bound=BaseModel)
 

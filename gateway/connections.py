@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway.listener import BACKLOG
 
-MOST = 16_384  # a connection that waits with half a head of 64 KiB takes 1 GiB of memory that often
+MOST = 16_384  # as many that each wait with half a head of 64 KiB take 1 GiB of memory
 OTHER_FILES = 256  # the log, the model's files, the engine's socket, pipes
 
 

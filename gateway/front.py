@@ -5,6 +5,7 @@ turns new work away (`drain`), ends what still runs (`cut`), and stops.
 """
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from jaxengine.rpc.tracing import Tracing
 
 HTTP_STOP_SECONDS = 2
 ADMIN_CONNECTIONS = 256
-REQUESTS_PER_PERMIT = 8  # most are refused, or ask for less than tokens
+REQUESTS_PER_PERMIT = 8  # most requests are refused, or ask for no generation
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Front:
         on_progress: Callable[[pb.Description], None] = lambda _: None,
     ) -> None:
         self._place, self._on_ready = place, on_ready
+        self._settled = False  # whether everything that lives as long as the process is there
         self.metrics = Metrics(
             place.shared,
             counts_steps=place.number == 0,
@@ -142,6 +144,12 @@ class Front:
         await self._texts.close()
 
     def _engine_ready(self, description: pb.Description) -> None:
+        if not self._settled:
+            self._settled = True
+            # The collector need not walk what lives as long as the process: 49 kB of empty lists in a body held the loop
+            # for 98 ms, with this for 9.
+            gc.collect()
+            gc.freeze()
         self._place.tally.absent(False)
         self.metrics.engine_ready(description, self.gateway.max_input_tokens)
         self._on_ready(description)

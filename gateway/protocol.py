@@ -26,7 +26,7 @@ TCP_CLOSE = 7  # of linux/tcp_states.h: the client has reset the connection
 
 
 class GuardedProtocol(H11Protocol):
-    """One connection, told to a table of `connections` as waiting for its client or at work for it."""
+    """One connection. It tells the table `connections` whether it waits for its client or works for it."""
 
     def __init__(self, *args: Any, connections: Connections, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -38,7 +38,7 @@ class GuardedProtocol(H11Protocol):
         self._lingers = self._ended = False
 
     @property
-    def _owed(self) -> bool:
+    def _client_owes(self) -> bool:
         """Whether the client has not sent a whole request since the last one was answered."""
         return self._lingers or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
@@ -46,7 +46,7 @@ class GuardedProtocol(H11Protocol):
         super().connection_made(transport)
         self.transport = cast(asyncio.Transport, _Lingering(transport, self))
         self._table.opened(self)
-        self._time()
+        self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
         if self._lingers or self.conn.their_state is h11.MUST_CLOSE:
@@ -54,20 +54,20 @@ class GuardedProtocol(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= MAX_HEAD_BYTES:
             self.flow.resume_reading()  # uvicorn pauses at a further request, and would not see the client leave
-        self._note()
+        self._update_table()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client sends no more. True keeps the connection open for the answer to a request that came whole."""
         self._ended = True
-        if self._owed or self.scheme == "https":  # TLS cannot be closed on one side
+        if self._client_owes or self.scheme == "https":  # TLS cannot be closed on one side
             return None
         self._ask_whether_it_left()
         return True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._note()
-        if self._ended and self._owed:  # no further request of it is waiting here
+        self._update_table()
+        if self._ended and self._client_owes:  # no further request of it is waiting here
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -92,6 +92,9 @@ class GuardedProtocol(H11Protocol):
         answer = h11.Response(status_code=status, headers=list(fields.items()), reason=STATUS_PHRASES[status])
         for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
+
+    def _should_upgrade(self) -> bool:
+        return False  # there is nothing to upgrade to, and uvicorn's advice to install it would fill the log
 
     def shutdown(self) -> None:
         """The server ends. A client that still owes a body, or time to read why it was refused, is not waited for."""
@@ -139,15 +142,15 @@ class GuardedProtocol(H11Protocol):
     def lingers(self) -> bool:
         return self._lingers
 
-    def _note(self) -> None:
+    def _update_table(self) -> None:
         """Whose turn it is may have changed."""
-        if self._owed:
+        if self._client_owes:
             self._table.waits(self)
         else:
             self._table.works(self)
-        self._time()
+        self._set_deadline()
 
-    def _time(self) -> None:
+    def _set_deadline(self) -> None:
         """Run the clock while the client owes something that nobody else times: a head, unless uvicorn's own clock runs
         for it after an answer, or the rest of a body whose answer is already out.
         """
