@@ -210,6 +210,7 @@ class _Lingering:
 
     def __init__(self, transport: asyncio.Transport, protocol: GuardedProtocol) -> None:
         self._transport, self._protocol = transport, protocol
+        self.write = transport.write  # called for every event of a stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
