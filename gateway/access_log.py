@@ -5,6 +5,7 @@ Probes and scrapes are logged at DEBUG, or they would be most of the log.
 
 import logging
 import time
+from collections.abc import Collection
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,13 +18,13 @@ NOTES = "textgen.notes"  # in the ASGI scope: what a route adds to its request's
 
 
 class AccessLog:
-    """ASGI: one line when a response is over, with its status, duration and bytes. Probes may have a `probe_route` of
-    their own.
+    """ASGI: one line when a response is over, with its status, duration and bytes; at DEBUG where it is of a `quiet`
+    path, a probe's.
     """
 
-    def __init__(self, app: ASGIApp, probe_route: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, quiet: Collection[str] = QUIET_PATHS) -> None:
         self._app = app
-        self._quiet = {*QUIET_PATHS, probe_route}
+        self._quiet = quiet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -60,8 +60,9 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
     for router in () if gateway.options.admin_exclusive else OPEN:
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)
+    probes = frozenset(filter(None, (*QUIET_PATHS, gateway.options.aip_health_route)))
     app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
-    app.add_middleware(RequestLimit, most=max_requests, exempt=QUIET_PATHS)
+    app.add_middleware(RequestLimit, most=max_requests, exempt=probes)
     app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
     if gateway.options.cors_allow_origin:
         app.add_middleware(
@@ -72,7 +73,7 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
             expose_headers=("x-request-id", "retry-after", "x-should-retry"),
         )
     app.add_middleware(HeadAsGet)
-    app.add_middleware(AccessLog, probe_route=gateway.options.aip_health_route)
+    app.add_middleware(AccessLog, quiet=probes)
     if gateway.options.root_path:
         app.add_middleware(RootPath, prefix=gateway.options.root_path)
     app.add_middleware(OriginForm)

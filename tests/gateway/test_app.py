@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from gateway.app import OriginForm
+from gateway.app import OriginForm, create_app
 from tests.gateway.fixtures import Served, serve
 
 PUBLIC = {
@@ -207,3 +207,11 @@ async def test_no_body_is_read_that_no_route_wants() -> None:
 async def unread() -> AsyncIterator[bytes]:
     raise AssertionError("the body was read")
     yield b""
+
+
+async def test_the_probe_route_that_vertex_assigns_answers_a_full_server_too() -> None:
+    async with serve(aip_health_route="/v1/probe") as served:
+        transport = httpx.ASGITransport(create_app(served.gateway, max_requests=0))
+        async with httpx.AsyncClient(transport=transport, base_url="http://full") as http:
+            assert (await http.get("/info")).status_code == 503
+            assert (await http.get("/health")).status_code == (await http.get("/v1/probe")).status_code == 200
