@@ -114,14 +114,16 @@ class Front:
         connections = connection_limit()
         requests = min(max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests), connections * 3 // 4)
         self._http = HttpServer(http_config(create_app(self.gateway, requests), Connections(connections), options))
-        self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
+        self._admin: HttpServer | None = None
+        if place.admin is not None:
+            self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
 
     def start(self) -> tuple["asyncio.Task[None]", "asyncio.Task[None]"]:
         """Begin to serve: the tasks of HTTP and of the engine's client, neither of which ends by itself."""
         self._place.tally.absent(True)
         self._serving = asyncio.create_task(self._http.serve(sockets=[self._place.listener]))
         self._talking = asyncio.create_task(self._client.run())
-        if self._place.admin is not None:
+        if self._admin is not None and self._place.admin is not None:
             self._administering = asyncio.create_task(self._admin.serve(sockets=[self._place.admin]))
         return self._serving, self._talking
 
@@ -135,9 +137,10 @@ class Front:
 
     async def stop(self) -> None:
         """Close the listener; answers that are still being written get a moment."""
-        self._http.should_exit = self._admin.should_exit = True
+        self._http.should_exit = True
         await asyncio.wait((self._serving,))
-        if self._place.admin is not None:
+        if self._admin is not None:
+            self._admin.should_exit = True
             await asyncio.wait((self._administering,))
         self._talking.cancel()
         await asyncio.wait((self._talking,))
