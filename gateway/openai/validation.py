@@ -29,7 +29,9 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
     most = most_logprobs(options, description)
     for field, asked in body.alternatives.items():
-        if not 0 <= asked <= most:
+        if asked == WHOLE_VOCABULARY:  # of a server that was not started for it
+            raise RequestError.invalid(f"{field} -1 asks for the whole vocabulary: needs --max-logprobs -1", field)
+        if asked > most:
             raise RequestError.invalid(f"{field} must be at most {most} (--max-logprobs), given {asked}", field)
     ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
     if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):

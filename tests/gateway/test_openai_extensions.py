@@ -216,6 +216,8 @@ async def test_more_logprobs_than_the_server_lists_are_refused_by_name() -> None
             field = next(name for name in ("prompt_logprobs", "top_logprobs", "logprobs") if name in body)
             assert error["message"] == f"{field} must be at most 3 (--max-logprobs), given 4"
         assert (await served.post("/v1/completions", prompt="lo", logprobs=3)).status_code == 200
+        everything = (await served.post("/v1/completions", prompt="lo", logprobs=-1)).json()["error"]
+        assert everything["message"] == "logprobs -1 asks for the whole vocabulary: needs --max-logprobs -1"
 
 
 async def test_a_prompt_with_more_logprobs_than_fit_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
