@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from convert.announce import tell
 from convert.errors import CANNOT_CREATE, IO, CheckpointError
-from convert.notes import tell
 
 NAME = "text-generation-jax"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -24,14 +24,14 @@ import numpy as np
 from tqdm import tqdm
 
 from convert.cache import disk_errors, new_directory, require_space, sha256, stamp, sync
-from convert.composition import ComposedSource
-from convert.config import read_json
+from convert.config.config import read_json
 from convert.errors import CheckpointError
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
-from convert.recipes import identity
-from convert.tokenizer import TOKENIZER_FILES
-from jaxengine.model.parameters import ParameterSource, parameter_table
-from jaxengine.model.spec import ModelSpec
+from convert.mapping.composition import ComposedSource
+from convert.mapping.recipes import identity
+from convert.tokenizer.tokenizer import TOKENIZER_FILES
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import ParameterSource, parameter_table
 
 VERSION = 10  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
 MANIFEST = "manifest.json"

@@ -11,20 +11,21 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from convert import checkpoint, default_model, hub
+from convert import checkpoint
 from convert.cache import cache_root, disk_errors, locked, stamp
-from convert.composition import Restated
-from convert.config import Config, read_json
+from convert.config.config import Config, read_json
+from convert.config.generation_config import tell_unread
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_tokenizer import write_tokenizer
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
-from convert.search import tell_unread
-from convert.slow_tokenizer import tokenizer_directory
-from convert.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
-from jaxengine.model.parameters import ParameterSource
+from convert.mapping.composition import Restated
+from convert.origin import default_model, hub
+from convert.tokenizer.slow_tokenizer import tokenizer_directory
+from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
+from jaxengine.spec.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
 

@@ -6,10 +6,10 @@ It answers whatever the main port is busy with, asks for no key and names the mo
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.responses import Response
 
-from gateway import health
-from gateway.access_log import AccessLog
-from gateway.exposition import CONTENT_TYPE
-from gateway.state import Gateway, gateway_of
+from gateway.observability.access_log import AccessLog
+from gateway.observability.exposition import CONTENT_TYPE
+from gateway.request.state import Gateway, gateway_of
+from gateway.routes import health
 
 scrapes = APIRouter()
 

@@ -12,24 +12,24 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import health, untagged, vertex
-from gateway.access_log import QUIET_PATHS, AccessLog
-from gateway.auth import may_know, require_key
-from gateway.docs import PAGE
-from gateway.exposition import CONTENT_TYPE
-from gateway.guard import BodyGuard, RequestLimit
-from gateway.openai import routes as openai
-from gateway.openai.errors import RESPONSES as OPENAI_ERRORS
-from gateway.plain import plain_error
-from gateway.refusals import PacedRefusals
-from gateway.state import Gateway, gateway_of
-from gateway.tgi import routes as tgi
-from gateway.tgi.errors import RESPONSES as TGI_ERRORS
-from gateway.tgi.errors import TgiRoute
+from gateway.http.guard import BodyGuard, RequestLimit
+from gateway.http.refusals import PacedRefusals
+from gateway.observability.access_log import QUIET_PATHS, AccessLog
+from gateway.observability.exposition import CONTENT_TYPE
+from gateway.request.auth import may_know, require_key
+from gateway.request.state import Gateway, gateway_of
+from gateway.routes import health, mixed, vertex
+from gateway.routes.docs import PAGE
+from gateway.routes.openai import routes as openai
+from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
+from gateway.routes.tgi import routes as tgi
+from gateway.routes.tgi.errors import RESPONSES as TGI_ERRORS
+from gateway.routes.tgi.errors import TgiRoute
+from gateway.routes.unrouted import plain_error
 
 pages = APIRouter(route_class=TgiRoute, include_in_schema=False)
 scrapes = APIRouter(route_class=TgiRoute, include_in_schema=False)  # no key needed: few scrapers carry one
-TGI = (tgi.router, untagged.router, vertex.router, pages)
+TGI = (tgi.router, mixed.router, vertex.router, pages)
 OPENAI = (openai.router, openai.helpers)
 OPEN = (health.router, scrapes)
 MAX_REQUESTS = 1024

@@ -1,14 +1,14 @@
 """Why a request was refused or failed, before any dialect words it.
 
-Whatever refuses a request raises a `RequestError`; `gateway.tgi.errors` and `gateway.openai.errors` turn its kind into
-their status, body and headers. Messages are ours: they never carry a library's exception text or the client's input at
-length.
+Whatever refuses a request raises a `RequestError`; `gateway.routes.tgi.errors` and `gateway.routes.openai.errors` turn
+its kind into their status, body and headers. Messages are ours: they never carry a library's exception text or the
+client's input at length.
 """
 
 import logging
 from enum import Enum, auto
 
-from gateway.options import Options
+from gateway.config.options import Options
 from jaxengine.rpc import engine_pb2 as pb
 
 logger = logging.getLogger(__name__)

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import uvloop
 
-from gateway import signals
-from gateway.command_line import parse
-from gateway.engine_process import EngineCommand, command
-from gateway.environment import environment_report
-from gateway.listener import CannotListen, bind, is_loopback, tls_problem
-from gateway.option import UsageError
-from gateway.runtime_directory import runtime_directory
-from jaxengine.rpc import logs
-from jaxengine.rpc.tracing import Tracing, TracingUnavailable
+from gateway.config.command_line import parse
+from gateway.config.environment import environment_report
+from gateway.config.option import UsageError
+from gateway.http.listener import CannotListen, bind, is_loopback, tls_problem
+from gateway.processes import signals
+from gateway.processes.engine_process import EngineCommand, command
+from gateway.processes.runtime_directory import runtime_directory
+from jaxengine.telemetry import logs
+from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
 
 logger = logging.getLogger("gateway")
 
@@ -81,7 +81,9 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         except OSError as error:
             return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", os.EX_CANTCREAT)
         _count_in(directory if options.api_workers > 1 else None)
-        from gateway.server import serve  # not earlier: prometheus_client looks at the environment when it is imported
+        from gateway.processes.server import (
+            serve,  # not earlier: prometheus_client looks at the environment when it is imported
+        )
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(options, environ, listeners, admin, directory, engine, began, tracing))

@@ -24,11 +24,11 @@ from tqdm.auto import tqdm
 
 from convert.cache import cache_root
 from convert.source import open_model
-from jaxengine.assembly import load_engine
-from jaxengine.compile_cache import enable_compile_cache
-from jaxengine.options import EngineOptions
-from jaxengine.params import SamplingParams as EngineParams
-from jaxengine.sequence import Event, FinishReason, Request, Token
+from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.request.sampling_params import SamplingParams as EngineParams
+from jaxengine.request.sequence import Event, FinishReason, Request, Token
+from jaxengine.startup.build import load_engine
+from jaxengine.startup.options import EngineOptions
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 

@@ -1,4 +1,4 @@
-"""The engine process: options in, `convert` and `Engine` joined, the rest is `jaxengine.process`.
+"""The engine process: options in, `convert` and `Engine` joined, the rest is `jaxengine.service.process`.
 
 One of the two places where engine and converters meet. JAX is imported only on the loading thread, so that the socket
 is open, and the gateway informed, long before.
@@ -10,11 +10,12 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from jaxengine import process
-from jaxengine.options import CACHE_DTYPES, DTYPES, QUANTIZE, EngineOptions
-from jaxengine.process import Loaded, Progress, StartupError
-from jaxengine.rpc import logs, transport
-from jaxengine.rpc.tracing import Tracing, TracingUnavailable
+from jaxengine.rpc import transport
+from jaxengine.service import process
+from jaxengine.service.process import Loaded, Progress, StartupError
+from jaxengine.startup.options import CACHE_DTYPES, DTYPES, QUANTIZE, EngineOptions
+from jaxengine.telemetry import logs
+from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
 
 # For fetching the model only: nothing that runs afterwards may read them.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
@@ -70,8 +71,8 @@ def load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
 
 def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     from convert.cache import cache_root
+    from convert.config.rope_override import stretch
     from convert.source import open_model
-    from convert.stretch import stretch
 
     progress(f"opening {arguments.model_id or 'the default model'}")
     model = open_model(arguments.model_id, arguments.revision, cache_dir=arguments.cache_dir)
@@ -85,9 +86,9 @@ def _load(arguments: argparse.Namespace, progress: Progress) -> Loaded:
     import jax
 
     _require_device()
-    from jaxengine.assembly import load_engine
-    from jaxengine.compile_cache import enable_compile_cache
-    from jaxengine.rehearsal import rehearse
+    from jaxengine.engine.rehearsal import rehearse
+    from jaxengine.executor.compile_cache import enable_compile_cache
+    from jaxengine.startup.build import load_engine
 
     enable_compile_cache(cache_root(arguments.cache_dir) / "compiled")
     options = EngineOptions(

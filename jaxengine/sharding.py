@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxengine.model.spec import ModelSpec
+from jaxengine.spec.model import ModelSpec
 
 TP = "tp"
 SPLIT = {"kv_heads", "ffn", "channels", "vocab"}

@@ -1,8 +1,8 @@
 """An engine without a model, for everything that is not about models.
 
-`MockEngine` keeps the engine's contract (`jaxengine.interface.DrivenEngine`): every id is a known function of the ids
-before it, so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it as a
-process through the real gRPC service.
+`MockEngine` keeps the engine's contract (`jaxengine.request.interface.DrivenEngine`): every id is a known function of
+the ids before it, so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it
+as a process through the real gRPC service.
 
 A prompt that begins with one of the ids below misbehaves on purpose.
 """
@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxengine import process
-from jaxengine.interface import Description, Stats, StepResult
-from jaxengine.rpc import logs, transport
-from jaxengine.rpc.tracing import Tracing
-from jaxengine.sequence import Event, FinishReason, Request, Token
+from jaxengine.request.interface import Description, Stats, StepResult
+from jaxengine.request.sequence import Event, FinishReason, Request, Token
+from jaxengine.rpc import transport
+from jaxengine.service import process
+from jaxengine.telemetry import logs
+from jaxengine.telemetry.tracing import Tracing
 
 VOCABULARY = 320
 EOS = 0

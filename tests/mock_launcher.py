@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from gateway import child
+from gateway import child_process
+from gateway.config.options import Options
 from gateway.launcher import launch
-from gateway.options import Options
 
 
 def main(argv: list[str]) -> int:
@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
 
     def command(options: Options, socket: Path, parent: int) -> list[str]:
         given = [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
-        return child.python("tests.engine_mock", *given, *its)
+        return child_process.python("tests.engine_mock", *given, *its)
 
     return launch(ours, os.environ, command)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from gateway.engine import EngineUnavailable
-from gateway.engine_client import EngineClient
+from gateway.engine.client import EngineClient
+from gateway.engine.interface import EngineUnavailable
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 

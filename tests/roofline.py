@@ -9,9 +9,9 @@ import statistics
 from dataclasses import dataclass
 from functools import cache
 
-from jaxengine.model.parameters import Parameter, parameter_table
-from jaxengine.model.spec import ModelSpec
-from jaxengine.quantization import is_quantized, scale_of
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import Parameter, parameter_table
+from jaxengine.weights.quantization import is_quantized, scale_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxengine.model.spec import (
+from jaxengine.spec.model import (
     Attention,
     Embedding,
     Encoder,

@@ -4,9 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from convert.cache_scales import PATTERNS, cache_scales
-from convert.composition import ComposedSource
-from convert.config import Config
+from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families.baichuan import baichuan
 from convert.families.bart import BART
@@ -25,6 +23,7 @@ from convert.families.llama import LLAMA, MISTRAL
 from convert.families.mamba import FALCON_MAMBA, MAMBA
 from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mpt import MPT
+from convert.families.multimodal import text_part
 from convert.families.olmo2 import OLMO2
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
@@ -33,10 +32,11 @@ from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.families.t5 import t5
 from convert.formats.tensors import Tensors
-from convert.multimodal import text_part
-from convert.recipes import recipes
-from convert.traced import traced
-from jaxengine.model.parameters import ParameterSource
+from convert.hf.traced import traced
+from convert.mapping.composition import ComposedSource
+from convert.mapping.kv_scales import PATTERNS, cache_scales
+from convert.mapping.recipes import recipes
+from jaxengine.spec.parameters import ParameterSource
 
 FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWeb": FALCON,

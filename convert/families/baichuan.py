@@ -5,11 +5,11 @@ The library's own code came with the checkpoints, so two things are told by the 
 that the first has not.
 """
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, activation, alibi_slopes, sizes
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
-from convert.recipes import Layout
-from jaxengine.model.spec import Attention, Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Attention, Head, LayerKind, ModelSpec, Norm
 
 BAICHUAN2_VOCAB = 125696
 PACKED = {**TENSORS, "layers.{i}.qkv": (LAYER + "self_attn.W_pack.weight",)}

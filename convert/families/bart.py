@@ -4,10 +4,10 @@ BART is post-norm; mBART is pre-norm and has a norm behind each stack. What thei
 search (beams, forced first and last tokens, lengths) is not the model's, and is left to the request.
 """
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, activation, refuse
-from convert.recipes import Layout
-from jaxengine.model.spec import Embedding, Encoder, Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Embedding, Encoder, Head, LayerKind, ModelSpec, Norm
 
 ENCODER, DECODER = "model.encoder.", "model.decoder."
 

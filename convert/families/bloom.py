@@ -1,9 +1,9 @@
 """BLOOM and BLOOMZ: ALiBi, and a norm right behind the embedding."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, alibi_slopes, refuse, sizes
-from convert.recipes import Layout
-from jaxengine.model.spec import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.h.{i}."
 TENSORS = {

@@ -5,11 +5,11 @@ Cohere 2 rotates on its sliding layers only; each fourth layer sees everything a
 
 from dataclasses import replace
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, layer_kinds, refuse, window
 from convert.families.llama import BUFFERS, QK_NORM, TENSORS, llama_spec
-from convert.recipes import Layout
-from jaxengine.model.spec import Attention, Head, LayerKind, ModelSpec, Norm, QKNorm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Attention, Head, LayerKind, ModelSpec, Norm, QKNorm
 
 PATTERN = 4
 

@@ -6,12 +6,12 @@ RW's ALiBi lies inside the scaling of scores, and is rounded to bfloat16.
 import ml_dtypes
 import numpy as np
 
-from convert.config import Config
+from convert.config.config import Config
+from convert.config.rope import longest, rope
 from convert.families.bloom import TENSORS as BLOOM_TENSORS
 from convert.families.family import Family, activation, alibi_slopes, sizes
-from convert.recipes import Layout
-from convert.rope import longest, rope
-from jaxengine.model.spec import Attention, Block, Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Attention, Block, Head, LayerKind, ModelSpec, Norm
 
 TENSORS = {name: tensors for name, tensors in BLOOM_TENSORS.items() if name != "embedding_norm"}
 RENAMES = ((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm."))

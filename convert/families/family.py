@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from convert.config import Config
+from convert.config.config import Config
+from convert.config.rope import FULL, SLIDING
 from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors, equal
-from convert.recipes import Layout, sources
-from convert.renamed import Renamed
-from convert.rope import FULL, SLIDING
-from jaxengine.model.spec import Activation, Experts, LayerKind, ModelSpec
+from convert.mapping.recipes import Layout, sources
+from convert.mapping.renamed import Renamed
+from jaxengine.spec.model import Activation, Experts, LayerKind, ModelSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",

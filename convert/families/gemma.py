@@ -8,11 +8,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from convert.config import Config
+from convert.config.config import Config
+from convert.config.rope import FULL, SLIDING, rope
 from convert.families.family import Family, activation_named, layer_kinds, refuse, sizes, window
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
-from convert.rope import FULL, SLIDING, rope
-from jaxengine.model.spec import Attention, Embedding, LayerKind, ModelSpec, Norm, QKNorm, Rope
+from jaxengine.spec.model import Attention, Embedding, LayerKind, ModelSpec, Norm, QKNorm, Rope
 
 SANDWICH = {
     **TENSORS,

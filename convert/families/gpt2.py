@@ -6,10 +6,10 @@ All have learned positions. GPT-2 and SantaCoder store matrices `[in, out]`; the
 from dataclasses import replace
 from typing import Any
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, activation, refuse, sizes
-from convert.recipes import Layout
-from jaxengine.model.spec import Embedding, Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Embedding, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.h.{i}."
 TENSORS = {

@@ -1,10 +1,10 @@
 """GPT-NeoX, and with it Pythia, Dolly and RedPajama: two norms in parallel, a quarter of each head rotated."""
 
-from convert.config import Config
+from convert.config.config import Config
+from convert.config.rope import longest, rope
 from convert.families.family import Family, activation, sizes
-from convert.recipes import Layout
-from convert.rope import longest, rope
-from jaxengine.model.spec import Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Head, LayerKind, ModelSpec, Norm
 
 LAYER = "gpt_neox.layers.{i}."
 TENSORS = {

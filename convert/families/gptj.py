@@ -1,10 +1,10 @@
 """GPT-J and CodeGen: parallel branches behind one norm, the first `rotary_dim` of a head rotated in adjacent pairs."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.gpt2 import TENSORS, gpt_spec
-from convert.recipes import Layout
-from jaxengine.model.spec import Embedding, Head, LayerKind, ModelSpec, Rope
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Embedding, Head, LayerKind, ModelSpec, Rope
 
 LAYER = "transformer.h.{i}."
 GPTJ_TENSORS = {

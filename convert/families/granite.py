@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, TENSORS, llama_spec
-from jaxengine.model.spec import Embedding, ModelSpec
+from jaxengine.spec.model import Embedding, ModelSpec
 
 
 def _granite(config: Config) -> ModelSpec:

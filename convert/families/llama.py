@@ -6,10 +6,10 @@
 from dataclasses import replace
 from typing import Any
 
-from convert.config import Config
+from convert.config.config import Config
+from convert.config.rope import longest, rope
 from convert.families.family import Family, activation, sizes, window
-from convert.rope import longest, rope
-from jaxengine.model.spec import Head, LayerKind, ModelSpec, Norm
+from jaxengine.spec.model import Head, LayerKind, ModelSpec, Norm
 
 LAYER = "model.layers.{i}."
 TENSORS = {

@@ -6,9 +6,9 @@ Files of `state-spaces/mamba-*-hf`; the original ones without `-hf` have another
 import math
 from dataclasses import replace
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, refuse
-from jaxengine.model.spec import Head, LayerKind, ModelSpec, Norm, StateSpace
+from jaxengine.spec.model import Head, LayerKind, ModelSpec, Norm, StateSpace
 
 LAYER = "backbone.layers.{i}."
 MIXER = LAYER + "mixer."

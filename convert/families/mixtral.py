@@ -1,9 +1,9 @@
 """Mixtral: Mistral with eight MLPs, two for each token; PhiMoE, which names and stores them likewise."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, with_experts
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec, with_window
-from jaxengine.model.spec import Experts, ModelSpec, Norm
+from jaxengine.spec.model import Experts, ModelSpec, Norm
 
 MOE = LAYER + "block_sparse_moe."
 EXPERTS = {

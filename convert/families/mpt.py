@@ -1,8 +1,8 @@
 """MPT: ALiBi, LayerNorm without bias, and the options of MosaicML's own code that checkpoints use."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, alibi_slopes, refuse, sizes
-from jaxengine.model.spec import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
+from jaxengine.spec.model import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.blocks.{i}."
 TENSORS = {

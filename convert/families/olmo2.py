@@ -1,9 +1,9 @@
 """OLMo 2: branches are normalised on their way out only, queries and keys over all heads together."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
-from jaxengine.model.spec import Attention, ModelSpec, QKNorm
+from jaxengine.spec.model import Attention, ModelSpec, QKNorm
 
 OLMO2_TENSORS = {
     **TENSORS,

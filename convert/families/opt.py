@@ -3,10 +3,10 @@
 Galactica has no biases, and norms without weights.
 """
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, activation, sizes
-from convert.recipes import Layout
-from jaxengine.model.spec import Embedding, Head, LayerKind, ModelSpec, Norm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Embedding, Head, LayerKind, ModelSpec, Norm
 
 DECODER = "model.decoder."
 LAYER = DECODER + "layers.{i}."

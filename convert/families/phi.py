@@ -1,9 +1,9 @@
 """Phi 1, 1.5 and 2, parallel and partly rotated; Phi 3 to 4, a Llama with fused projections and long positions."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, activation
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec, with_window
-from jaxengine.model.spec import Attention, ModelSpec, Norm, QKNorm
+from jaxengine.spec.model import Attention, ModelSpec, Norm, QKNorm
 
 PHI_TENSORS = {
     **TENSORS,

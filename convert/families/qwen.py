@@ -5,11 +5,11 @@ Windows of the MoE are refused: which layers slide differs between releases of t
 
 from dataclasses import replace
 
-from convert.config import Config
+from convert.config.config import Config
+from convert.config.rope import SLIDING
 from convert.families.family import Family, layer_kinds, refuse, window, with_experts
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
-from convert.rope import SLIDING
-from jaxengine.model.spec import Attention, Experts, ModelSpec, QKNorm
+from jaxengine.spec.model import Attention, Experts, ModelSpec, QKNorm
 
 MAX_WINDOW_LAYERS = 28  # the configurations' default
 

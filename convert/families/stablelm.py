@@ -1,10 +1,10 @@
 """StableLM 2, 1.6B to 12B: LayerNorm, a quarter of each head rotated; the 12B in parallel, each head with its norm."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
-from convert.recipes import Layout
-from jaxengine.model.spec import Attention, ModelSpec, Norm, QKNorm
+from convert.mapping.recipes import Layout
+from jaxengine.spec.model import Attention, ModelSpec, Norm, QKNorm
 
 HEAD_NORMS = tuple(f"{LAYER}self_attn.{x}_layernorm.norms.{{h}}.weight" for x in "qk")
 

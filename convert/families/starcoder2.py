@@ -1,9 +1,9 @@
 """StarCoder 2: a Llama with LayerNorm, an MLP without gate and a window on all layers."""
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import Family, activation
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec, with_window
-from jaxengine.model.spec import ModelSpec, Norm
+from jaxengine.spec.model import ModelSpec, Norm
 
 STARCODER2_TENSORS = {
     **TENSORS,

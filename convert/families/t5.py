@@ -6,9 +6,9 @@ transformers 5 says so in `scale_decoder_outputs`, and writes that all heads are
 umT5's layers have buckets of their own each.
 """
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families.family import ACTIVATIONS, Family, sizes
-from jaxengine.model.spec import Activation, Attention, Encoder, Head, LayerKind, ModelSpec, Norm, RelativePositions
+from jaxengine.spec.model import Activation, Attention, Encoder, Head, LayerKind, ModelSpec, Norm, RelativePositions
 
 POSITIONS = 512  # that T5 was trained on; distances have no end, so more can be asked for
 ENCODER, DECODER = "encoder.block.{i}.layer.", "decoder.block.{i}.layer."

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.formats.gguf import GgufFile
 
 ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp.architectures import ARCHITECTURES, COMMON, Architecture, architecture

@@ -12,13 +12,13 @@ from dataclasses import replace
 import gguf
 import numpy as np
 
-from convert.composition import ComposedSource
 from convert.families import compose_as, family_of
 from convert.families.family import Family
 from convert.formats.gguf import GgufFile
 from convert.formats.tensors import Index
 from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
+from convert.mapping.composition import ComposedSource
 
 CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # T5's first code wrote and never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two

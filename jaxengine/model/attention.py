@@ -13,8 +13,8 @@ from jax import Array
 
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm
-from jaxengine.model.spec import LayerKind, ModelSpec
 from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, Ops
+from jaxengine.spec.model import LayerKind, ModelSpec
 
 
 class Attention(nnx.Module):

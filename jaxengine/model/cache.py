@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxengine.model.spec import ModelSpec
+from jaxengine.spec.model import ModelSpec
 
 
 class CacheArray(NamedTuple):

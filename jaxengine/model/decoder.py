@@ -15,15 +15,15 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.embedding import Embedding
-from jaxengine.model.groups import LayerGroups
 from jaxengine.model.layer import Layer, Stream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import angles
-from jaxengine.model.spec import ModelSpec, Rope
 from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
 from jaxengine.ops.scan import state_scan
+from jaxengine.spec.layer_groups import LayerGroups
+from jaxengine.spec.model import ModelSpec, Rope
 
 Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, as `jaxengine/model/cache.py` has them
 

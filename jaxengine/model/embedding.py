@@ -9,7 +9,7 @@ from jax import Array
 
 from jaxengine.model.linear import Linear, input_major
 from jaxengine.model.norm import Norm
-from jaxengine.model.spec import ModelSpec
+from jaxengine.spec.model import ModelSpec
 
 PADDING = float(jnp.finfo(jnp.float32).min)  # of rows without a token; finite, as logits are checked to be
 

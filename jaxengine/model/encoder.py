@@ -12,9 +12,9 @@ from jax import Array
 
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.linear import Linear
-from jaxengine.model.spec import ModelSpec
 from jaxengine.ops import AttentionBatch, Ops
 from jaxengine.ops.cache import write
+from jaxengine.spec.model import ModelSpec
 
 PREFIX = "encoder."
 

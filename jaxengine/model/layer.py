@@ -14,8 +14,8 @@ from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
-from jaxengine.model.spec import LayerKind, ModelSpec
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
+from jaxengine.spec.model import LayerKind, ModelSpec
 
 
 class Stream(NamedTuple):

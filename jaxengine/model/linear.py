@@ -7,7 +7,7 @@ rows, 3.9 against 7.3 with int8 at 256), and needs every product as rank 2 by ra
 naive loop, 113 against 19 ms at batch 1 (JAX 0.10.2, 2 cores). A GPU must not be given that reshape: it would merge a
 sharded axis with one that is not.
 
-A weight in 8 bits (`jaxengine/quantization.py`) has a scale for each output channel, and the product is scaled.
+A weight in 8 bits (`jaxengine/weights/quantization.py`) has a scale for each output channel, and the product is scaled.
 """
 
 import math
@@ -20,9 +20,9 @@ from flax import nnx
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.model.parameters import Parameter
-from jaxengine.ops.product import product
+from jaxengine.ops.matmul import product
 from jaxengine.sharding import TP
+from jaxengine.spec.parameters import Parameter
 
 NARROW = ("bfloat16", "int8")
 

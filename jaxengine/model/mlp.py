@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.linear import Linear
-from jaxengine.model.spec import Activation, ModelSpec
+from jaxengine.spec.model import Activation, ModelSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,

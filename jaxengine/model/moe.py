@@ -13,8 +13,8 @@ from jax import Array
 
 from jaxengine.model.linear import Linear, input_major
 from jaxengine.model.mlp import ACTIVATIONS, MLP
-from jaxengine.model.spec import Experts, ModelSpec
 from jaxengine.ops.experts import ExpertMLPs
+from jaxengine.spec.model import Experts, ModelSpec
 
 
 class MixtureOfExperts(nnx.Module):

@@ -17,11 +17,11 @@ from jax import Array
 from jaxengine.model.layer import Stream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
-from jaxengine.model.spec import ModelSpec
-from jaxengine.model.spec import Norm as NormSpec
 from jaxengine.ops import Angles, AttentionBatch, HeadTerms
 from jaxengine.ops.batch import ScanInputs, row_starts
 from jaxengine.ops.scan import Scan
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.model import Norm as NormSpec
 
 
 class StateSpaceLayer(nnx.Module):

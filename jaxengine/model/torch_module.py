@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.model.spec import ModelSpec
 from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, Ops
+from jaxengine.spec.model import ModelSpec
 
 NAME = "paged"  # of our attention, in transformers' interface
 

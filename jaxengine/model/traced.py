@@ -4,7 +4,7 @@ Best effort, with the extra `hf`: torchax does the tracing. The module computes 
 to us through transformers' attention interface, and the output embedding, which is left out: what reaches it are the
 hidden states. The trace is an ordinary step, compiled ahead of time; no PyTorch runs while serving. Refused at start,
 with the reason, is a module that cannot be traced, whose layers do not attend through the interface once each, or that
-masks in its own way; `convert/trial.py` has looked at the rest before. On one device, with matrices as PyTorch has
+masks in its own way; `convert/hf/probe.py` has looked at the rest before. On one device, with matrices as PyTorch has
 them.
 """
 
@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.spec import ModelSpec
 from jaxengine.model.torch_module import Call, Layers, TorchModule
 from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.spec.model import ModelSpec
 
 TRIAL_TOKENS, TRIAL_PAGE = 4, 16
 

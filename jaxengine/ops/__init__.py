@@ -15,12 +15,12 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxengine.model.spec import Norm
 from jaxengine.ops import norm, reference, triton
+from jaxengine.ops.backend import choose
 from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
-from jaxengine.ops.choice import choose
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.sharding import TP
+from jaxengine.spec.model import Norm
 
 __all__ = ["BACKENDS", "Angles", "AttentionBatch", "AttentionSpec", "HeadTerms", "Ops", "choose"]
 

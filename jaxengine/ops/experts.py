@@ -26,7 +26,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxengine.ops.blocks import Blocks, single_pairs, sorted_blocks
-from jaxengine.ops.product import product
+from jaxengine.ops.matmul import product
 from jaxengine.ops.triton import experts as triton
 from jaxengine.sharding import TP
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.model.spec import Norm, NormKind
+from jaxengine.spec.model import Norm, NormKind
 
 
 def add_norm(

@@ -12,12 +12,12 @@ import torch
 
 from convert.cache import cache_root
 from convert.source import open_model
-from jaxengine.assembly import load_engine
-from jaxengine.compile_cache import enable_compile_cache
-from jaxengine.engine import Engine
-from jaxengine.options import EngineOptions
-from jaxengine.params import SamplingParams
-from jaxengine.sequence import Request
+from jaxengine.engine.engine import Engine
+from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Request
+from jaxengine.startup.build import load_engine
+from jaxengine.startup.options import EngineOptions
 from tests.bench.transformers_twin import twin
 from tests.roofline import step_cost, weight_bytes
 

@@ -66,7 +66,7 @@ async def _saturate(launcher: Launcher, route: str, body: dict[str, object]) -> 
 def _gateway(launcher: Launcher) -> list[int]:
     """The HTTP processes."""
     pid = launcher.process.pid
-    return [pid, *(child for child in children(pid) if "gateway.worker" in arguments(child))]
+    return [pid, *(child for child in children(pid) if "gateway.processes.http_worker" in arguments(child))]
 
 
 async def _count(client: httpx.AsyncClient, route: str, body: dict[str, object], tokens: int) -> int:

@@ -22,12 +22,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families import compose
 from convert.families.llama import TENSORS
 from convert.formats.safetensors import encode_header
 from convert.formats.shards import open_tensors
-from jaxengine.model.parameters import parameter_table
+from jaxengine.spec.parameters import parameter_table
 
 BLOCK = 2**24
 
@@ -84,8 +84,8 @@ def measure(directory: Path, rounds: int) -> dict[str, float]:
 def _measure(directory: Path, rounds: int) -> dict[str, float]:
     import jax
 
-    from jaxengine.loading import load_parameters
     from jaxengine.sharding import make_mesh
+    from jaxengine.weights.loading import load_parameters
 
     file = directory / "model.safetensors"
     source = compose(Config.load(directory / "config.json"), open_tensors(directory))

@@ -12,12 +12,12 @@ import pytest
 
 from convert import checkpoint
 from convert.checkpoint import MANIFEST, open_checkpoint, write_checkpoint
-from convert.composition import ComposedSource
 from convert.errors import IO, CheckpointError
 from convert.formats.safetensors import SafetensorsFile
+from convert.mapping.composition import ComposedSource
 from convert.source import open_model
-from jaxengine.model.parameters import parameter_table
-from jaxengine.model.spec import ModelSpec
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import parameter_table
 
 FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 

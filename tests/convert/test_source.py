@@ -13,8 +13,8 @@ import pytest
 
 from convert.errors import CheckpointError
 from convert.source import open_model
-from jaxengine.model.parameters import parameter_table
-from jaxengine.model.spec import Encoder
+from jaxengine.spec.model import Encoder
+from jaxengine.spec.parameters import parameter_table
 from tests.convert.tiny_gguf import write_tiny_gguf
 from tests.families.seq2seq import write_seq2seq
 
@@ -25,7 +25,8 @@ open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
 """
 DIE_WHILE_READING = """
 import os, signal, sys, pathlib
-from convert import composition, source
+from convert import source
+from convert.mapping import composition
 read, left = composition.ComposedSource.read, [int(sys.argv[3])]
 def dying(self, name, index):
     left[0] -= 1
@@ -211,7 +212,7 @@ def test_what_is_asked_of_a_search_is_told_and_not_done(
     copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, told = copy_of("llama"), []
-    monkeypatch.setattr("convert.search.tell", told.append)
+    monkeypatch.setattr("convert.config.generation_config.tell", told.append)
     settings = {"num_beams": 4, "min_length": 0, "forced_bos_token_id": 5, "suppress_tokens": [], "bad_words_ids": None}
     (directory / "generation_config.json").write_text(json.dumps(settings))
     open_model(str(directory))

@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxengine.loading import load_parameters
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
-from jaxengine.model.groups import LayerGroups
-from jaxengine.model.parameters import ParameterSource
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import AttentionBatch, Ops
-from jaxengine.replication import replicate_heads
 from jaxengine.sharding import check_divisible, make_mesh
+from jaxengine.spec.layer_groups import LayerGroups
+from jaxengine.spec.parameters import ParameterSource
+from jaxengine.weights.kv_heads import replicate_heads
+from jaxengine.weights.loading import load_parameters
 
 PAGE, WIDTH = 16, 8  # the reference back end reads keys in blocks of 128
 TOKENS = 64  # of a step of several, in whole blocks of 32

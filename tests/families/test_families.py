@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families import compose
 from convert.formats.shards import open_tensors
 from tests.families.forward import Forward

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from convert.formats.gguf_tokenizer import write_tokenizer
-from gateway.detokenizer import Detokenizer
-from gateway.tokenizer import Tokenizer as GatewayTokenizer
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.tokenizer import Tokenizer as GatewayTokenizer
 from tests.families.flan_t5 import write_flan_t5
 from tests.jaxengine.engines import ask, load, serve
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxengine.engine import Engine
+from jaxengine.engine.engine import Engine
 from tests.families.references import zoo_logits
 from tests.jaxengine.engines import ask, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families import compose
 from convert.formats.shards import open_tensors
-from jaxengine.loading import load_parameters
-from jaxengine.model.parameters import ParameterSource
-from jaxengine.model.spec import ModelSpec
-from jaxengine.quantization import is_quantized
 from jaxengine.sharding import make_mesh
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import ParameterSource
+from jaxengine.weights.loading import load_parameters
+from jaxengine.weights.quantization import is_quantized
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
 from tests.families.seq2seq import SEQ2SEQ, seq2seq_logits, start_of

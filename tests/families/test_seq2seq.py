@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import compose
 from convert.formats.shards import open_tensors

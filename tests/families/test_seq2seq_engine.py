@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxengine.engine import Engine
+from jaxengine.engine.engine import Engine
 from tests.families.seq2seq import seq2seq_logits, start_of
 from tests.jaxengine.engines import Answer, alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB

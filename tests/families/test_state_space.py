@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.engine import Engine
-from jaxengine.plan import Plan
+from jaxengine.engine.engine import Engine
+from jaxengine.request.plan import Plan
 from tests.families.test_engine import reference
+from tests.jaxengine.engine.test_recovery import failing
 from tests.jaxengine.engines import Answers, alone, ask, load, logprob_rows, prompt, serve
-from tests.jaxengine.test_recovery import failing
 from tests.servers import serving
 from tests.tiny import VOCAB, tokenizer
 

@@ -7,8 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from jaxengine.model.parameters import parameter_table
-from jaxengine.model.spec import (
+from jaxengine.spec.model import (
     Activation,
     Attention,
     Block,
@@ -23,6 +22,7 @@ from jaxengine.model.spec import (
     Rope,
     Routing,
 )
+from jaxengine.spec.parameters import parameter_table
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
 

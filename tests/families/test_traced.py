@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from convert import traced
-from convert.adapted import Merge
-from convert.config import Config
+from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES
 from convert.formats.tensors import Tensors
+from convert.hf import traced
+from convert.hf.conversion import Merge
+from convert.hf.probe import LOGITS, fitted
 from convert.source import open_model
-from convert.trial import LOGITS, fitted
-from jaxengine.model.spec import Head
 from jaxengine.sharding import check_divisible
+from jaxengine.spec.model import Head
 from tests.families.forward import Forward
 from tests.jaxengine.engines import alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import BASE, VOCAB, reference_logits, write_model

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.families import compose
 from convert.formats.shards import open_tensors
 from tests.families.forward import Forward

@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import AsyncGenerator
 
-from gateway.engine import EngineUnavailable
-from jaxengine import messages
+from gateway.engine.interface import EngineUnavailable
 from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.service import codec
 from tests.engine_mock import Live, MockEngine, MockOptions
 
 
 class FakeEngineClient:
-    """What routes see of an engine (`gateway.engine.Engine`), in their own process and without a socket.
+    """What routes see of an engine (`gateway.engine.interface.Engine`), in their own process and without a socket.
 
     Set `unavailable` to make it refuse or, with `die_after`, end a stream after so many events. `requests` keeps what
     was asked, `open` counts streams that have not ended, `cancelled` the ids that were closed early.
@@ -21,7 +21,7 @@ class FakeEngineClient:
         self.description: pb.Description | None = pb.Description(
             state=pb.READY, model_dir=str(self._engine.options.model_dir)
         )
-        messages.describe(self.description, self._engine.description)
+        codec.describe(self.description, self._engine.description)
         self.retry_after = 5
         self.ready = True
         self.unavailable: str | None = None
@@ -48,7 +48,7 @@ class FakeEngineClient:
                 if self.die_after is not None and count >= self.die_after:
                     raise EngineUnavailable(self.unavailable or "the engine stopped", self.retry_after)
                 event = pb.RequestEvent(id=number)
-                messages.add_event(event, self._engine.advance(row))
+                codec.add_event(event, self._engine.advance(row))
                 finished = event.finish != pb.NOT_FINISHED
                 yield event
                 if finished:
@@ -60,7 +60,7 @@ class FakeEngineClient:
 
     def _admit(self, request: pb.Generate, number: int) -> Live | pb.RequestEvent:
         try:
-            accepted = messages.request_from(request, number)
+            accepted = codec.request_from(request, number)
             self._engine.submit(accepted)
         except ValueError as error:
             return pb.RequestEvent(id=number, finish=pb.INVALID, error=str(error))

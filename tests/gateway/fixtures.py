@@ -14,13 +14,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from gateway.admission import Admission
 from gateway.app import create_app
-from gateway.metrics import Metrics
-from gateway.options import Options
-from gateway.state import Gateway
-from gateway.tally import Tally
-from gateway.text import Texts
+from gateway.config.options import Options
+from gateway.observability.metrics import Metrics
+from gateway.request.admission import Admission
+from gateway.request.shared_counters import Tally
+from gateway.request.state import Gateway
+from gateway.text.model_text import Texts
 from tests.engine_mock import EOS, MockOptions
 from tests.gateway.fake_engine_client import FakeEngineClient
 from tests.gateway.toys import TEMPLATE, byte_level, write_model

@@ -12,12 +12,12 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from gateway.connections import Connections
-from gateway.front import HttpServer, http_config
-from gateway.guard import BodyGuard
-from gateway.openai.errors import OpenAIRoute
-from gateway.protocol import BODY_SECONDS
-from gateway.tgi.errors import TgiRoute
+from gateway.http.connections import Connections
+from gateway.http.guard import BodyGuard
+from gateway.http.protocol import BODY_SECONDS
+from gateway.processes.http_process import HttpServer, http_config
+from gateway.routes.openai.errors import OpenAIRoute
+from gateway.routes.tgi.errors import TgiRoute
 from tests.processes import PATIENCE
 
 LIMIT = 1000

@@ -8,12 +8,12 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from jaxengine.assembly import load_engine
-from jaxengine.engine import Engine
-from jaxengine.model.spec import ModelSpec
-from jaxengine.options import EngineOptions
-from jaxengine.params import SamplingParams
-from jaxengine.sequence import Event, FinishReason, Request
+from jaxengine.engine.engine import Engine
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Event, FinishReason, Request
+from jaxengine.spec.model import ModelSpec
+from jaxengine.startup.build import load_engine
+from jaxengine.startup.options import EngineOptions
 from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from jaxengine.model.linear import input_major
 from jaxengine.ops.experts import ExpertMLPs, Scales
-from jaxengine.quantization import FORMATS, quantize_weight
+from jaxengine.weights.quantization import FORMATS, quantize_weight
 from tests.gpu.ceilings import seconds_per_call
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale

@@ -11,8 +11,8 @@ from unittest import mock
 
 import jax
 
-from jaxengine import xla
-from jaxengine.engine import Engine
+from jaxengine.engine.engine import Engine
+from jaxengine.executor import compiler_options
 from tests.gpu import decode, loads, prefill, trace
 from tests.gpu.engines import Client, measured_engine
 from tests.gpu.record import Record
@@ -59,6 +59,9 @@ def process_age() -> float:
 def graphs_while_profiling() -> Iterator[None]:
     """Under a profiler XLA launches kernels one by one unless compiled otherwise: not the step that is served."""
     platform = jax.devices()[0].platform
-    options = {**xla.COMPILER_OPTIONS.get(platform, {}), "xla_enable_command_buffers_during_profiling": True}
-    with mock.patch.dict(xla.COMPILER_OPTIONS, {platform: options}):
+    options = {
+        **compiler_options.COMPILER_OPTIONS.get(platform, {}),
+        "xla_enable_command_buffers_during_profiling": True,
+    }
+    with mock.patch.dict(compiler_options.COMPILER_OPTIONS, {platform: options}):
         yield

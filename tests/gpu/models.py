@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jaxengine.model.spec import (
+from jaxengine.spec.model import (
     Attention,
     Embedding,
     Encoder,

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxengine.quantization import FORMATS
+from jaxengine.weights.quantization import FORMATS
 from tests.gpu import decode
 from tests.gpu.engines import Client, measured_engine
 from tests.gpu.record import Record

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.engine import Engine
+from jaxengine.engine.engine import Engine
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.ops import AttentionBatch, Ops
-from jaxengine.params import SamplingParams
-from jaxengine.sequence import Request, Token
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Request, Token
 from jaxengine.sharding import make_mesh
-from jaxengine.xla import COMPILER_OPTIONS
 from tests.gpu import kernels
 from tests.gpu.engines import Client, small_engine
 from tests.gpu.models import LLAMA

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from jaxengine.model.spec import ModelSpec
-from jaxengine.options import EngineOptions, Limits, derive_limits
+from jaxengine.spec.model import ModelSpec
+from jaxengine.startup.options import EngineOptions, Limits, derive_limits
 from tests.shapes import LLAMA_8B
 
 TINY = ModelSpec(

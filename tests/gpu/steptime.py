@@ -8,8 +8,8 @@ from unittest import mock
 
 import jax
 
-from jaxengine.engine import Engine
-from jaxengine.results import InFlight, Results
+from jaxengine.engine.engine import Engine
+from jaxengine.step.results import InFlight, Results
 
 
 @dataclass

@@ -84,7 +84,7 @@ def test_a_section_that_fails_is_recorded_and_the_rest_goes_on(tmp_path: Path) -
 
 def test_engine_and_measurements_need_nothing_but_jax_flax_and_numpy() -> None:
     modules = (
-        "jaxengine.engine",
+        "jaxengine.engine.engine",
         "tests.gpu.run",
         *(section.module for name, section in SECTIONS.items() if name != "peers"),
     )

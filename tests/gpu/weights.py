@@ -15,9 +15,9 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from jaxengine.loading import abstract_parameters, as_stored
-from jaxengine.model.parameters import Parameter, parameter_table
-from jaxengine.model.spec import ModelSpec
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import Parameter, parameter_table
+from jaxengine.weights.loading import abstract_parameters, as_stored
 
 
 def amplitude(parameter: Parameter) -> float:

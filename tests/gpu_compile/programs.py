@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxengine.compiler import Compiler, Shapes
-from jaxengine.loading import abstract_parameters
-from jaxengine.model.spec import ModelSpec
+from jaxengine.executor.compiler import Compiler, Shapes
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.ops import choose
-from jaxengine.options import EngineOptions, derive_limits
 from jaxengine.sharding import make_mesh, replicated
-from jaxengine.xla import COMPILER_OPTIONS
+from jaxengine.spec.model import ModelSpec
+from jaxengine.startup.options import EngineOptions, derive_limits
+from jaxengine.weights.loading import abstract_parameters
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
 from tests.shapes import FLAN_T5_XL, GEMMA2_9B, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from convert.source import open_model
-from jaxengine.loading import load_parameters
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
-from jaxengine.model.parameters import ParameterSource
 from jaxengine.ops import AttentionBatch, Ops
 from jaxengine.sharding import make_mesh
+from jaxengine.spec.parameters import ParameterSource
+from jaxengine.weights.loading import load_parameters
 from tests.processes import ROOT
 
 GOLDENS: list[dict[str, Any]] = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jaxengine.compile_cache import enable_compile_cache
-from jaxengine.engine import Engine
+from jaxengine.engine.engine import Engine
+from jaxengine.executor.compile_cache import enable_compile_cache
 from tests.jaxengine.engines import EngineOf, load
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from convert.source import open_model
-from jaxengine.assembly import load_engine
-from jaxengine.engine import Engine
-from jaxengine.options import EngineOptions
-from jaxengine.params import SamplingParams
-from jaxengine.sequence import Event, FinishReason, Request, Token
+from jaxengine.engine.engine import Engine
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Event, FinishReason, Request, Token
+from jaxengine.startup.build import load_engine
+from jaxengine.startup.options import EngineOptions
 from tests.tiny import BOS, VOCAB
 
 EngineOf = Callable[..., Engine]

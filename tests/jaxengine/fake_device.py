@@ -12,8 +12,8 @@ In each page table of a sequence the same content is another number, so that a p
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
-from jaxengine.plan import Plan, Row
-from jaxengine.sequence import Request, Sequence
+from jaxengine.request.plan import Plan, Row
+from jaxengine.request.sequence import Request, Sequence
 
 EOS = 0
 START = 1  # what a decoder behind an encoder is given

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
-from jaxengine.pages import PagePool, held_pages, page_key, root_key
-from jaxengine.params import SamplingParams
-from jaxengine.plan import Plan
-from jaxengine.scheduler import Scheduler
-from jaxengine.sequence import FinishReason, Request, Sequence
-from jaxengine.tables import PageTables
+from jaxengine.cache.page_pool import PagePool, held_pages, page_key, root_key
+from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.plan import Plan
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import FinishReason, Request, Sequence
+from jaxengine.scheduler.scheduler import Scheduler
 from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Result, alone, in_table
 from tests.jaxengine.invariants import PlanCheck
 

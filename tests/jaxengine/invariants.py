@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jaxengine.pages import SINK, page_key, root_key
-from jaxengine.plan import Plan, Row
-from jaxengine.sequence import FinishReason, Sequence
+from jaxengine.cache.page_pool import SINK, page_key, root_key
+from jaxengine.request.plan import Plan, Row
+from jaxengine.request.sequence import FinishReason, Sequence
 from tests.jaxengine.fake_device import source_contents
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from jaxengine import tables as module
-from jaxengine.pages import PagePool, page_key, root_key
-from jaxengine.plan import Plan, Row
-from jaxengine.scheduler import Scheduler
-from jaxengine.sequence import FinishReason, Sequence
-from jaxengine.tables import PageTables
+from jaxengine.cache import page_tables as module
+from jaxengine.cache.page_pool import PagePool, page_key, root_key
+from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.plan import Plan, Row
+from jaxengine.request.sequence import FinishReason, Sequence
+from jaxengine.scheduler.scheduler import Scheduler
 
 Patch = pytest.MonkeyPatch
 

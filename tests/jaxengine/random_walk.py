@@ -3,7 +3,7 @@
 import random
 from typing import Self
 
-from jaxengine.sequence import Sequence
+from jaxengine.request.sequence import Sequence
 from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
 from tests.jaxengine.invariants import check_state
 

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxengine import sampling
-from jaxengine.params import SamplingParams
-from jaxengine.plan import Row
+from jaxengine.request.plan import Row
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Request, Sequence
 from jaxengine.rpc.limits import MAX_LOGIT_BIAS
-from jaxengine.sampling import Sampled
-from jaxengine.seats import BANS, Seats, empty_seats, padded_words, take_seat
-from jaxengine.sequence import Request, Sequence
-from jaxengine.upload import Layout, SlotFields, Upload, needs_seat, unpack_rows
+from jaxengine.step import sampling
+from jaxengine.step.sampler_state import BANS, Seats, empty_seats, padded_words, take_seat
+from jaxengine.step.sampling import Sampled
+from jaxengine.step.upload import Layout, SlotFields, Upload, needs_seat, unpack_rows
 
 LONGEST = 64  # tokens a sequence may have here
 _take_seat = jax.jit(take_seat)

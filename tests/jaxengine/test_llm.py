@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from convert.source import open_model
-from jaxengine.assembly import Setup
 from jaxengine.llm import LLM, SamplingParams
-from jaxengine.options import EngineOptions
+from jaxengine.startup.build import Setup
+from jaxengine.startup.options import EngineOptions
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
 
@@ -41,7 +41,7 @@ def test_a_text_becomes_the_reference_s_ids_and_their_text(llm: LLM, directory: 
 
 
 def test_the_log_says_which_back_end_attends(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "jaxengine.assembly"):
+    with caplog.at_level("INFO", "jaxengine.startup.build"):
         Setup.decide(open_model(str(directory)), EngineOptions()).tell()
     assert "attention by reference" in caplog.text
 

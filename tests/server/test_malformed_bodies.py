@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.gateway.test_fuzz import ROUTES, SAME_BODY, body_of, check, mutated
+from tests.gateway.http.test_fuzz import ROUTES, SAME_BODY, body_of, check, mutated
 from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import stream

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from convert.config import Config
+from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import compose
 from convert.families.family import alibi_slopes
 from convert.formats.shards import open_tensors
-from jaxengine.model.parameters import parameter_table
-from jaxengine.model.spec import LayerKind, ModelSpec, Rope
+from jaxengine.spec.model import LayerKind, ModelSpec, Rope
+from jaxengine.spec.parameters import parameter_table
 from tests.families.zoo import NAMES, ZOO
 
 Zoo = Callable[[str], Path]

@@ -9,17 +9,17 @@ import gguf
 import numpy as np
 import pytest
 
-from convert.composition import ComposedSource
-from convert.config import Config
+from convert.config.config import Config
 from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp import architectures
 from convert.llama_cpp.architectures import ARCHITECTURES
 from convert.llama_cpp.model import open_gguf
-from jaxengine.model.parameters import parameter_table
+from convert.mapping.composition import ComposedSource
 from jaxengine.model.rope import attention_factor
-from jaxengine.model.spec import ModelSpec
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import parameter_table
 from tests.convert import tiny_gguf
 from tests.convert.tiny_gguf import longrope_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ, write_seq2seq

@@ -10,15 +10,15 @@ import gguf
 import numpy as np
 import pytest
 
-from convert.composition import ComposedSource
-from convert.config import Config
+from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
-from jaxengine.model.parameters import parameter_table
-from jaxengine.model.spec import ModelSpec
+from convert.mapping.composition import ComposedSource
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import parameter_table
 from tests.convert.tiny_gguf import write_tiny_gguf
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0

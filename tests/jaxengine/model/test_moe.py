@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxengine.model.moe import MixtureOfExperts
-from jaxengine.model.spec import Experts, ModelSpec
+from jaxengine.spec.model import Experts, ModelSpec
 
 
 def test_no_temporary_has_the_size_of_tokens_times_experts() -> None:

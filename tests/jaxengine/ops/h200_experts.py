@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxengine.loading import abstract_parameters
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.model.moe import MixtureOfExperts
-from jaxengine.model.spec import Experts, LayerKind, ModelSpec
 from jaxengine.sharding import make_mesh, replicated
-from jaxengine.xla import COMPILER_OPTIONS
+from jaxengine.spec.model import Experts, LayerKind, ModelSpec
+from jaxengine.weights.loading import abstract_parameters
 from tests.gpu_compile import h200, thunks
 from tests.jaxengine.ops.h200_kernels import Kernel, kernel
 

@@ -14,7 +14,7 @@ import pytest
 from jaxengine.ops.blocks import NONE, Blocks, shared_blocks, sorted_blocks
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.triton import experts as triton
-from jaxengine.quantization import FORMATS, quantize_weight
+from jaxengine.weights.quantization import FORMATS, quantize_weight
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}  # of outputs of about 1
 

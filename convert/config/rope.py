@@ -1,0 +1,144 @@
+"""Rotary positions out of a configuration, in every spelling in use, into `Rope`.
+
+transformers 5 writes one object `rope_parameters`, or one per kind of layer inside it; earlier ones `rope_theta`,
+`rope_scaling` (with `type` or `rope_type`) and `partial_rotary_factor` (GPT-NeoX: `rotary_pct`, `rotary_emb_base`).
+"""
+
+from dataclasses import replace
+
+from convert.config.config import Config
+from convert.errors import CheckpointError
+from jaxengine.spec.model import Rope, RopeKind
+
+KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+OLD_NAMES: dict[str, RopeKind] = {"su": "longrope"}  # Phi-3's first name for it
+FULL, SLIDING = "full_attention", "sliding_attention"
+MAX_DIM = 1024
+
+
+def rope(
+    config: Config, head_dim: int, *, theta: float = 10000.0, part: float | None = None, layers: str | None = None
+) -> Rope:
+    """Rotary positions of all layers, or of those that `layers` names ("full_attention", "sliding_attention").
+
+    A legacy `rope_scaling` wins where both spellings are there, as in transformers.
+
+    Args:
+        theta: the family's base where the configuration has none.
+        part: likewise, how much of a head rotates; None where the family always rotates all of it.
+    """
+    fields = _fields(config, layers)
+    kind = _kind(fields)
+    theta_key = config.spelled("rope_theta", "rotary_emb_base")
+    theta = fields.number("rope_theta", config.number(theta_key, theta))
+    if theta == 0:
+        raise config.error(theta_key, "must be positive")
+    dim = _dim(config, fields, head_dim, part)
+    if kind == "default":
+        return Rope(theta=theta, dim=dim)
+    positions = config.integer("max_position_embeddings")
+    original = positions if kind == "dynamic" else _trained(config, fields, None if kind == "longrope" else positions)
+    derived = positions / original if kind in ("yarn", "longrope") else None
+    factor = fields.number("factor", derived)
+    if factor < 1:
+        raise fields.error("factor", "must be at least 1")
+    stretched = Rope(kind, theta, factor, 0 if kind == "linear" else original, dim=dim)
+    if kind == "llama3":
+        return _llama3(fields, stretched)
+    if kind == "yarn":
+        return _yarn(fields, stretched)
+    return _longrope(fields, stretched) if kind == "longrope" else stretched
+
+
+def longest(config: Config, rope: Rope, positions: int) -> int:
+    """Positions the model may use: the configuration's `positions`, stretched where its rotary scaling says so.
+
+    For linear scaling checkpoints disagree whether `max_position_embeddings` is the stretched length; those that mean
+    the trained one say `max_sequence_length` too (Vicuna 16k).
+    """
+    if rope.kind == "linear":
+        return max(positions, config.integer("max_sequence_length", positions))
+    if rope.kind in ("dynamic", "yarn"):
+        return max(positions, int(rope.original_positions * rope.factor))
+    return positions
+
+
+def _fields(config: Config, layers: str | None) -> Config:
+    new = config.section("rope_parameters")
+    if layers is not None and new is not None and (nested := new.section(layers)) is not None:
+        return nested
+    return config.section("rope_scaling") or new or Config({}, config.where)
+
+
+def _kind(fields: Config) -> RopeKind:
+    key = fields.spelled("rope_type", "type")
+    name = fields.text(key, "default")
+    if name == "yarn" and fields.get("short_factor") is not None:  # early Phi-3 configurations
+        return "longrope"
+    kind = next((known for known in KINDS if known == OLD_NAMES.get(name, name)), None)
+    if kind is None:
+        raise fields.error(key, f"must be one of {', '.join(KINDS)}")
+    return kind
+
+
+def _trained(config: Config, fields: Config, default: int | None) -> int:
+    """The length before stretching. Where it is said inside and outside, the outer one counts, as in transformers."""
+    key = "original_max_position_embeddings"
+    return (fields if config.get(key) is None else config).integer(key, default)
+
+
+def _dim(config: Config, fields: Config, head_dim: int, default: float | None) -> int:
+    """How many dimensions of a head rotate; 0 for all."""
+    if fields.get("rotary_dim") is not None:  # of a GGUF file
+        dim = fields.integer("rotary_dim")
+        return 0 if dim == head_dim else dim
+    key = config.spelled("partial_rotary_factor", "rotary_pct", "rope_pct")
+    part = fields.number("partial_rotary_factor", config.number(key, default or 1.0))
+    if not 0 < part <= 1:
+        raise config.error(key, "must be in (0, 1]")
+    if default is None and part != 1:
+        raise config.error(key, "other than 1 is not supported")
+    dim = int(head_dim * part)
+    return 0 if dim == head_dim else dim
+
+
+def _llama3(fields: Config, rope: Rope) -> Rope:
+    low, high = fields.number("low_freq_factor"), fields.number("high_freq_factor")
+    if not 0 < low < high:
+        raise fields.error("low_freq_factor", f"must be positive and below high_freq_factor {high}")
+    return replace(rope, low_freq_factor=low, high_freq_factor=high)
+
+
+def _yarn(fields: Config, rope: Rope) -> Rope:
+    return replace(
+        rope,
+        beta_fast=fields.number("beta_fast", 32.0),
+        beta_slow=fields.number("beta_slow", 1.0),
+        truncate=fields.flag("truncate", True),
+        attention_factor=_number_or_none(fields, "attention_factor"),
+        mscale=fields.number("mscale", 0.0),
+        mscale_all_dim=fields.number("mscale_all_dim", 0.0),
+    )
+
+
+def _longrope(fields: Config, rope: Rope) -> Rope:
+    return replace(
+        rope,
+        attention_factor=_number_or_none(fields, fields.spelled("long_mscale", "attention_factor")),
+        short_attention_factor=_number_or_none(fields, "short_mscale"),
+        short_factors=_factors(fields, "short_factor"),
+        long_factors=_factors(fields, "long_factor"),
+    )
+
+
+def _number_or_none(fields: Config, key: str) -> float | None:
+    return None if fields.get(key) is None else fields.number(key)
+
+
+def _factors(fields: Config, key: str) -> tuple[float, ...]:
+    values = fields.get(key)
+    if not isinstance(values, list) or not 0 < len(values) <= MAX_DIM:
+        raise fields.error(key, f"must be a list of at most {MAX_DIM} numbers")
+    if not all(isinstance(value, int | float) and 0 < value < float("inf") for value in values):
+        raise CheckpointError(f"{fields.where}: {key} must hold positive finite numbers")
+    return tuple(float(value) for value in values)

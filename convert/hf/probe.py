@@ -1,0 +1,129 @@
+"""transformers' own module run once without weights, to see what it asks of an engine.
+
+Its attention shows the number and width of its heads, whatever a configuration calls them. What it makes of logits
+shows on a few that it is handed: a factor and a soft cap are ours to apply, anything else is refused.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jaxengine.spec.model import Head
+
+NAME = "observed"  # of the attention that only looks, in transformers' interface
+LENGTHS = (53, 43)  # of the text: a model may have sizes near the one, 56 heads for instance, but not near both
+NEAR = 4  # how much longer or shorter a convolution or a shift makes it
+MIXING = ("convolution", "cumsum", "cumprod", "roll", "flip")
+LOGITS = np.array([1e9, -64.0, -8.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 8.0, 64.0, -1e9])
+FACTOR = 6  # which of LOGITS is small enough for any soft cap to leave it alone
+
+
+class Mixing(ValueError):
+    """Tokens see each other outside of attention, or a size of the model is near the text's length."""
+
+
+def observe(module: Any) -> tuple[dict[str, Any], Head]:
+    """`ModelSpec`'s sizes of attention, large enough for each layer, and what becomes of logits.
+
+    Raises:
+        ValueError: no attention, or one that the pages have no room for; tokens that see each other elsewhere too, so
+            that pages are not all there is to keep; positions that are not counted from 0 (as RoBERTa's are not);
+            logits of which more is made.
+        Exception: whatever else the module does without weights.
+    """
+    if any(hasattr(each, "create_position_ids_from_input_ids") for each in module.modules()):
+        raise ValueError("it counts positions in a way of its own")
+    first, second = LENGTHS
+    try:
+        return _observed(module, first)
+    except Mixing:
+        return _observed(module, second)
+
+
+def _observed(module: Any, tokens: int) -> tuple[dict[str, Any], Head]:
+    """`observe` with a text of `tokens`."""
+    import torch
+    from transformers import AttentionInterface
+
+    shapes: list[tuple[int, int, int]] = []  # of each layer: heads, key/value heads and their width
+
+    def attention(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> tuple[Any, None]:
+        shapes.append((query.shape[1], key.shape[1], max(query.shape[-1], value.shape[-1])))
+        return value.new_empty(1, query.shape[2], query.shape[1], value.shape[-1]), None
+
+    AttentionInterface.register(NAME, attention)
+    module.set_attn_implementation(NAME)
+    ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
+    logits = torch.from_numpy(np.tile(LOGITS, (1, tokens, 1)))
+    module.set_output_embeddings(_instead(logits))
+    with torch.no_grad(), _watched(tokens):
+        out = module(input_ids=ids, position_ids=ids, use_cache=False).logits
+    if not shapes or len({heads for heads, *_ in shapes}) > 1:
+        raise ValueError("its layers do not attend through the interface, or with different numbers of heads")
+    heads, kv_heads, widths = zip(*shapes, strict=True)
+    sizes = {"num_heads": heads[0], "num_kv_heads": max(kv_heads), "head_dim": max(widths)}
+    return sizes, fitted(np.array([]) if out.is_meta else out[0, -1].double().numpy())
+
+
+def fitted(logits: np.ndarray) -> Head:
+    """The head whose soft cap and factor turn `LOGITS` into `logits`.
+
+    Raises:
+        ValueError: none does.
+    """
+    if logits.shape == LOGITS.shape:
+        scale = logits[FACTOR] / LOGITS[FACTOR]
+        capped = logits[0] < 0.5 * scale * LOGITS[0]
+        head = Head(scale=_rounded(scale), softcap=_rounded(logits[0]) if capped else 0.0)
+        expected = head.scale * LOGITS
+        if capped:
+            expected = head.softcap * np.tanh(expected / head.softcap)
+        if np.allclose(logits, expected, rtol=1e-5):
+            return head
+    raise ValueError("it makes more of logits than a factor and a soft cap would")
+
+
+def _rounded(value: float) -> float:
+    """To six digits: what is left of a decimal number behind a computation."""
+    return float(round(value, 5 - math.floor(math.log10(abs(value))))) if value else 0.0
+
+
+def _instead(logits: Any) -> Any:
+    import torch
+
+    class Instead(torch.nn.Module):
+        """Stands where the output embedding was."""
+
+        weight = bias = None
+
+        def forward(self, _: Any) -> Any:
+            return logits
+
+    return Instead()
+
+
+def _watched(tokens: int) -> Any:
+    """A mode of PyTorch in which only attention may let a token see others.
+
+    What shifts, sums up or convolves tokens has an axis a little shorter or longer than they are many, or two of that
+    length, or is one of a few operations: it raises `Mixing`. Integers may: they are masks, and where tokens are sent.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            for each in out if isinstance(out, tuple | list) else (out,):
+                if isinstance(each, torch.Tensor) and each.is_floating_point() and each.is_meta:
+                    self._check(function.__name__.split(".")[0], list(each.shape))
+            return out
+
+        @staticmethod
+        def _check(name: str, shape: list[int]) -> None:
+            other = any(0 < abs(size - tokens) <= NEAR for size in shape)
+            if other or shape.count(tokens) > 1 or (name in MIXING and tokens in shape):
+                raise Mixing(f"its tokens see each other outside of the attention interface ({name} makes {shape})")
+
+    return Watched()

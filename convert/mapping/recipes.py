@@ -1,0 +1,255 @@
+"""How each parameter of the table is made of checkpoint tensors: boxes of it, and the stored rows that fill each box.
+
+A checkpoint keeps one matrix `[out, in]` per projection, or several in one, in one of a few orders; the table splits
+both axes and groups q, k and v by key/value head. Everything that separates the two is a choice of rows, so nothing is
+left of it once the model is loaded: fused projections, Conv1D's `[in, out]`, interleaved rotary pairs.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import Parameter, parameter_table
+
+# Rows of a fused qkv: q ‖ k ‖ v; grouped as the table has them; or CodeGen's four blocks of q, v, k.
+QKV = Literal["concat", "grouped", "codegen"]
+CODEGEN_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a family stores what the table stores differently.
+
+    qkv: the order of rows where one tensor holds all three.
+    interleaved: rotary pairs lie side by side; the table has them half a head apart.
+    transposed: matrices of layers are `[in, out]` (Conv1D).
+    norm_per_head: qk_norm has weights [heads, head_dim] instead of [head_dim].
+    first_position: rows of the position table that are never used.
+    unit_head: rows of the head are divided by their length.
+    stacked_experts: experts lie in one tensor [expert, out, in] per projection.
+    bias_as_row: the head's bias is a matrix of one row.
+    """
+
+    qkv: QKV = "concat"
+    interleaved: bool = False
+    transposed: bool = False
+    norm_per_head: bool = False
+    first_position: int = 0
+    unit_head: bool = False
+    stacked_experts: bool = False
+    bias_as_row: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One box of a parameter, from one tensor.
+
+    `rows`, shaped as the box's output axes, are the stored rows that fill it; None is all elements in order.
+    """
+
+    tensor: str
+    stored: tuple[int, ...]  # shape in the checkpoint
+    start: tuple[int, ...]  # of the box in the parameter
+    shape: tuple[int, ...]  # of the box
+    inputs: int = 0  # how many trailing axes are one stored row's elements
+    rows: np.ndarray | None = None
+    transposed: bool = False
+    swapped: bool = False  # each matrix of the box is stored with its two axes swapped
+
+
+@dataclass(frozen=True)
+class Recipe:
+    parts: tuple[Part, ...]
+    unit_rows: bool = False  # each row is divided by its length
+
+
+def identity(spec: ModelSpec) -> dict[str, Recipe]:
+    """Recipes of a checkpoint that already has the table's names and layout."""
+    table = parameter_table(spec)
+    return {name: Recipe((Part(name, p.shape, (0,) * len(p.shape), p.shape),)) for name, p in table.items()}
+
+
+def sources(tensors: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+    """Checkpoint tensors of parameter `name`. A bias's are those of its weight, ending in `.bias`."""
+    layer = re.search(r"\d+", name)
+    key = re.sub(r"\d+", "{i}", name, count=1)
+    found = tensors.get(key)
+    if found is None and key.endswith("_bias"):
+        found = tuple(re.sub(r"weight$", "bias", each) for each in tensors.get(key.removesuffix("_bias"), ()))
+    return tuple(each.replace("{i}", layer.group() if layer else "") for each in found or ())
+
+
+def recipes(spec: ModelSpec, tensors: Mapping[str, tuple[str, ...]], layout: Layout) -> dict[str, Recipe]:
+    """Recipes from a family's names: `tensors["layers.{i}.qkv"] = ("…layers.{i}.q_proj.weight", …)`.
+
+    Raises:
+        KeyError: the family names no tensor of a parameter.
+    """
+    made = {}
+    for name, parameter in parameter_table(spec).items():
+        named = sources(tensors, name)
+        if not named:
+            raise KeyError(name)
+        made[name] = Recipe(tuple(_parts(name, spec, parameter, named, layout)), name == "head" and layout.unit_head)
+    return made
+
+
+def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str], layout: Layout) -> list[Part]:
+    kind = name.rsplit(".", 1)[-1].removesuffix("_bias")
+    if kind == "qkv":
+        return _qkv(name, spec, parameter, named, layout)
+    if kind == "qk_norm":
+        return _qk_norm(name, spec, named, layout)
+    if kind in ("experts_gate_up", "experts_down"):
+        return _experts(kind, parameter, named, layout)
+    if name.endswith(".conv"):  # stored with an axis of one input channel
+        (channels, taps) = parameter.shape
+        return [Part(named[0], (channels, 1, taps), (0, 0), parameter.shape)]
+    if name == "head_bias" and layout.bias_as_row:
+        return [Part(named[0], (1, *parameter.shape), (0,), parameter.shape)]
+    inputs = 0 if len(parameter.shape) == 1 or name.endswith("_bias") else parameter.inputs or 1
+    if kind == "relative":  # a row per bucket, of all heads
+        inputs = len(parameter.shape) - 1
+    transposed = layout.transposed and parameter.inputs > 0 and name.startswith("layers.")
+    if kind == "positions":
+        count, skipped = parameter.shape[0], layout.first_position
+        rows = np.arange(skipped, skipped + count) if skipped else None
+        return [_part(named[0], (0, 0), parameter.shape, inputs, rows, stored_rows=count + skipped)]
+    box = (parameter.shape[0] // len(named), *parameter.shape[1:])
+    starts = [(i * box[0], *(0 for _ in box[1:])) for i in range(len(named))]
+    return [
+        _part(tensor, start, box, inputs, None, transposed=transposed)
+        for tensor, start in zip(named, starts, strict=True)
+    ]
+
+
+def _part(
+    tensor: str,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    inputs: int,
+    rows: np.ndarray | None,
+    *,
+    stored_rows: int = 0,
+    transposed: bool = False,
+) -> Part:
+    outputs = len(shape) - inputs
+    count = stored_rows or math.prod(shape[:outputs])
+    stored = (count, *([math.prod(shape[outputs:])] if inputs else []))
+    return Part(tensor, stored[::-1] if transposed else stored, start, shape, inputs, rows, transposed)
+
+
+def _qkv(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str], layout: Layout) -> list[Part]:
+    inputs, trailing = parameter.inputs, parameter.shape[3:]
+    transposed = layout.transposed and inputs > 0
+    order = _pairs(name, spec, layout)
+    if len(named) == 1 and layout.qkv == "grouped" and order is None:
+        return [_part(named[0], (0,) * len(parameter.shape), parameter.shape, inputs, None, transposed=transposed)]
+    parts: list[Part] = []
+    for tensor, first, rows in _qkv_rows(spec, named, layout.qkv):
+        turned = rows if order is None or first > spec.group else rows[..., order]
+        start = (0, first, 0, *(0 for _ in trailing))
+        total = _rows_of(spec, len(named), len(parts))
+        parts.append(
+            _part(tensor, start, (*rows.shape, *trailing), inputs, turned, stored_rows=total, transposed=transposed)
+        )
+    return parts
+
+
+def _qkv_rows(spec: ModelSpec, named: Sequence[str], fused: QKV) -> list[tuple[str, int, np.ndarray]]:
+    """Of q, k and v: the tensor, the first index on the group axis, and the stored rows [kv, group or 1, head_dim]."""
+    kv, group, dim = spec.num_kv_heads, spec.group, spec.head_dim
+    queries, ones = (kv, group, dim), (kv, 1, dim)
+    q, one = np.arange(kv * group * dim).reshape(queries), np.arange(kv * dim).reshape(ones)
+    if len(named) == 3:
+        rows = [q, one, one]
+    elif len(named) == 2:  # q, and k ‖ v
+        rows = [q, one, one + one.size]
+    elif fused == "concat":
+        rows = [q, one + q.size, one + q.size + one.size]
+    else:
+        whole = _grouped(spec) if fused == "grouped" else _codegen(spec)
+        rows = [whole[:, :group], whole[:, group : group + 1], whole[:, group + 1 :]]
+    tensors = [named[min(i, len(named) - 1)] for i in range(3)]
+    return list(zip(tensors, (0, group, group + 1), rows, strict=True))
+
+
+def _grouped(spec: ModelSpec) -> np.ndarray:
+    shape = (spec.num_kv_heads, spec.group + 2, spec.head_dim)
+    return np.arange(math.prod(shape)).reshape(shape)
+
+
+def _codegen(spec: ModelSpec) -> np.ndarray:
+    """Four blocks, each q ‖ v ‖ k of a quarter of the heads."""
+    stored = np.arange(3 * spec.num_heads * spec.head_dim).reshape(CODEGEN_BLOCKS, 3, -1, spec.head_dim)
+    return stored[:, [0, 2, 1]].swapaxes(1, 2).reshape(spec.num_heads, 3, spec.head_dim)
+
+
+def _rows_of(spec: ModelSpec, tensors: int, index: int) -> int:
+    """Rows of the tensor that holds q, k or v (`index` 0, 1, 2) where `tensors` hold all three."""
+    q, one = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    if tensors == 1:
+        return q + 2 * one
+    return q if index == 0 else one * (2 if tensors == 2 else 1)
+
+
+def _pairs(name: str, spec: ModelSpec, layout: Layout) -> np.ndarray | None:
+    """Stored element of each of a head's: interleaved pairs (2i, 2i + 1) become (i, i + dim/2)."""
+    layer = re.search(r"\d+", name)
+    rope = spec.kind(int(layer.group()) if layer else 0).rope
+    if not layout.interleaved or rope is None:
+        return None
+    dim = rope.dim or spec.head_dim
+    return np.concatenate([np.arange(0, dim, 2), np.arange(1, dim, 2), np.arange(dim, spec.head_dim)])
+
+
+def _qk_norm(name: str, spec: ModelSpec, named: Sequence[str], layout: Layout) -> list[Part]:
+    """Weights of queries and of keys, each one tensor, or one per head (`{h}` in its name)."""
+    kv, group, dim = spec.num_kv_heads, spec.group, spec.head_dim
+    norm, order = spec.attention.qk_norm, _pairs(name, spec, layout)
+    shared = norm is not None and norm.over == "head" and not layout.norm_per_head
+    parts = []
+    for tensor, first, box in zip(named, (0, group), ((kv, group, dim), (kv, 1, dim)), strict=True):
+        heads = math.prod(box[:2])
+        if "{h}" in tensor:
+            for h in range(heads):
+                start = (h // box[1], first + h % box[1], 0)
+                parts.append(Part(tensor.replace("{h}", str(h)), (dim,), start, (1, 1, dim), rows=_one(dim, order)))
+            continue
+        rows = np.broadcast_to(np.arange(dim), box) if shared else np.arange(heads * dim).reshape(box)
+        stored = (dim,) if shared else (heads, dim) if layout.norm_per_head else (heads * dim,)
+        parts.append(Part(tensor, stored, (0, first, 0), box, rows=rows if order is None else rows[..., order]))
+    return parts
+
+
+def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layout) -> list[Part]:
+    """A tensor per expert (`{e}` in its name), or all in one: stacked, or as DBRX has them.
+
+    DBRX flattens the stack and stores the way down as the way up is.
+    """
+    count, *middle, outputs, inputs = parameter.shape
+    parts = []
+    for j, tensor in enumerate(named):
+        behind = (*(j for _ in middle), 0, 0)  # where the box starts, but for the expert
+        of_each = (*(1 for _ in middle), outputs, inputs)
+        if layout.stacked_experts:
+            parts.append(Part(tensor, (count, outputs, inputs), (0, *behind), (count, *of_each)))
+        elif "{e}" in tensor:
+            for e in range(count):
+                own = tensor.replace("{e}", str(e))
+                parts.append(Part(own, (outputs, inputs), (e, *behind), (1, *of_each)))
+        else:
+            swapped = kind == "experts_down"
+            rows, width = (inputs, outputs) if swapped else (outputs, inputs)
+            stored = (count * rows, width)
+            parts.append(Part(tensor, stored, (0, *behind), (count, *of_each), swapped=swapped))
+    return parts
+
+
+def _one(dim: int, order: np.ndarray | None) -> np.ndarray:
+    return (np.arange(dim) if order is None else order).reshape(1, 1, dim)

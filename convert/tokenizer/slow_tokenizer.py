@@ -1,0 +1,68 @@
+"""Tokenizers that come without tokenizer.json: sentencepiece's model file, or a vocabulary and merges.
+
+transformers knows what each family makes of them. What it builds is kept in our cache, beside copies of what else the
+gateway reads. Code that a checkpoint brings along is never run: where it asks for that, its model file must say it all.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+from convert.announce import tell
+from convert.cache import cache_root, locked, new_directory
+from convert.config.config import read_json
+from convert.errors import CheckpointError
+
+VOCABULARIES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
+OTHERS = ("merges.txt", "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json")
+
+
+def tokenizer_directory(directory: Path, kept: tuple[str, ...], cache_dir: Path | None) -> Path:
+    """Where the tokenizer.json of the model in `directory` is: there, or in our cache, with the `kept` files.
+
+    Raises:
+        CheckpointError: transformers cannot read the tokenizer, or has it in Python only.
+    """
+    if (directory / "tokenizer.json").is_file() or not _present(directory, VOCABULARIES):
+        return directory
+    files = _present(directory, (*VOCABULARIES, *OTHERS, *kept, "config.json"))
+    entry = cache_root(cache_dir) / "tokenizers" / _digest(files)
+    with locked(entry):
+        if not entry.is_dir():
+            tell(f"building tokenizer.json of {directory}")
+            with new_directory(entry) as made:
+                _read(directory).save(str(made / "tokenizer.json"))
+                for path in _present(directory, kept):
+                    shutil.copyfile(path, made / path.name)
+    return entry
+
+
+def _present(directory: Path, names: tuple[str, ...]) -> list[Path]:
+    return [directory / name for name in dict.fromkeys(names) if (directory / name).is_file()]
+
+
+def _digest(files: list[Path]) -> str:
+    """Of all that the tokenizer depends on."""
+    import transformers
+
+    digest = hashlib.sha256(transformers.__version__.encode())
+    for path in files:
+        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _read(directory: Path) -> Any:
+    """The tokenizer as the library that reads tokenizer.json has it."""
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    config = directory / "tokenizer_config.json"
+    own_code = config.is_file() and "auto_map" in read_json(config)
+    try:
+        reader = TokenizersBackend if own_code else AutoTokenizer
+        tokenizer = reader.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # whatever transformers makes of a tokenizer
+        raise CheckpointError.by(error, directory, "transformers cannot read the tokenizer") from error
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise CheckpointError(f"{directory}: {type(tokenizer).__name__} is written in Python and has no tokenizer.json")
+    return tokenizer.backend_tokenizer

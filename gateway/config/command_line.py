@@ -1,0 +1,105 @@
+"""From the command line and the environment to `Options`, and `--help`.
+
+The command line wins over the environment; an empty environment variable counts as not set.
+"""
+
+import argparse
+import dataclasses
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from gateway.config import values
+from gateway.config.option import UsageError, flag
+from gateway.config.options import MISSING, Options
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Options from the command line, else the environment, else the table.
+
+    Raises:
+        UsageError: a value is wrong, or an option is unknown or not supported.
+    """
+    given = vars(_parser().parse_args(argv))
+    _refuse_missing(given, environ)
+    return Options(**dict(_settings(given, environ)))
+
+
+def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for row in dataclasses.fields(Options):
+        repeated = isinstance(row.default, tuple)
+        if (value := given[row.name]) is not None:
+            source = flag(row.name)
+        elif value := environ.get(row.name.upper()) if row.metadata["in_environment"] else None:
+            source = row.name.upper()
+            if row.name == "hostname" and not _is_address(value):
+                continue  # container run-times set HOSTNAME to the container's name
+        else:
+            continue
+        texts = value if isinstance(value, list) else value.split(",") if repeated else [value]
+        parsed = tuple(_parse_value(row, source, text) for text in texts)
+        yield row.name, parsed if repeated else parsed[0]
+
+
+def _parse_value(row: "dataclasses.Field[Any]", source: str, text: str) -> Any:
+    try:
+        return row.metadata["parse"](text)
+    except ValueError as error:
+        shown = "" if row.metadata["secret"] else f" {text!r}"
+        raise UsageError(f"{source}{shown} {error}") from None
+
+
+def _refuse_missing(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    for name, harmless in MISSING.items():
+        for source, value in ((flag(name), given[name]), (name.upper(), environ.get(name.upper()))):
+            if value and value.lower() not in harmless:
+                raise UsageError(f"{source} {value!r} is not supported by this server")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="text-generation-launcher",
+        usage="%(prog)s [OPTIONS]",
+        description="Serve a language model on TGI's routes and OpenAI's /v1.",
+        epilog="Every option but --env can also be set by the environment variable of its name, in capitals with "
+        "underscores.",
+        allow_abbrev=False,
+    )
+    group = parser.add_argument_group()
+    for row in dataclasses.fields(Options):
+        if row.metadata["group"]:
+            group = parser.add_argument_group(row.metadata["group"])
+        names = [flag(row.name), *filter(None, [row.metadata["short"]])]
+        parse = row.metadata["parse"]
+        form: dict[str, Any] = {"nargs": "?", "const": "true"} if parse is values.flag else {}
+        if isinstance(row.default, tuple):
+            form = {"nargs": "+", "action": "extend"}
+        group.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=parse.shown, **form)
+    for name in MISSING:
+        parser.add_argument(flag(name), dest=name, nargs="?", const="true", default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def _help(row: "dataclasses.Field[Any]") -> str:
+    shown = "" if row.default in (None, ()) else f" [{_shown(row.default)}]"
+    return f"{row.metadata['help']}{shown}".replace("%", "%%")
+
+
+def _shown(default: Any) -> str:
+    """As it would be given."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,268 @@
+"""Every option of the server, once: the command line, the environment, `--help`, `/info` and the docs read this table.
+
+Names and meanings are those of TGI's launcher. An option of its whose feature this server lacks is in `MISSING`:
+setting it is an error that says so. One that names a detail which does not exist here, such as CUDA graphs, is taken,
+with one warning that says what happens instead.
+"""
+
+# ruff: noqa: RUF009 — `option` is `dataclasses.field`
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import values
+from gateway.config.option import UsageError, flag, option
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
+
+TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The table. A field `max_best_of` is `--max-best-of` on the command line and MAX_BEST_OF in the environment."""
+
+    model_id: str | None = option(
+        None,
+        values.text,
+        "hub id, local directory or .gguf file; without it the small default model is fetched once",
+        group="Model",
+    )
+    revision: str | None = option(None, values.text, "branch, tag or commit on the hub")
+    huggingface_hub_cache: Path | None = option(None, values.path, "where hub downloads are kept")
+    weights_cache_override: Path | None = option(
+        None, values.existing_directory, "directory of the model's files; --model-id is then only the model's name"
+    )
+    tokenizer_config_path: Path | None = option(
+        None, values.existing_file, "tokenizer_config.json to use instead of the model's"
+    )
+    rope_scaling: str | None = option(
+        None, values.one_of("linear", "dynamic"), "stretch rotary positions for longer texts than the model is made for"
+    )
+    rope_factor: float | None = option(
+        None, values.number(1, 1000), "how many times longer; linear without --rope-scaling, which alone means 1"
+    )
+    served_model_name: tuple[str, ...] = option(
+        (), values.text, "what /v1 and metrics call the model, if not by its id; of several answers say the first"
+    )
+    dtype: str = option(
+        "auto",
+        values.one_of("auto", "float32", "float16", "bfloat16"),
+        "of weights and activations; auto: float32 on a CPU, on a GPU the checkpoint's own, bfloat16 for float32, T5",
+        group="Device",
+    )
+    quantize: str | None = option(
+        None,
+        values.known_as(int8="int8", fp8="fp8", eetq="int8", bitsandbytes="int8"),
+        "layers' weights in 8 bits, a scale a channel, made at start; eetq and bitsandbytes are int8. On a CPU int8 "
+        "computes fastest, fp8 slowest",
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        values.known_as(auto="auto", fp8="fp8_e4m3fn", fp8_e4m3fn="fp8_e4m3fn", fp8_e5m2="fp8_e5m2"),
+        "of cached keys and values; auto is --dtype's, fp8 is fp8_e4m3fn; scaled where the checkpoint was calibrated",
+    )
+    attention: str = option(
+        "auto",
+        values.one_of("auto", "reference", "triton", *TGI_ATTENTION),
+        "attention back end; auto is triton on an NVIDIA GPU and reference on a CPU, and so are TGI's names",
+    )
+    sharded: bool | None = option(None, values.flag, "true: split the model over all devices unless --num-shard says")
+    num_shard: int | None = option(None, values.whole(1, 64), "devices one model is split over; 1 if not given")
+    cuda_memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
+    max_total_tokens: int | None = option(
+        None,
+        values.whole(2),
+        "prompt and new tokens of one request; what model and memory allow if not given",
+        group="What a request may ask",
+    )
+    max_input_tokens: int | None = option(
+        None, values.whole(1), "longest prompt; one less than --max-total-tokens if not given"
+    )
+    max_input_length: int | None = option(None, values.whole(1), "older name of --max-input-tokens")
+    max_best_of: int = option(2, values.whole(1, 128), "highest best_of of a request")
+    max_stop_sequences: int = option(4, values.whole(0, 1024), "most stop sequences of a request")
+    max_top_n_tokens: int = option(5, values.whole(0, 1000), "highest top_n_tokens of a request")
+    max_client_batch_size: int = option(4, values.whole(1, 1024), "most prompts or chats of one request to /v1")
+    max_logprobs: int = option(
+        20,
+        values.whole(WHOLE_VOCABULARY, MAX_ALTERNATIVES),
+        "most alternatives that /v1 lists beside a token, -1 for all; each step reports so many, asked for or not",
+    )
+    return_tokens_as_token_ids: bool = option(
+        False, values.flag, "show tokens in logprobs as token_id:N, where a request leaves it open"
+    )
+    enable_force_include_usage: bool = option(False, values.flag, "tell the usage in every chunk of every /v1 stream")
+    enable_prefill_logprobs: bool = option(
+        False, values.flag, "fill `prefill` for `decoder_input_details`, else empty; /v1 gives what is asked without it"
+    )
+    watermark_gamma: float = option(
+        0.5, values.number(0.01, 0.99), "share of the vocabulary that a watermark favours after each token"
+    )
+    watermark_delta: float = option(2.0, values.number(0, 100), "what a watermark adds to the logits it favours")
+    payload_limit: int = option(2_000_000, values.whole(1), "largest request body in bytes")
+    request_timeout: float = option(
+        600.0, values.number(0, 86400), "seconds a request may take in all; 0 for no limit; beyond is answered 504"
+    )
+    max_concurrent_requests: int = option(
+        128,
+        values.whole(1, 1_000_000),
+        "sequences in work at once; a request beyond is answered 429",
+        group="How many at once",
+    )
+    max_queued_tokens: int = option(
+        1 << 20, values.whole(1), "prompt tokens waiting for their first token; a request beyond is answered 429"
+    )
+    queue_timeout: float = option(
+        60.0, values.number(0, 86400), "seconds a request may wait to be begun; 0 for no limit; beyond is 429"
+    )
+    max_batch_size: int | None = option(
+        None, values.whole(1, 65536), "most sequences in one step; chosen by device if not given"
+    )
+    max_batch_prefill_tokens: int | None = option(
+        None, values.whole(1), "tokens one step computes; chosen by device if not given"
+    )
+    max_batch_total_tokens: int | None = option(
+        None, values.whole(1), "most tokens the KV cache holds; what memory allows if not given"
+    )
+    hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
+    port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
+    admin_port: int | None = option(
+        None,
+        values.whole(0, 65535),
+        "port of a listener of its own for probes and /metrics, without a key; none if not given",
+    )
+    admin_hostname: str = option("127.0.0.1", values.text, "address that --admin-port listens on")
+    admin_exclusive: bool = option(False, values.flag, "probes and /metrics answer on --admin-port alone")
+    api_workers: int = option(
+        1, values.whole(1, 64), "processes that speak HTTP on the port; limits hold over all, within a request each"
+    )
+    validation_workers: int = option(2, values.whole(1, 64), "threads that tokenise prompts, in each such process")
+    api_key: str | None = option(
+        None,
+        values.keys,
+        "bearer token clients must send; several on lines of their own; API_KEY hides it from lists of processes",
+        secret=True,
+    )
+    api_key_file: str | None = option(
+        None, values.key_file, "file of such tokens, one a line, beside those of --api-key", secret=True
+    )
+    share_prefix_cache: bool = option(
+        False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
+    )
+    enable_per_request_metrics: bool = option(
+        False, values.flag, "add `metrics` to answers of /v1: times of the request, and its tokens a second"
+    )
+    root_path: str | None = option(
+        None, values.prefix, "path before every route where a proxy is in front, be it stripped there or not"
+    )
+    cors_allow_origin: tuple[str, ...] = option(
+        (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
+    )
+    compute_type: str | None = option(
+        None, values.label, "the header x-compute-type of TGI's routes; number and kind of the devices if not given"
+    )
+    ssl_certfile: Path | None = option(None, values.existing_file, "certificate chain (PEM) to serve HTTPS with")
+    ssl_keyfile: Path | None = option(None, values.existing_file, "private key (PEM), if not in --ssl-certfile")
+    aip_http_port: int | None = option(None, values.whole(0, 65535), "port that Vertex AI assigns, instead of --port")
+    aip_predict_route: str | None = option(None, values.route, "where Vertex AI sends what /vertex takes")
+    aip_health_route: str | None = option(None, values.route, "where Vertex AI asks for health")
+    json_output: bool = option(False, values.flag, "log as JSON lines", group="Operations")
+    log_level: str = option(
+        "info",
+        values.any_case(values.one_of("debug", "info", "warn", "error")),
+        "least of the log's lines; debug also shows probes and scrapes, warn no requests",
+    )
+    otlp_endpoint: str | None = option(
+        None, values.url, "OTLP/gRPC collector that spans are sent to, e.g. http://collector:4317"
+    )
+    otlp_service_name: str = option("text-generation-inference.router", values.text, "service.name of the spans")
+    env: bool = option(
+        False, values.flag, "print the versions and devices at hand, then serve", short="-e", in_environment=False
+    )
+    shard_uds_path: Path = option(
+        Path("/tmp/text-generation-server"),
+        values.path,
+        "prefix of the server's private directory, where the engine's socket is; the port is appended",
+    )
+    startup_timeout: float = option(1800.0, values.number(1, 86400), "seconds the engine may take to become ready")
+    engine_hang_timeout: float = option(
+        30.0,
+        values.number(0.1, 86400),
+        "seconds without a sign of life after which the engine is restarted; a CPU that computes is one for 600 s",
+    )
+    max_engine_restarts: int = option(
+        20,
+        values.whole(0, 1_000_000),
+        "times the engine, or one of the HTTP processes, is started again within --engine-restart-window, or until it "
+        "is ready; the next death ends the server with exit code 70",
+    )
+    engine_restart_window: float = option(
+        600.0, values.number(1, 1e6), "seconds after which a death no longer counts for --max-engine-restarts"
+    )
+    graceful_termination_timeout: float = option(
+        90.0, values.number(0, 86400), "seconds that running requests get after SIGTERM", short="-g"
+    )
+    waiting_served_ratio: float = option(
+        0.3,
+        values.number(0, 1e9),
+        "prompts join the running batch in chunks, as in TGI with chunking",
+        idle=True,
+        group="Taken from TGI",
+    )
+    max_waiting_tokens: int = option(
+        20, values.whole(0), "prompts join the running batch in chunks, as in TGI with chunking", idle=True
+    )
+    cuda_graphs: str | None = option(
+        None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", idle=True
+    )
+    disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", idle=True)
+    disable_grammar_support: bool = option(False, values.flag, "grammars are not supported yet", idle=True)
+    master_addr: str | None = option(None, values.text, "the devices of one machine need no meeting point", idle=True)
+    master_port: int | None = option(
+        None, values.whole(0, 65535), "the devices of one machine need no meeting point", idle=True
+    )
+    prometheus_port: int | None = option(None, values.whole(0, 65535), "metrics are at /metrics of --port", idle=True)
+    usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "nothing is ever sent", idle=True)
+
+    def __post_init__(self) -> None:
+        older = self.max_input_length
+        if self.max_input_tokens is not None and older not in (None, self.max_input_tokens):
+            raise UsageError("--max-input-length is the older name of --max-input-tokens: set only one of them")
+        if older is not None:
+            object.__setattr__(self, "max_input_tokens", older)
+        if self.aip_http_port is not None:
+            object.__setattr__(self, "port", self.aip_http_port)
+        if self.admin_exclusive and self.admin_port is None:
+            raise UsageError("--admin-exclusive needs --admin-port")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise UsageError("--ssl-keyfile needs --ssl-certfile")
+        longest, total = self.max_input_tokens, self.max_total_tokens
+        if longest is not None and total is not None and longest >= total:
+            raise UsageError(f"--max-input-tokens must be less than --max-total-tokens, got {longest} and {total}")
+
+    @property
+    def keys(self) -> list[str]:
+        """Every API key, once."""
+        given = (*(self.api_key or "").splitlines(), *(self.api_key_file or "").splitlines())
+        return list(dict.fromkeys(given))
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each option that was given and has no effect."""
+        rows = [row for row in dataclasses.fields(self) if row.metadata["idle"]]
+        return [
+            f"{flag(row.name)} has {row.metadata['help']}" for row in rows if getattr(self, row.name) != row.default
+        ]
+
+
+# Options of TGI's launcher without an implementation here, and the values of each that ask for nothing.
+MISSING: Mapping[str, tuple[str, ...]] = {
+    "speculate": ("0",),
+    "trust_remote_code": ("false", "0"),
+    "ngrok": ("false", "0"),
+    "ngrok_authtoken": (),
+    "ngrok_edge": (),
+    "lora_adapters": (),
+}

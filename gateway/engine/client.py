@@ -1,0 +1,215 @@
+"""The gateway's end of the wire to one engine process: connect, submit, stream, cancel, notice silence.
+
+A request handed to `generate` ends in exactly one of three ways: its last event, `EngineUnavailable`, or the caller
+closing the iterator, which cancels it. It never hangs on a dead engine: the stream of a killed process ends within
+milliseconds, and one that stops sending heartbeats is given up after `hang_limit` and reported to the supervisor.
+
+Nothing is retried here: who has sent bytes to a client, and who has not, is known further up.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gateway.engine.event_buffer import Inbox
+from gateway.engine.interface import EngineUnavailable
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc import transport
+from jaxengine.rpc.engine_pb2_grpc import EngineStub
+
+logger = logging.getLogger(__name__)
+
+DESCRIBE_SECONDS = 0.2  # between looks at an engine that is not ready
+DESCRIBE_TIMEOUT = 5.0
+SILENCE_TICKS = 10  # the hang limit is counted in tenths, so a stalled gateway does not blame the engine
+
+
+class EngineClient:
+    """One engine behind a Unix socket.
+
+    Args:
+        path: its socket.
+        token: of this boot.
+        hang_limit: seconds of silence after which a connected engine is taken for stuck.
+        prepare: awaited with the description of an engine that came up, before it counts as ready.
+        on_ready: called whenever requests can be sent, from then on.
+        on_lost: called when they can't be any more.
+        on_step: called with every message of the step loop.
+        on_hang: called when the engine fell silent.
+        on_progress: called when the engine's state or progress line changed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        token: str,
+        *,
+        hang_limit: float = 30.0,
+        prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
+        on_ready: Callable[[pb.Description], None] = lambda _: None,
+        on_lost: Callable[[], None] = lambda: None,
+        on_step: Callable[[pb.StepEvents], None] = lambda _: None,
+        on_hang: Callable[[], None] = lambda: None,
+        on_progress: Callable[[pb.Description], None] = lambda _: None,
+    ) -> None:
+        self._address = transport.address(path)
+        self._credentials = transport.credentials(token)
+        self._hang_limit = hang_limit
+        self._prepare = prepare
+        self._on_ready, self._on_lost, self._on_step = on_ready, on_lost, on_step
+        self._on_hang, self._on_progress = on_hang, on_progress
+        self.description: pb.Description | None = None  # as last told
+        self.stats = pb.Stats()  # likewise
+        self._ids = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+        self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
+        self._last_sign = time.monotonic()
+        self._began = time.monotonic()
+        self._start_seconds: float | None = None
+        self._closed: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._commands is not None
+
+    @property
+    def last_step_age(self) -> float:
+        """Seconds since the step loop last showed life; 0 while no engine is connected."""
+        return time.monotonic() - self._last_sign if self.ready else 0.0
+
+    @property
+    def retry_after(self) -> int:
+        """As long as the last start took from now, within 1 … 60 s."""
+        if self._start_seconds is None:
+            return 10
+        return min(60, max(1, round(self._start_seconds)))
+
+    async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+        """Yield a request's events until its last; the id is chosen here, whatever `request.id` says.
+
+        Raises:
+            EngineUnavailable: there is no engine, or it went away before the last event.
+        """
+        commands = self._commands
+        if commands is None:
+            raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
+        command = pb.Command(generate=request)
+        number = command.generate.id = next(self._ids)
+        inbox = self._inboxes[number] = Inbox()
+        commands.put_nowait(command)
+        finished = False
+        try:
+            while not finished:
+                event = await inbox.take()
+                finished = event.finish != pb.NOT_FINISHED
+                yield event
+        finally:
+            del self._inboxes[number]
+            if not finished and commands is self._commands:
+                commands.put_nowait(pb.Command(cancel=pb.Cancel(id=number)))
+
+    def close(self, reason: str) -> None:
+        """End what is running with `EngineUnavailable(reason)` and take nothing new."""
+        self._closed = reason
+        self._disconnect(reason)
+
+    async def run(self) -> None:
+        """Stay connected, through restarts of the engine, until cancelled or closed."""
+        refused = False
+        while self._closed is None:
+            try:
+                async with grpc.aio.insecure_channel(self._address, options=transport.CHANNEL_OPTIONS) as channel:
+                    stub = EngineStub(channel)
+                    await self._await_ready(stub)
+                    await self._session(stub)
+            except grpc.aio.AioRpcError as error:
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED and not refused:
+                    refused = True
+                    logger.error("the engine refuses this gateway: %s", error.details())
+            finally:
+                self._disconnect("the engine stopped")
+            await asyncio.sleep(DESCRIBE_SECONDS)
+
+    async def _await_ready(self, stub: Any) -> None:
+        while True:
+            description = await stub.Describe(
+                pb.DescribeRequest(), metadata=self._credentials, timeout=DESCRIBE_TIMEOUT
+            )
+            if description != self.description:
+                self.description = description
+                self._on_progress(description)
+            if description.state == pb.READY:
+                break
+            await asyncio.sleep(DESCRIBE_SECONDS)
+        if self._prepare is not None:
+            await self._prepare(description)
+
+    async def _session(self, stub: Any) -> None:
+        """Serve requests over one stream until it ends or falls silent."""
+        commands: asyncio.Queue[pb.Command] = asyncio.Queue()
+        call = stub.Session(metadata=self._credentials)
+        helpers = [asyncio.create_task(_send(call, commands)), asyncio.create_task(self._watch(call))]
+        try:
+            async for step in call:
+                if self._commands is None and self._closed is None:
+                    self._connect(commands)
+                self._deliver(step)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # we are to end; else only the call was cancelled, by the watchdog
+                raise
+        finally:
+            call.cancel()
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.wait(helpers)
+
+    def _connect(self, commands: asyncio.Queue[pb.Command]) -> None:
+        self._commands = commands
+        self._start_seconds = time.monotonic() - self._began
+        assert self.description is not None, "a session before the engine was described"
+        self._on_ready(self.description)
+
+    def _disconnect(self, reason: str) -> None:
+        if self._commands is not None:
+            self._began = time.monotonic()
+            self._on_lost()
+        self._commands = None
+        failure = EngineUnavailable(reason, self.retry_after)
+        for inbox in self._inboxes.values():
+            inbox.fail(failure)
+
+    def _deliver(self, step: pb.StepEvents) -> None:
+        if step.HasField("stats") or not step.events:  # else it ends requests whose step may be stuck
+            self._last_sign = time.monotonic()
+        if step.HasField("stats"):
+            self.stats = step.stats
+        for event in step.events:
+            inbox = self._inboxes.get(event.id)
+            if inbox is not None:  # its reader may have left already
+                inbox.put(event)
+        self._on_step(step)
+
+    async def _watch(self, call: Any) -> None:
+        """End `call` when the step loop has shown no life for the hang limit."""
+        silent, last = 0, self._last_sign
+        while silent < SILENCE_TICKS:
+            await asyncio.sleep(self._hang_limit / SILENCE_TICKS)
+            silent, last = (silent + 1, last) if last == self._last_sign else (0, self._last_sign)
+        logger.error("the engine has been silent for %g s", self._hang_limit)
+        self._on_hang()
+        call.cancel()
+
+
+async def _send(call: Any, commands: asyncio.Queue[pb.Command]) -> None:
+    """Write commands for as long as the call lives; that it has died is the reader's to tell."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await commands.get())

@@ -1,0 +1,178 @@
+"""Request bodies: bytes to a strict model, or a clear refusal.
+
+Two readers look at the same bytes. pydantic validates them in strict mode and refuses bad UTF-8, a BOM, lone
+surrogates, NaN and deep nesting, in fields we know. Python's own reader then looks for what pydantic lets pass:
+duplicate keys, and depth, NaN and infinite numbers inside untyped or unknown fields. It refuses whole numbers beyond
+4,300 digits, as Python does.
+
+Reading costs by the value, not by the byte: 2 MB of text take 3 ms, of empty lists 2 s. So values are counted before
+they are read, which takes 3 ms, and bounded; a large body is read in a thread, which holds the interpreter for 40 ms
+at most at a time [measured for 262,144 token ids, 65,536 names in one object and 16,384 empty lists].
+"""
+
+import json
+import math
+import re
+from typing import Any, NoReturn, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect
+
+from gateway.errors import ClientGone, Kind, RequestError
+from gateway.http.encoding import aside
+from gateway.http.validation_messages import described
+
+MAX_DEPTH = 32
+MAX_VALUES = 262_144  # twice the token ids of the longest prompts
+MAX_NAMES = 65_536  # in objects: 200,000 in one of them hold the interpreter for 130 ms
+MAX_CONTAINERS = 16_384  # objects and lists, each of which costs fifty numbers
+LARGE = 64 << 10  # bytes, which are read in 10 ms at most
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """No coercion, finite floats; unknown fields are ignored, as every server of these protocols does.
+
+    Lists that may be long are declared `fail_fast`: a million wrong entries would be a million errors to look through.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """The request's JSON body as `model`.
+
+    Raises:
+        RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not this model).
+    """
+    raw = await _raw(request)
+    return await aside(lambda: _validated(raw, model), large=len(raw) > LARGE)
+
+
+def _validated(raw: bytes, model: type[Model]) -> Model:
+    _check_counts(raw)
+    try:
+        body = model.model_validate_json(raw)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    _checked(raw)
+    return body
+
+
+async def names_in(request: Request) -> frozenset[str]:
+    """The names at the top of the request's JSON object, by which some routes tell what it is.
+
+    Raises:
+        RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not an object).
+    """
+    raw = await _raw(request)
+    value = await aside(lambda: _counted(raw), large=len(raw) > LARGE)
+    if not isinstance(value, dict):
+        raise RequestError(Kind.SHAPE, "the body must be a JSON object")
+    return frozenset(value)
+
+
+async def _raw(request: Request) -> bytes:
+    _check_media_type(request)
+    try:
+        raw = await request.body()
+    except ClientDisconnect:
+        raise ClientGone from None
+    if not raw.strip():
+        raise RequestError(Kind.MALFORMED, "the body is empty, it must be a JSON object")
+    return raw
+
+
+def _check_media_type(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    is_json = media_type.startswith("application/") and (media_type == "application/json" or media_type[-5:] == "+json")
+    if not is_json:
+        raise RequestError(Kind.MEDIA_TYPE, "the request needs the header `content-type: application/json`")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise RequestError(Kind.MEDIA_TYPE, "compressed request bodies are not accepted")
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        place = re.search(r"line \d+ column \d+$", first["msg"])
+        return RequestError(Kind.MALFORMED, f"the body is not valid JSON{f' at {place[0]}' if place else ''}")
+    message, field = described(error)
+    return RequestError(Kind.SHAPE, message, param=field)
+
+
+def _check_counts(raw: bytes) -> None:
+    """Refuse more values than can be read in a bounded time; brackets, colons and commas inside strings are none."""
+    if _excess(raw) and (excess := _excess(_outside_strings(raw))):
+        raise RequestError(Kind.SHAPE, f"the body holds more than {excess}")
+
+
+def _excess(written: bytes) -> str:
+    """The limit that the JSON passes; empty where it passes none."""
+    containers = written.count(b"{") + written.count(b"[")
+    if containers > MAX_CONTAINERS:
+        return f"{MAX_CONTAINERS} objects and lists"
+    if written.count(b":") > MAX_NAMES:
+        return f"{MAX_NAMES} names"
+    return f"{MAX_VALUES} values" if containers + written.count(b",") > MAX_VALUES else ""
+
+
+def _outside_strings(raw: bytes) -> bytes:
+    """What stands outside quotes: between two unescaped ones, every other part."""
+    return b"".join(raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+
+
+def _counted(raw: bytes) -> Any:
+    _check_counts(raw)
+    return _checked(raw)
+
+
+def _checked(raw: bytes) -> Any:
+    """The JSON value of `raw`."""
+    try:
+        value = json.loads(
+            raw,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,  # and none for integers: 8,192 ids are read in 1.6 ms, with one in 13
+        )
+    except (ValueError, RecursionError):
+        raise RequestError(Kind.MALFORMED, "the body is not valid JSON") from None
+    if _depth_exceeds(value, MAX_DEPTH):
+        raise RequestError(Kind.MALFORMED, f"the body nests deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise RequestError(Kind.MALFORMED, "the body names a key twice in one object")
+    return unique
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise RequestError(Kind.MALFORMED, f"{name} is not a JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise RequestError(Kind.MALFORMED, "the body holds a number too large for a double")
+    return value
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        children: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                children += item.values()
+            elif isinstance(item, list):
+                children += item
+        if not children:
+            return False
+        level = children
+    return any(isinstance(item, dict | list) for item in level)

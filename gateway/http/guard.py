@@ -1,0 +1,143 @@
+"""What a client may not do to the server before a route sees its request: be endless, be huge, be slow, be too many.
+
+`BodyGuard` bounds what a route can read of a body, in size and time, and all bodies together. It reads nothing
+itself, so a request that is refused by its head (no such route, no key, not JSON) costs no more than its head.
+`RequestLimit` bounds the requests at work. `gateway.http.protocol` does the same for a connection.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import Kind, RequestError
+from gateway.http.protocol import BODY_SECONDS, MAX_HEAD_BYTES
+from gateway.routes.unrouted import plain_error, plain_refusal
+
+BODIES = 64  # of the largest size: how much of all bodies is held at once
+SMALL = 64 << 10  # bytes of a body that are always taken, as a head of that size is
+RETRY_SECONDS = 1  # requests that only wait to be refused are over that soon
+
+
+class BodyGuard:
+    """ASGI: a body above `limit` bytes is a 413, one not complete after `seconds` a 408, one of two lengths, by which
+    a second request is smuggled past a proxy (RFC 9112, 6.1), a 400, and a head above its size a 431. Where all bodies
+    together take more than `BODIES` of the largest, further ones above `SMALL` bytes are a 503.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, seconds: float = BODY_SECONDS) -> None:
+        self._app = app
+        self._limit = limit
+        self._seconds = seconds
+        self._held = 0  # bytes of bodies that are not complete
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif refusal := self._refusal(scope):
+            refusal.headers["connection"] = "close"
+            await refusal(scope, receive, send)
+        else:
+            await self._guarded(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """What is wrong with the request's head."""
+        path, headers = scope["path"], dict(scope["headers"])
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD_BYTES:
+            return plain_error(path, 431, f"The request's headers are longer than {MAX_HEAD_BYTES} bytes")
+        if {b"content-length", b"transfer-encoding"} <= headers.keys():
+            return plain_error(path, 400, "The request has both a content-length and a transfer-encoding")
+        if int(headers.get(b"content-length", 0)) > self._limit:  # h11 has checked that it is a number
+            return plain_refusal(path, self._too_long())
+        return None
+
+    def _too_long(self) -> RequestError:
+        return RequestError(Kind.BODY_TOO_LONG, f"The request body is longer than {self._limit} bytes")
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        size, complete = 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                slow = f"The request body took longer than {self._seconds:g} seconds"
+                raise RequestError(Kind.BODY_TIMEOUT, slow) from None
+            length = len(message.get("body", b""))
+            size, self._held = size + length, self._held + length
+            complete = not message.get("more_body", False)
+            if size > self._limit:
+                raise self._too_long()
+            if size > SMALL and self._held > BODIES * self._limit:
+                raise RequestError(Kind.UNAVAILABLE, "too many large requests at once", retry_after=RETRY_SECONDS)
+            if complete:
+                release()
+            return message
+
+        def release() -> None:
+            nonlocal size
+            size, self._held = 0, self._held - size
+
+        try:
+            await self._app(scope, bounded, send)
+        finally:
+            release()
+
+
+class RequestLimit:
+    """ASGI: with `most` requests at work a further one is a 503, unless it asks one of the `exempt` paths, which are
+    the probes': they are answered at once, and an operator must see a server that is full.
+
+    While a request waits for its body it is not at work: its client could let it wait at no cost, so it must not take
+    the place of another. `gateway.http.connections` bounds how many wait.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, exempt: Collection[str]) -> None:
+        self._app = app
+        self._most, self._exempt = most, exempt
+        self._working = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD") and scope["path"] in self._exempt):
+            await self._app(scope, receive, send)
+            return
+        if self._working >= self._most:
+            refusal = plain_refusal(scope["path"], self._too_many())
+            refusal.headers["connection"] = "close"
+            await refusal(scope, receive, send)
+            return
+        self._working += 1
+        try:
+            await self._app(scope, self._waiting(receive), send)
+        finally:
+            self._working -= 1
+
+    def _waiting(self, receive: Receive) -> Receive:
+        """`receive`, during which its request is not at work until the body is whole."""
+        whole = False
+
+        async def waiting() -> Message:
+            nonlocal whole
+            if whole:
+                return await receive()
+            self._working -= 1
+            try:
+                message = await receive()
+            finally:
+                self._working += 1
+            whole = not message.get("more_body", False)
+            if whole and self._working > self._most:
+                raise self._too_many()
+            return message
+
+        return waiting
+
+    def _too_many(self) -> RequestError:
+        message = f"more than {self._most} requests at once"
+        return RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)

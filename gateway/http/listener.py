@@ -1,0 +1,68 @@
+"""The port. It is bound before anything slow: a busy one fails at once, and clients get a 503 with advice meanwhile."""
+
+import ipaddress
+import socket
+import ssl
+
+from gateway.config.options import Options
+
+BACKLOG = 2048
+
+
+class CannotListen(Exception):
+    """The message names the address and says why."""
+
+
+def bind(hostname: str, port: int, sockets: int = 1) -> list[socket.socket]:
+    """Listening sockets, all on one port, among which the kernel spreads connections.
+
+    Raises:
+        CannotListen: the name is unknown or the address taken.
+    """
+    try:
+        return _bind(hostname, port, sockets)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {hostname}:{port}: {error.strerror}") from error
+
+
+def _bind(hostname: str, port: int, sockets: int) -> list[socket.socket]:
+    first = _listen(hostname, port)
+    if sockets == 1:
+        return [first]
+    port = first.getsockname()[1]
+    first.close()  # it was free: with SO_REUSEPORT nobody would be told that another server of ours has it
+    return [_listen(hostname, port, shared=True) for _ in range(sockets)]
+
+
+def _listen(hostname: str, port: int, *, shared: bool = False) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        hostname, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can connect."""
+    address = ipaddress.ip_address(listener.getsockname()[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def tls_problem(options: Options) -> str | None:
+    """What is wrong with the certificate and key, if anything is."""
+    if options.ssl_certfile is None:
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
+    except OSError as error:  # SSLError is one
+        return f"--ssl-certfile and --ssl-keyfile cannot be used: {error.strerror or error}"
+    return None

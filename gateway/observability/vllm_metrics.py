@@ -1,0 +1,207 @@
+"""The series that vLLM's dashboards, autoscalers and routing gateways read, under vLLM's names.
+
+Beside ours and TGI's, so that such a consumer works without relabelling. Labels as there: the model and the engine's
+number. Buckets are vLLM's with finer ones below: its finest inter-token bucket is 10 ms, and an 8B step takes 3.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+
+from gateway.observability.request_stats import Sequence, Served
+from gateway.request.admission import Bound
+from jaxengine.rpc import engine_pb2 as pb
+
+MODEL = "model_name"
+LABELS = (MODEL, "engine")
+STEP_SECONDS = (0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.004, 0.005, 0.006, 0.008)
+TOKEN_SECONDS = (
+    *STEP_SECONDS,
+    *(0.01, 0.015, 0.02, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+FIRST_TOKEN_SECONDS = (
+    *(0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    *(160, 640, 2560),
+)
+REQUEST_SECONDS = (
+    *(0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920),
+    7680,
+)
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+CHOICES = (1, 2, 5, 10, 20)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+REJECTIONS: dict[Bound, str] = {"requests": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
+
+
+class VllmMetrics:
+    """One engine's series; they exist once the model's name is known.
+
+    Args:
+        model_name: what its series call the model; its id if empty.
+        memory_share: of the device, that the engine may use.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, reports: CollectorRegistry, model_name: str, memory_share: float
+    ) -> None:
+        self._registry, self._reports = registry, reports
+        self._model_name, self._memory_share = model_name, memory_share
+        self._engine: _Engine | None = None
+
+    def engine_ready(self, description: pb.Description) -> None:
+        if self._engine is None:
+            model_name = self._model_name or description.model_id
+            self._engine = _Engine(self._registry, description, model_name, self._memory_share)
+            self._reports.register(self._engine)
+
+    def report(self, stats: pb.Stats) -> None:
+        """What every process is told of a step."""
+        if self._engine is not None:
+            self._engine.report(stats)
+
+    def stepped(self, stats: pb.Stats) -> None:
+        """What one process counts of it."""
+        if self._engine is not None and stats.step_answered_tokens:
+            self._engine.step_tokens.observe(stats.step_answered_tokens)
+
+    def succeeded(self, served: Served) -> None:
+        if self._engine is not None:
+            self._engine.succeeded(served)
+
+    def ended(self, reason: str) -> None:
+        """A request ended without an answer: "abort" where the client left, else "error"."""
+        if self._engine is not None:
+            self._engine.finished.labels(*self._engine.labels, reason).inc()
+
+    def refused(self, bound: Bound) -> None:
+        if self._engine is not None:
+            self._engine.rejections[bound].inc()
+
+    def first_token(self, seconds: float) -> None:
+        if self._engine is not None:
+            self._engine.first_token.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        if self._engine is not None:
+            self._engine.next_token.observe(seconds)
+
+
+class _Engine:
+    def __init__(
+        self, registry: CollectorRegistry, description: pb.Description, model_name: str, memory_share: float
+    ) -> None:
+        self._registry = registry
+        self.labels = (model_name, "0")
+        self._stats = pb.Stats()
+        self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self.labels)
+        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)
+        by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
+        self._waiting_for_room = by_reason.labels(*self.labels, "capacity")
+        by_reason.labels(*self.labels, "deferred")  # vLLM's adapters and transfers, which are not here
+        asleep = self._gauge("engine_sleep_state", "1 for the state the engine is in: it never sleeps", "sleep_state")
+        for state in ("awake", "weights_offloaded", "discard_all"):
+            asleep.labels(*self.labels, state).set(state == "awake")
+        self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1").labels(*self.labels)
+        self.finished = Counter(
+            "vllm:request_success", "Requests by how they ended", (*LABELS, "finished_reason"), registry=registry
+        )
+        for reason in ("stop", "length", "abort", "error"):
+            self.finished.labels(*self.labels, reason)
+        rejections = Counter(
+            "vllm:admission_rejections", "Requests refused, by bound", (MODEL, "reason"), registry=registry
+        )
+        self.rejections = {bound: rejections.labels(self.labels[0], name) for bound, name in REJECTIONS.items()}
+        self.first_token = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS)
+        self.next_token = self._histogram("inter_token_latency_seconds", TOKEN_SECONDS)
+        self._per_token = self._histogram("request_time_per_output_token_seconds", TOKEN_SECONDS)
+        seconds = {name: f"request_{name}_time_seconds" for name in ("queue", "inference", "prefill", "decode")}
+        seconds["total"] = "e2e_request_latency_seconds"
+        self._seconds = {part: self._histogram(name, REQUEST_SECONDS) for part, name in seconds.items()}
+        lengths = _one_two_five(description.max_total_tokens)
+        self._prompt = self._histogram("request_prompt_tokens", lengths)
+        self._generated = self._histogram("request_generation_tokens", lengths)
+        self._most = self._histogram("request_params_max_tokens", lengths)
+        self._computed = self._histogram("request_prefill_kv_computed_tokens", lengths)
+        self._longest = self._histogram("request_max_num_generation_tokens", lengths)
+        self._preemptions = self._histogram("request_num_preemptions", PREEMPTIONS)
+        self._choices = self._histogram("request_params_n", CHOICES)
+        self.step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
+        config = _cache_config(description, memory_share)
+        self._gauge("cache_config_info", "The KV cache", *config).labels(*self.labels, *config.values()).set(1)
+
+    def report(self, stats: pb.Stats) -> None:
+        self._stats = stats
+        self._running.set(stats.running)
+        self._waiting.set(stats.waiting)
+        self._waiting_for_room.set(stats.waiting)
+        self._usage.set(stats.pages_used / max(1, stats.pages_total))
+
+    def succeeded(self, served: Served) -> None:
+        for each in served.sequences:
+            self._sequence(each)
+        for part, histogram in self._seconds.items():
+            histogram.observe(getattr(served, part))
+        if served.generated_tokens > 1:
+            self._per_token.observe(served.decode / (served.generated_tokens - 1))
+        self._longest.observe(max(each.generated_tokens for each in served.sequences))
+        self._choices.observe(len(served.sequences))
+
+    def _sequence(self, sequence: Sequence) -> None:
+        """What vLLM counts of each sequence, several of which may be one request."""
+        self.finished.labels(*self.labels, sequence.finish).inc()
+        self._prompt.observe(sequence.input_tokens)
+        self._computed.observe(sequence.input_tokens - sequence.cached_tokens)
+        self._generated.observe(sequence.generated_tokens)
+        self._most.observe(sequence.max_new_tokens)
+        self._preemptions.observe(sequence.preemptions)
+
+    def collect(self) -> Iterator[Metric]:
+        """Counters the engine keeps, as last reported."""
+        computed, cached = self._stats.prompt_tokens, self._stats.cached_prompt_tokens
+        for name, values in (
+            ("prompt_tokens", {"": computed + cached}),
+            ("prompt_tokens_by_source", {"local_compute": computed, "local_cache_hit": cached}),
+            ("prompt_tokens_cached", {"": cached}),
+            ("prompt_tokens_cached_by_source", {"device": cached}),
+            ("generation_tokens", {"": self._stats.generated_tokens}),
+            ("prefix_cache_queries", {"": computed + cached}),
+            ("prefix_cache_hits", {"": cached}),
+            ("num_preemptions", {"": self._stats.preemptions}),
+        ):
+            metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
+            for source, value in values.items():
+                labels = dict(zip(LABELS, self.labels, strict=True)) | ({"source": source} if source else {})
+                metric.add_sample(metric.name, labels, value)
+            yield metric
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        names = (*LABELS, *labels)
+        return Gauge(f"vllm:{name}", text, names, registry=self._registry, multiprocess_mode="mostrecent")
+
+    def _histogram(self, name: str, buckets: Iterable[float]) -> Histogram:
+        text = name.replace("_", " ").capitalize()
+        histogram = Histogram(f"vllm:{name}", text, LABELS, registry=self._registry, buckets=tuple(buckets))
+        return histogram.labels(*self.labels)
+
+
+def _one_two_five(limit: int) -> list[float]:
+    """1, 2, 5, 10, 20 … up to `limit`."""
+    bounds = [float(m * 10**e) for e in range(10) for m in (1, 2, 5)]
+    return [bound for bound in bounds if bound <= limit] or [1.0]
+
+
+def _cache_config(description: pb.Description, memory_share: float) -> dict[str, str]:
+    """Of vLLM's labels those that say something here, in its words; routers compute capacity from them."""
+    tokens, page = description.max_batch_total_tokens, str(description.page_size)
+    return {
+        "block_size": page,
+        "num_gpu_blocks": str(description.pages_total),
+        "kv_cache_size_tokens": str(tokens),
+        "kv_cache_max_concurrency": str(tokens / max(1, description.max_total_tokens)),
+        "cache_dtype": description.cache_dtype.replace("float8", "fp8").removesuffix("fn"),
+        "enable_prefix_caching": str(description.prefix_cache),
+        "hash_block_size": page,
+        "cache_hit_alignment_tokens": page,
+        "gpu_memory_utilization": str(memory_share),
+    }

@@ -1,0 +1,85 @@
+"""How the engine process is started: its command line, and the little of our environment it may see.
+
+The environment is an allow-list. The API key never reaches the engine; a hub token does, because the engine process
+fetches the model, and is dropped there once it has.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gateway import child_process
+from gateway.config.option import flag
+from gateway.config.options import TGI_ATTENTION, Options
+from jaxengine.rpc import transport
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
+
+EngineCommand = Callable[[Options, Path, int], list[str]]  # of the socket to serve on, and the parent's process id
+
+NAMES = {
+    *("HOME", "USER", "LANGUAGE", "TMPDIR", "TERM", "LD_PRELOAD", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL"),
+    *child_process.NETWORK,
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_OFFLINE"),
+    *("HF_HOME", "HF_ENDPOINT", "HF_TOKEN_PATH"),
+}
+# HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
+# collector's headers, say), the others the device.
+PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
+DEFAULT = "default"  # the model that is served when none is named
+PASSED_ON = (  # options that the engine has by the same name
+    *("revision", "dtype", "quantize", "kv_cache_dtype", "rope_scaling", "rope_factor", "otlp_endpoint"),
+    *("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size"),
+)
+
+
+def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
+    allowed = child_process.environment(ours, NAMES, PREFIXES)
+    if old := allowed.pop("HF_API_TOKEN", ""):  # the hub's library no longer reads it, TGI does
+        allowed.setdefault("HF_TOKEN", old)
+    return {**allowed, transport.TOKEN_VARIABLE: token}
+
+
+def command(options: Options, socket: Path, parent: int) -> list[str]:
+    place = options.weights_cache_override or _place(options.model_id)
+    given = {
+        "uds_path": socket,
+        "parent_pid": parent,
+        "model_id": place,
+        "model_name": options.model_id if place != options.model_id else None,
+        "cache_dir": options.huggingface_hub_cache,
+        "tensor_parallel": _devices(options),
+        "attention": "auto" if options.attention in TGI_ATTENTION else options.attention,
+        "logger_level": options.log_level,
+        "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
+        "memory_fraction": options.cuda_memory_fraction,
+        "max_top_logprobs": _alternatives(options),
+        **{name: getattr(options, name) for name in PASSED_ON},
+    }
+    flags = [f"{flag(name)}={value}" for name, value in given.items() if value is not None]
+    return child_process.python("convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else []))
+
+
+def _place(model_id: str | None) -> str | None:
+    """Where a local model lies, for an engine in another directory. Other ids are a hub's, or wrong as they are."""
+    if model_id is None or model_id == DEFAULT:
+        return model_id
+    try:
+        os.stat(os.path.expanduser(model_id))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return model_id
+    except OSError:  # something is there, and the engine says what is wrong with it
+        pass
+    return child_process.absolute(model_id)
+
+
+def _alternatives(options: Options) -> int:
+    """How many of them each step reports."""
+    v1, tgi = options.max_logprobs, options.max_top_n_tokens
+    return WHOLE_VOCABULARY if v1 == WHOLE_VOCABULARY else max(v1, tgi)
+
+
+def _devices(options: Options) -> int:
+    """How many devices hold one model; 0 means all there are."""
+    if options.num_shard is not None:
+        return options.num_shard
+    return 0 if options.sharded else 1

@@ -1,0 +1,101 @@
+"""One of several HTTP processes of a server, as `gateway.processes.http_workers` starts it. No entry point for users.
+
+It reads its place and the launcher's options from a line of its stdin, listens on a socket it inherited, and obeys: the
+first SIGTERM turns new requests away, the second ends what still runs and then the process.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import uvloop
+
+from gateway.config.options import Options
+from gateway.processes.http_process import Front, Place
+from gateway.request.shared_counters import Tally
+from gateway.text.model_text import UnusableModel
+from jaxengine.telemetry import logs
+from jaxengine.telemetry.tracing import Tracing
+
+logger = logging.getLogger("gateway")
+
+ORPHANED = 1
+TALLY = "tally"  # the file, among the metrics of all
+
+
+def orders(place: Place, options: Options) -> bytes:
+    """The line that `main` reads. On a pipe the keys in it are nobody else's to see."""
+    given = {
+        "number": place.number,
+        "listener": place.listener.fileno(),
+        "engine": place.engine,
+        "token": place.token,
+        "shared": place.shared,
+        "options": dataclasses.asdict(options),
+    }
+    return json.dumps(given, default=str).encode() + b"\n"
+
+
+def main() -> int:
+    line = sys.stdin.buffer.readline()
+    if not line:  # the launcher is gone already
+        return ORPHANED
+    given = json.loads(line)
+    options = _options(given.pop("options"))
+    logs.configure(options.json_output, options.log_level)
+    place = _place(options, **given)
+    tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
+    with contextlib.closing(tracing), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(options, place, tracing))
+
+
+def _options(given: dict[str, Any]) -> Options:
+    """What JSON has no types for is typed again."""
+    for row in dataclasses.fields(Options):
+        value = given[row.name]
+        if isinstance(value, list):
+            given[row.name] = tuple(value)
+        elif isinstance(value, str) and Path in (row.type, *get_args(row.type)):
+            given[row.name] = Path(value)
+    return Options(**given)
+
+
+def _place(options: Options, number: int, listener: int, engine: str, token: str, shared: str) -> Place:
+    tally = Tally(len(options.keys), row=number, rows=options.api_workers, file=Path(shared) / TALLY)
+    return Place(number, socket.socket(fileno=listener), Path(engine), token, tally, Path(shared))
+
+
+async def _serve(options: Options, place: Place, tracing: Tracing) -> int:
+    told: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, told.put_nowait, None)
+    loop.add_reader(sys.stdin.fileno(), os._exit, ORPHANED)  # nothing more is written there: the launcher is gone
+    front = Front(options, place, tracing)
+    orders = asyncio.create_task(_obey(told, front))
+    done, _ = await asyncio.wait((*front.start(), orders), return_when=asyncio.FIRST_COMPLETED)
+    await front.stop()
+    if orders in done:
+        return 0
+    error = next(iter(done)).exception()
+    if not isinstance(error, UnusableModel):  # of that the launcher tells
+        logger.critical("internal error", exc_info=error)
+    return os.EX_SOFTWARE
+
+
+async def _obey(told: "asyncio.Queue[None]", front: Front) -> None:
+    await told.get()
+    front.drain()
+    await told.get()
+    front.cut()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

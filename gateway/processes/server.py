@@ -1,0 +1,187 @@
+"""Everything of one run, joined in the launcher's process: HTTP, the engine's supervisor, further HTTP processes.
+
+SIGTERM turns new work away, lets running requests finish within the grace time, tells those that did not, and only
+then stops. A second signal stops at once. Where several processes speak HTTP they are told the same.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from gateway.config.options import Options
+from gateway.processes import engine_process, signals
+from gateway.processes.engine_process import EngineCommand
+from gateway.processes.http_process import Front, Place
+from gateway.processes.http_worker import TALLY
+from gateway.processes.http_workers import Workers
+from gateway.processes.progress import StartProgress
+from gateway.processes.runtime_directory import SOCKET
+from gateway.processes.supervisor import RestartBudget, Supervisor
+from gateway.request.shared_counters import Tally
+from gateway.text.model_text import UnusableModel
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc import transport
+from jaxengine.telemetry import logs
+from jaxengine.telemetry.tracing import Tracing
+
+logger = logging.getLogger("gateway")
+
+ENGINE_STOP_SECONDS = 5.0
+
+
+async def serve(
+    options: Options,
+    environ: Mapping[str, str],
+    listeners: Sequence[socket.socket],
+    admin: socket.socket | None,
+    directory: Path,
+    engine: EngineCommand,
+    began: float,
+    tracing: Tracing,
+) -> int:
+    """One HTTP process for each of the listeners, this one being the first, which has the `admin` listener too; the
+    exit code. What they share, and the engine's socket, lie in `directory`.
+    """
+    first, *others = _places(options, listeners, directory)
+    first = replace(first, admin=admin)
+    return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
+
+
+def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[Place]:
+    shared = directory if len(listeners) > 1 else None
+    path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
+    tally = Tally.create(directory / TALLY, len(listeners), callers) if shared else Tally(callers)
+    return [Place(number, listener, path, token, tally, shared) for number, listener in enumerate(listeners)]
+
+
+class Server:
+    """One run of the launcher.
+
+    Args:
+        environ: what the engine may see a part of.
+        place: of this process's HTTP.
+        workers: the other HTTP processes, if any.
+        engine: how one is started.
+        began: when the launcher did, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        environ: Mapping[str, str],
+        place: Place,
+        workers: Workers,
+        engine: EngineCommand,
+        began: float,
+        tracing: Tracing,
+    ) -> None:
+        self._options, self._workers, self._began = options, workers, began
+        port = place.listener.getsockname()[1]
+        self._admin = place.admin
+        self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
+        self._supervisor = Supervisor(
+            engine(options, place.engine, os.getpid()),
+            engine_process.environment(environ, place.token),
+            place.engine.parent,
+            RestartBudget(options.max_engine_restarts, options.engine_restart_window),
+            startup_timeout=options.startup_timeout,
+            on_state=lambda state: self._front.metrics.engine_state(state.value),
+            on_restart=self._restarted,
+        )
+        self._front = Front(
+            options,
+            place,
+            tracing,
+            on_ready=self._engine_ready,
+            on_hang=self._supervisor.hung,
+            on_progress=self._progress,
+        )
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._start_progress = StartProgress(bars=not options.json_output)
+
+    async def run(self) -> int:
+        """Serve until a signal, or a failure that a restart does not mend; the exit code."""
+        with signals.heard(self._signals.put_nowait):
+            return await self._run()
+
+    async def _run(self) -> int:
+        http, client = self._front.start()
+        engine = asyncio.create_task(self._supervisor.run())
+        workers = asyncio.create_task(self._workers.run())
+        signalled = asyncio.create_task(self._signals.get())
+        logger.info("listening on %s", self._url)
+        if self._admin is not None:
+            logger.info(
+                "probes and metrics on http://%s:%d", self._options.admin_hostname, self._admin.getsockname()[1]
+            )
+        parts = {http, client, engine, workers}
+        await asyncio.wait({*parts, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        if signalled.done():
+            code = await self._stop(signalled.result())
+        else:
+            self._front.gateway.alive = False
+            code = exit_code(next(part for part in (engine, workers, http, client) if part.done()))
+        await self._workers.stop()
+        await self._front.stop()
+        await self._supervisor.stop(ENGINE_STOP_SECONDS)
+        await asyncio.wait((engine, workers))
+        return code
+
+    async def _stop(self, number: int) -> int:
+        """Let running requests finish within the grace time, unless a second signal comes; the exit code."""
+        self._front.drain()
+        self._workers.drain()
+        admission, grace = self._front.admission, self._options.graceful_termination_timeout
+        logger.info("stopping: %d requests are running", admission.active)
+        idle, again = asyncio.create_task(self._idle()), asyncio.create_task(self._signals.get())
+        await asyncio.wait((idle, again), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            logger.warning("stopping with %d requests cut", admission.active)
+            self._front.cut()
+        if again.done():
+            self._supervisor.kill()
+            return 128 + number
+        return 0
+
+    async def _idle(self) -> None:
+        while self._front.admission.active:
+            await asyncio.sleep(0.02)
+
+    def _engine_ready(self, description: pb.Description) -> None:
+        self._supervisor.ready()
+        self._start_progress.close()
+        logger.info(
+            "ready: %s (%s, %d x %s) on %s after %.1f s",
+            *(description.model_id, description.dtype, description.device_count, description.device_kind),
+            *(self._url, time.monotonic() - self._began),
+        )
+        asked, longest = self._options.max_input_tokens, self._front.gateway.max_input_tokens
+        if asked is not None and asked > longest:
+            logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
+
+    def _restarted(self, cause: Literal["died", "hung"]) -> None:
+        self._front.metrics.engine_restarted(cause)
+        self._began = time.monotonic()
+
+    def _progress(self, description: pb.Description) -> None:
+        if description.state == pb.WARMING:
+            self._supervisor.compiling()
+        if description.state != pb.READY:
+            self._start_progress.show(description.progress)
+
+
+def exit_code(ended: "asyncio.Task[int] | asyncio.Task[None]") -> int:
+    """Of a part of the server that ended by itself, after a line that says why."""
+    error = ended.exception()
+    if error is None:
+        return ended.result() or os.EX_SOFTWARE
+    if isinstance(error, UnusableModel):
+        return logs.fail(f"the model's files cannot be used: {error}", os.EX_DATAERR)
+    logger.critical("internal error", exc_info=error)
+    return os.EX_SOFTWARE

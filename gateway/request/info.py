@@ -1,0 +1,24 @@
+"""What a request brings besides its body: who sends it, when it came, and the trace it belongs to."""
+
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from gateway.observability.access_log import NOTES
+from gateway.request.auth import caller_of
+from gateway.request.keys import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    caller: Caller
+    arrival: float  # of time.perf_counter
+    name: str  # method and route
+    traceparent: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Request, arrival: float) -> "Visit":
+        name = f"{request.method} {request.scope['route'].path}"
+        notes: dict[str, str] = request.scope.setdefault(NOTES, {})
+        return cls(caller_of(request), arrival, name, request.headers.get("traceparent", ""), notes)

@@ -1,0 +1,197 @@
+"""One request from its validated body to its last token: permits, clock and metrics.
+
+Every exchange is counted once and ends in one of success, refusal, failure or a client that left. Nothing here knows
+a dialect.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from types import TracebackType
+
+from gateway.engine.interface import EngineUnavailable
+from gateway.errors import SHUTTING_DOWN, ClientGone, Kind, RequestError
+from gateway.http.encoding import json_bytes, short_float
+from gateway.observability.metrics import Failure
+from gateway.observability.request_stats import Sequence, Served
+from gateway.request.admission import Overloaded, Ticket
+from gateway.request.info import Visit
+from gateway.request.output import Finish, Step, Transcript, run_all
+from gateway.request.state import Gateway
+from gateway.text.model_text import TextModel
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.telemetry.tracing import Span
+
+MIN_TIMEOUT = 1e-3  # 0 would mean none
+COUNTED = re.compile(r"[a-z]+ \d+/\d+")
+
+CAUSES: dict[Kind, Failure] = {
+    Kind.TEMPLATE: "template",
+    Kind.OVERLOADED: "overloaded",
+    Kind.UNAVAILABLE: "unavailable",
+    Kind.DEADLINE: "generation",
+    Kind.GENERATION: "generation",
+    Kind.INTERNAL: "generation",
+}
+
+
+def _cause(error: BaseException) -> Failure:
+    if isinstance(error, asyncio.CancelledError | GeneratorExit | ClientGone):
+        return "dropped"
+    return CAUSES.get(error.kind, "validation") if isinstance(error, RequestError) else "generation"
+
+
+def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
+    """The model being served. Raises EngineUnavailable when there is none, or the server is about to stop."""
+    description, model = gateway.engine.description, gateway.texts.current
+    if gateway.draining:
+        raise EngineUnavailable(SHUTTING_DOWN, gateway.engine.retry_after)
+    if not gateway.ready or description is None or model is None:
+        raise EngineUnavailable(f"the model is not ready{_progress(description)}", gateway.engine.retry_after)
+    return model, description
+
+
+def _progress(description: pb.Description | None) -> str:
+    """What the engine has counted of its start, "compiling 3/8"; its other lines may name paths."""
+    line = "" if description is None or description.state == pb.READY else description.progress
+    return f": {line}" if COUNTED.fullmatch(line) else ""
+
+
+def _parameters(request: pb.Generate) -> str:
+    """The numbers asked of the engine, as JSON. What holds words or ids of the client's is left out."""
+    fields = {each.name: value for each, value in request.sampling.ListFields() if isinstance(value, int | float)}
+    fields = {name: short_float(value) if isinstance(value, float) else value for name, value in fields.items()}
+    fields.pop("seed", None)
+    return json_bytes({"max_new_tokens": request.max_new_tokens, **fields}).decode()
+
+
+def _seed(request: pb.Generate) -> str:
+    """As TGI writes it; none where nothing is drawn."""
+    return f"Some({request.sampling.seed})" if request.sampling.temperature else "None"
+
+
+class Exchange:
+    """A `with` block around everything done for one request."""
+
+    def __init__(self, gateway: Gateway, visit: Visit) -> None:
+        self._gateway, self._visit = gateway, visit
+        self._stack = ExitStack()
+        self._ticket: Ticket | None = None
+        self._transcripts: list[Transcript] = []
+        self._span = Span("")
+        self.arrival = visit.arrival
+        self.submitted = self.arrival
+        self.ended = self.arrival
+        self.first_token = self.arrival
+
+    def __enter__(self) -> "Exchange":
+        self._gateway.metrics.received()
+        ago = time.perf_counter() - self.arrival
+        self._span = self._gateway.tracing.start(self._visit.name, self._visit.traceparent, ago=ago)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if error is not None:
+            self._gateway.metrics.failed(_cause(error))
+            if isinstance(error, Overloaded):
+                self._gateway.metrics.refused(error.bound)
+        elif self._transcripts:
+            served = self.served()
+            self._gateway.metrics.succeeded(served)
+            self._note(served)
+        self._span.end("" if error is None else _cause(error))
+
+    def admit(self, copies: int) -> None:
+        """Take one permit per sequence until the block ends. Raises as `Admission.request`."""
+        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._visit.caller.number))
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A span of its own around a part of the work."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._gateway.tracing.past(name, self._span.traceparent, began, time.perf_counter())
+
+    async def run(self, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
+        """Steps of all sequences as they come. `admit` must have been called."""
+        assert self._ticket is not None, "run before admit"
+        self._transcripts = transcripts
+        self._ticket.queue(sum(len(each.prompt_ids) for each in transcripts))
+        self.submitted = time.perf_counter()
+        self._gateway.tracing.past("validate", self._span.traceparent, self.arrival, self.submitted)
+        for each in transcripts:
+            self._address(each.request)
+        metrics = self._gateway.metrics
+        last: dict[int, float] = {}  # when each sequence's latest step came
+        async with aclosing(run_all(self._gateway.engine, transcripts, self._gateway.options)) as steps:
+            async for index, step in steps:
+                now = time.perf_counter()
+                if not last:
+                    self._ticket.started()
+                    self.first_token = now
+                    metrics.first_token(now - self.arrival)
+                elif index in last and step.tokens:
+                    metrics.next_token((now - last[index]) / len(step.tokens))
+                last[index] = now
+                yield index, step
+        self.ended = time.perf_counter()
+
+    def _address(self, request: pb.Generate) -> None:
+        """Add what the server decides, not the body: whose cache and turn it shares, and how long it may take."""
+        options = self._gateway.options
+        request.caller = self._visit.caller.number
+        request.cache_salt = self._visit.caller.salt + request.cache_salt
+        request.traceparent = self._span.traceparent
+        request.queue_timeout_seconds = options.queue_timeout
+        if options.request_timeout:
+            elapsed = self.submitted - self.arrival
+            request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
+
+    def _note(self, served: Served) -> None:
+        """What TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
+        seconds = {"total_time": served.total, "validation_time": served.validation, "queue_time": served.queue}
+        seconds |= {"inference_time": served.inference, "time_per_token": served.per_token}
+        asked = {"parameters": _parameters(self._transcripts[0].request), "seed": _seed(self._transcripts[0].request)}
+        self._span.set(prompt_tokens=served.input_tokens, generated_tokens=served.generated_tokens, **seconds, **asked)
+        self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
+        self._visit.notes.update(prompt_tokens=str(served.input_tokens), generated_tokens=str(served.generated_tokens))
+
+    async def collect(self, transcripts: list[Transcript]) -> list[list[Step]]:
+        """Run to the end: every sequence's steps."""
+        collected: list[list[Step]] = [[] for _ in transcripts]
+        async with aclosing(self.run(transcripts)) as steps:
+            async for index, step in steps:
+                collected[index].append(step)
+        return collected
+
+    def served(self) -> Served:
+        """Tokens over all sequences; the queue time of the first one."""
+        total = self.ended - self.arrival
+        validation = self.submitted - self.arrival
+        queue = min(self._transcripts[0].prompt.queue_seconds, max(0.0, total - validation))
+        return Served(
+            sequences=tuple(map(_sequence, self._transcripts)),
+            validation=validation,
+            queue=queue,
+            inference=max(0.0, total - validation - queue),
+            total=total,
+            first_token=self.first_token - self.arrival,
+        )
+
+
+def _sequence(transcript: Transcript) -> Sequence:
+    return Sequence(
+        input_tokens=len(transcript.prompt_ids),
+        cached_tokens=transcript.prompt.cached_tokens,
+        generated_tokens=transcript.generated,
+        max_new_tokens=transcript.request.max_new_tokens,
+        preemptions=transcript.preemptions,
+        finish="length" if transcript.finish is Finish.LENGTH else "stop",
+    )

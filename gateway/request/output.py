@@ -1,0 +1,209 @@
+"""One sequence from the engine, as text: the join of engine events, detokenising and stop strings.
+
+Both dialects read the same `Step`s. They differ in `Manner`: whether stop strings stay in the output, whether the
+token that ended the sequence shows, and which of two reasons for the end is named.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.config.options import Options
+from gateway.engine.interface import Engine
+from gateway.errors import engine_failure
+from gateway.text.model_text import TextModel
+from gateway.text.stop_strings import StopMatcher
+from jaxengine.rpc import engine_pb2 as pb
+
+
+class Finish(StrEnum):
+    """Why a sequence ended, in TGI's words."""
+
+    LENGTH = "length"
+    EOS = "eos_token"
+    STOP = "stop_sequence"
+    STOP_TOKEN = "stop_token"
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What a dialect (or a request) wants of the text."""
+
+    keep_stop: bool  # the stop string stays in the text, and nothing is held back for it
+    show_end: bool  # the EOS or stop token that ended the sequence shows, as far as its kind ever does
+    skip_special: bool
+    length_first: bool  # the last permitted token ends by LENGTH, even if it is EOS or completes a stop string
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """One generated token.
+
+    `text` is what it added, "" while a character is incomplete; special tokens show their name here even where the
+    running text leaves them out. `start` counts the characters of running text before it.
+    """
+
+    id: int
+    logprob: float
+    text: str
+    special: bool
+    top: Sequence[pb.Alternative]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one engine event brought. `text` is the running text released by it."""
+
+    tokens: list[TokenText]
+    text: str
+    finish: Finish | None
+    prompt: pb.Prompt | None
+
+
+@dataclass
+class Transcript:
+    """The text of one sequence so far."""
+
+    model: TextModel
+    request: pb.Generate
+    prompt_ids: list[int]  # of the request; shared by the choices of one prompt
+    stops: list[str]
+    manner: Manner
+    released: int = 0  # characters of it
+    generated: int = 0
+    finish: Finish | None = None
+    stop_reason: str | int | None = None
+    prompt: pb.Prompt = field(default_factory=pb.Prompt)
+    preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self._matcher = StopMatcher(self.stops, keep=self.manner.keep_stop)
+        self._detokenizer = self.model.detokenizer(self.prompt_ids, skip_special_tokens=self.manner.skip_special)
+        self._written = 0  # characters of running text, released or held back
+        self._parts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What has been released."""
+        return "".join(self._parts)
+
+    def push(self, event: pb.RequestEvent) -> Step:
+        """Add an event that did not fail. After a step with `finish` nothing more may come."""
+        if event.HasField("prompt"):
+            self.prompt = event.prompt
+        self.preemptions = max(self.preemptions, event.preemptions)
+        tokens, released = [], ""
+        for number, token in enumerate(event.tokens, 1):
+            ending = event.finish if number == len(event.tokens) else pb.NOT_FINISHED
+            shown, text = self._add(token, ending)
+            tokens.append(shown)
+            released += text
+            if self.finish is not None:
+                break
+        if self.finish is None and event.finish != pb.NOT_FINISHED:  # an end without a token of its own
+            released += self._end(event.finish, 0)
+        self._parts.append(released)
+        self.released += len(released)
+        return Step(tokens, released, self.finish, event.prompt if event.HasField("prompt") else None)
+
+    def _add(self, token: pb.Token, ending: int) -> tuple[TokenText, str]:
+        self.generated += 1
+        start = self._written
+        special = self.model.tokenizer.is_special(token.id)
+        running = self._running_text(token.id, ending)
+        self._written += len(running)
+        release = self._matcher.push(running, may_end=self.generated > self.request.min_new_tokens)
+        if release.stop is not None:
+            self._stop(release.stop)
+            running = running[: len(release.text)] if self.manner.keep_stop else running
+        released = release.text
+        if ending != pb.NOT_FINISHED:
+            released += self._end(ending, token.id)
+        shown = self.model.tokenizer.token_text(token.id) if special and self.manner.skip_special else ""
+        return TokenText(token.id, token.logprob, running + shown, special, token.top, start), released
+
+    def _running_text(self, id: int, ending: int) -> str:
+        hidden = not self.manner.show_end and ending in (pb.EOS, pb.STOP_TOKEN)
+        text = "" if hidden else self._detokenizer.push(id)
+        return text if ending == pb.NOT_FINISHED else text + self._detokenizer.flush()
+
+    def _stop(self, stop: str) -> None:
+        if self.manner.length_first and self.generated >= self.request.max_new_tokens:
+            self.finish = Finish.LENGTH
+        else:
+            self.finish, self.stop_reason = Finish.STOP, stop
+
+    def _end(self, ending: int, id: int) -> str:
+        """Name the engine's reason, unless a stop string came first; release what was held back."""
+        if self.finish is not None:
+            return ""
+        if ending == pb.LENGTH or (self.manner.length_first and self.generated >= self.request.max_new_tokens):
+            self.finish = Finish.LENGTH
+        elif ending == pb.EOS:
+            self.finish = Finish.EOS
+        else:
+            self.finish, self.stop_reason = Finish.STOP_TOKEN, id
+        return self._matcher.flush()
+
+
+_Arrival = tuple[int, Step | Exception | None]
+
+
+async def run(engine: Engine, transcript: Transcript, options: Options) -> AsyncGenerator[Step, None]:
+    """Generate `transcript.request`; closing the iterator cancels it in the engine.
+
+    Raises:
+        RequestError: the engine ended it with a failure.
+        EngineUnavailable: see Engine.generate.
+    """
+    async with aclosing(engine.generate(transcript.request)) as events:
+        async for event in events:
+            failure = engine_failure(event, options)
+            if failure is not None:
+                raise failure
+            step = transcript.push(event)
+            yield step
+            if step.finish is not None:
+                return
+
+
+async def run_all(
+    engine: Engine, transcripts: list[Transcript], options: Options
+) -> AsyncGenerator[tuple[int, Step], None]:
+    """Steps of several sequences as they come, each with its index. One failure ends them all."""
+    if len(transcripts) == 1:
+        async with aclosing(run(engine, transcripts[0], options)) as steps:
+            async for step in steps:
+                yield 0, step
+        return
+    queue: asyncio.Queue[_Arrival] = asyncio.Queue(maxsize=2 * len(transcripts))
+    tasks = [asyncio.create_task(_feed(queue, i, run(engine, each, options))) for i, each in enumerate(transcripts)]
+    running = len(tasks)
+    try:
+        while running:
+            index, arrival = await queue.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            if arrival is None:
+                running -= 1
+            else:
+                yield index, arrival
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, steps: AsyncGenerator[Step, None]) -> None:
+    """Put a sequence's steps, then None, or the exception that ended it."""
+    async with aclosing(steps):
+        try:
+            async for step in steps:
+                await queue.put((index, step))
+        except Exception as error:
+            await queue.put((index, error))
+            return
+    await queue.put((index, None))

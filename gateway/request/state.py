@@ -1,0 +1,63 @@
+"""What every route may reach, as one value on the application: no module holds state of its own."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from fastapi import Request
+
+from gateway.config.options import Options
+from gateway.engine.interface import Engine
+from gateway.observability.metrics import Metrics
+from gateway.request.admission import Admission
+from gateway.request.keys import Keys
+from gateway.text.model_text import Texts
+from jaxengine.telemetry.tracing import Tracing
+
+
+@dataclass
+class Gateway:
+    options: Options
+    engine: Engine
+    admission: Admission
+    metrics: Metrics
+    texts: Texts
+    alive: bool = True  # false once the engine cannot be brought back
+    draining: bool = False  # running requests finish, new ones are turned away
+    tracing: Tracing = field(default_factory=Tracing)
+    secret: bytes = b""  # of this boot, for `Keys`
+    keys: Keys = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this process can serve."""
+        return self.alive and not self.draining and self.engine.ready
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every HTTP process can."""
+        return self.ready and self.admission.tally.complete
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest prompt; 0 before the engine has said what it can hold."""
+        description = self.engine.description
+        if description is None or not description.max_total_tokens:
+            return 0
+        longest = description.max_total_tokens - 1
+        return min(longest, self.options.max_input_tokens or longest)
+
+
+async def gateway_of(request: Request) -> Gateway:
+    """The dependency routes declare: `gateway: Gateway = Depends(gateway_of)`.
+
+    A coroutine, as every dependency here: FastAPI runs plain functions in a thread, 0.1 ms each.
+    """
+    return gateway_in(request)
+
+
+def gateway_in(request: Request) -> Gateway:
+    """The gateway of the application that serves `request`."""
+    return cast(Gateway, request.app.state.gateway)

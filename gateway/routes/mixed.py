@@ -1,0 +1,100 @@
+"""Routes that two dialects share, told apart by the names in the body: `inputs` is TGI's, `messages` and `prompt` are
+OpenAI's. Errors are in the dialect of the body; one that fits neither is told so in TGI's, whose routes these are.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from gateway.errors import Kind, RequestError
+from gateway.http.body import names_in, read_body
+from gateway.http.encoding import json_list, json_text
+from gateway.http.openapi import answers, refusals, takes
+from gateway.request.lifecycle import serving
+from gateway.request.state import Gateway, gateway_of
+from gateway.routes.openai import routes as openai
+from gateway.routes.openai import tokens
+from gateway.routes.openai.chat import prompt_text
+from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
+from gateway.routes.openai.errors import SCHEMA as OPENAI_SCHEMA
+from gateway.routes.openai.errors import worded
+from gateway.routes.openai.responses import ChatCompletion, Completion, Tokens
+from gateway.routes.openai.schemas import ChatRequest, CompletionRequest
+from gateway.routes.tgi import routes as tgi
+from gateway.routes.tgi.errors import RESPONSES as TGI_ERRORS
+from gateway.routes.tgi.errors import SCHEMA as TGI_SCHEMA
+from gateway.routes.tgi.errors import TgiRoute
+from gateway.routes.tgi.responses import Generation, Span, TemplatedChat
+from gateway.routes.tgi.schemas import GenerateRequest, TokenizeInputs
+from gateway.text.tokenizer import TokenSpan
+
+Handler = Callable[[Request, Gateway], Awaitable[Response]]
+
+router = APIRouter(route_class=TgiRoute, default_response_class=Response, tags=["Text Generation Inference"])
+
+
+EITHER = refusals({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_SCHEMA]})
+
+
+@router.post(
+    "/invocations",
+    openapi_extra=takes(GenerateRequest, ChatRequest, CompletionRequest)
+    | answers(list[Generation], ChatCompletion, Completion, events="those of the route whose body it is"),
+    responses=EITHER,
+)
+async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """As SageMaker calls: the body of `/`, of a chat or of a completion, and that route's answer."""
+    return await _by_body(
+        request, gateway, inputs=tgi.compatible, messages=openai.chat_completions, prompt=openai.text_completions
+    )
+
+
+@router.post(
+    "/tokenize",
+    openapi_extra=takes(TokenizeInputs, tokens.TokenizeChat, tokens.TokenizeText) | answers(list[Span], Tokens),
+    responses=EITHER,
+)
+async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """Tokens: of `inputs` with their byte ranges, as TGI; of `prompt` or `messages` counted, as vLLM."""
+    return await _by_body(
+        request, gateway, inputs=_tokenize_inputs, messages=tokens.tokenize_chat, prompt=tokens.tokenize_text
+    )
+
+
+@router.post("/chat_tokenize", openapi_extra=takes(ChatRequest) | answers(TemplatedChat))
+async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """A chat as the text its template makes of it, and that text's tokens."""
+    body = await read_body(request, ChatRequest)
+    model, _ = serving(gateway)
+    text = await prompt_text(model, body)
+    spans = await model.spans(text, field="messages", add_special_tokens=bool(body.add_special_tokens))
+    listed = await asyncio.to_thread(_listed, spans)
+    content = f'{{"tokenize_response":{listed},"templated_text":{json_text(text)}}}'
+    return Response(content, media_type="application/json")
+
+
+async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
+    body = await read_body(request, TokenizeInputs)
+    model, _ = serving(gateway)
+    spans = await model.spans(body.inputs, field="inputs", add_special_tokens=True)
+    return Response(await asyncio.to_thread(_listed, spans), media_type="application/json")
+
+
+async def _by_body(
+    request: Request, gateway: Gateway, *, inputs: Handler, messages: Handler, prompt: Handler
+) -> Response:
+    names = await names_in(request)
+    if "inputs" in names:
+        return await inputs(request, gateway)
+    if "messages" in names:
+        return await worded(request, messages(request, gateway))
+    if "prompt" in names:
+        return await worded(request, prompt(request, gateway))
+    raise RequestError(Kind.SHAPE, "the body needs `inputs`, `messages` or `prompt`")
+
+
+def _listed(spans: list[TokenSpan]) -> str:
+    return json_list(
+        f'{{"id":{each.id},"text":{json_text(each.text)},"start":{each.start},"stop":{each.stop}}}' for each in spans
+    )

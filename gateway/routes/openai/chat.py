@@ -1,0 +1,187 @@
+"""`/v1/chat/completions`: messages through the model's template, and the answer as a message or as deltas."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response
+
+from gateway.http.encoding import aside, json_bytes, json_text
+from gateway.request.info import Visit
+from gateway.request.lifecycle import Exchange, serving
+from gateway.request.output import Step, Transcript
+from gateway.request.state import Gateway
+from gateway.routes.openai import sampling, validation
+from gateway.routes.openai.envelope import DONE, Envelope, ending, usage
+from gateway.routes.openai.logprobs import Names, chat_logprobs, prompt_logprobs
+from gateway.routes.openai.performance import timings
+from gateway.routes.openai.schemas import ChatRequest
+from gateway.text.model_text import TextModel
+from jaxengine.rpc import engine_pb2 as pb
+
+NO_PROMPT = {"prompt_logprobs": None, "prompt_token_ids": None}  # of several chats
+
+
+async def answer(request: Request, gateway: Gateway, chats: Sequence[ChatRequest], arrival: float) -> Response:
+    """The whole answer: the choices of one chat, or of each of several its only one."""
+    body = chats[0]
+    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+        transcripts, description = await begin(gateway, exchange, *chats)
+        envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
+        collected = await exchange.collect(transcripts)
+
+        def worded() -> Response:
+            bodies = chats if len(chats) > 1 else [body] * len(transcripts)
+            runs = enumerate(zip(bodies, transcripts, collected, strict=True))
+            choices = [_choice(each, index, transcript, steps) for index, (each, transcript, steps) in runs]
+            shared = _of_prompt(body, transcripts[0]) if len(chats) == 1 else NO_PROMPT
+            return envelope.answer(choices, usage(transcripts), **shared, **timings(gateway, exchange.served()))
+
+        return await aside(worded, large=body.lists_logprobs)
+
+
+def _of_prompt(body: ChatRequest, transcript: Transcript) -> dict[str, Any]:
+    """What is told of the prompt beside the choices."""
+    listed = None
+    if body.prompt_logprobs is not None:
+        listed = prompt_logprobs(transcript.model.tokenizer, transcript.prompt.tokens, body.prompt_logprobs)
+    return {"prompt_logprobs": listed, "prompt_token_ids": transcript.prompt_ids if body.return_token_ids else None}
+
+
+def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:
+    tokens = [token for step in steps for token in step.tokens]
+    logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0) if body.logprobs else None
+    message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None, "reasoning": None}
+    ids = [token.id for token in tokens] if body.return_token_ids else None
+    return {"index": index, "message": message, "logprobs": logprobs, **ending(transcript), "token_ids": ids}
+
+
+async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
+    """Chunks: per choice its role, its text, its end; then usage if asked for; then `[DONE]`."""
+    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+        transcripts, description = await begin(gateway, exchange, body)
+        envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
+        if body.return_token_ids:
+            envelope.add_to_next_chunk({"prompt_token_ids": transcripts[0].prompt_ids})
+        as_tgi = _reads_as_tgi(request, body)
+        choices = [_Deltas(body, index, each, as_tgi=as_tgi) for index, each in enumerate(transcripts)]
+        async with aclosing(exchange.run(transcripts)) as steps:
+            async for index, step in steps:
+                choice = choices[index]
+                for chunk in choice.opening():
+                    yield envelope.chunk(chunk, transcripts[index], 0)
+                for chunk in await aside(partial(choice.of, step), large=body.lists_many):
+                    yield envelope.chunk(chunk, transcripts[index], choice.answered)
+        if body.include_usage:
+            envelope.add_to_next_chunk(timings(gateway, exchange.served()))
+            yield envelope.with_usage(b"", usage(transcripts))
+        yield DONE
+
+
+def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
+    """Whether the client wants role and content in every delta: TGI's own, whose name for any model is `tgi`.
+
+    OpenAI's SDKs, which may use that name too, want the role once: Python's adds up the roles it is sent.
+    """
+    return body.model == validation.TGI and "x-stainless-lang" not in request.headers
+
+
+class _Deltas:
+    """The chunks of one choice, without their envelope: `as_tgi` or as OpenAI writes them."""
+
+    def __init__(self, body: ChatRequest, index: int, transcript: Transcript, *, as_tgi: bool) -> None:
+        self._index, self._transcript, self._as_tgi = index, transcript, as_tgi
+        self._began = False
+        self._echoed = body.echoed
+        self._shows_ids, self._lists_logprobs = bool(body.return_token_ids), bool(body.logprobs)
+        self._top = body.top_logprobs or 0
+        self._names = _names(transcript, body)
+        self.answered = 0  # generated tokens that chunks have told of
+
+    def opening(self) -> list[bytes]:
+        """What comes before the first token; nothing when it has been told."""
+        if self._began:
+            return []
+        self._began = True
+        role = self._chunk({"role": "assistant", "content": ""}, None)
+        return [role, self._chunk(self._delta(self._echoed), None)] if self._echoed else [role]
+
+    def of(self, step: Step) -> list[bytes]:
+        """What a step adds."""
+        self.answered += len(step.tokens)
+        chunks = []
+        if step.tokens and (self._lists_logprobs or self._shows_ids):
+            logprobs = chat_logprobs(self._names, step.tokens, self._top) if self._lists_logprobs else None
+            ids = {"token_ids": [token.id for token in step.tokens]} if self._shows_ids else {}
+            chunks.append(self._chunk(self._delta(step.text), logprobs, **ids))
+        elif step.text and self._as_tgi:
+            chunks.append(self._chunk(self._delta(step.text), None))
+        elif step.text:
+            chunks.append(
+                f'{{"index":{self._index},"delta":{{"content":{json_text(step.text)}}},'
+                '"logprobs":null,"finish_reason":null}'.encode()
+            )
+        if step.finish is not None:
+            last = self._delta("") if self._as_tgi else {}
+            fields = {"index": self._index, "delta": last, "logprobs": None, **ending(self._transcript)}
+            chunks.append(json_bytes(fields))
+        return chunks
+
+    def _delta(self, text: str) -> dict[str, str]:
+        return {"role": "assistant", "content": text} if self._as_tgi else {"content": text}
+
+    def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None, **more: Any) -> bytes:
+        fields = {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return json_bytes({**fields, **more})
+
+
+def _names(transcript: Transcript, body: ChatRequest) -> Names:
+    return Names(transcript.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+
+
+async def begin(gateway: Gateway, exchange: Exchange, *chats: ChatRequest) -> tuple[list[Transcript], pb.Description]:
+    """Validate, admit, render and tokenise: one transcript per choice of each chat."""
+    model, description = serving(gateway)
+    for body in chats:
+        validation.check_model(body.model, gateway.options, description)
+        validation.check_limits(body, gateway.options, description)
+    exchange.admit(sum(body.choices for body in chats))
+    each = [await _transcripts(gateway, exchange, body, model, description) for body in chats]
+    return [transcript for its in each for transcript in its], description
+
+
+async def _transcripts(
+    gateway: Gateway, exchange: Exchange, body: ChatRequest, model: TextModel, description: pb.Description
+) -> list[Transcript]:
+    with exchange.part("tokenize"):
+        prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    limit = validation.new_tokens(
+        prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
+    )
+    requests = sampling.generate_requests(body, prompt, limit, model)
+    return [Transcript(model, each, prompt, body.stops, sampling.manner(body)) for each in requests]
+
+
+async def prompt_ids(model: TextModel, body: ChatRequest) -> list[int]:
+    """The chat as the model reads it. Raises RequestError."""
+    text = await prompt_text(model, body)
+    return await model.encode(text, add_special_tokens=bool(body.add_special_tokens), field="messages")
+
+
+async def prompt_text(model: TextModel, body: ChatRequest) -> str:
+    """What the template makes of the chat. Raises RequestError."""
+    continues = bool(body.continue_final_message)
+    return await model.render(
+        messages=[message.fields(_role(model, message.role)) for message in body.messages],
+        add_generation_prompt=body.add_generation_prompt is not False and not continues,
+        continue_final_message=continues,
+        variables=body.template_variables,
+        template=body.chat_template,
+    )
+
+
+def _role(model: TextModel, role: str) -> str:
+    """`developer` is OpenAI's newer word for `system`; few templates know it."""
+    return "system" if role == "developer" and not model.knows_developer else role

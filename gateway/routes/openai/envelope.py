@@ -1,0 +1,85 @@
+"""What all answers of one `/v1` request share: id, time, model, fingerprint, usage, and the bytes of its chunks.
+
+The part of a chunk that never changes is serialised once per request: a stream has thousands of them.
+"""
+
+import time
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.responses import JSONResponse
+
+from gateway.http.encoding import json_bytes
+from gateway.request.output import Finish, Transcript
+from gateway.request.state import gateway_in
+from gateway.routes.openai.common import Common
+from gateway.routes.openai.identity import fingerprint, names, request_id
+from jaxengine.rpc import engine_pb2 as pb
+
+DONE = b"data: [DONE]\n\n"
+FINISH_REASONS = {Finish.LENGTH: "length", Finish.EOS: "stop", Finish.STOP: "stop", Finish.STOP_TOKEN: "stop"}
+
+
+class Envelope:
+    """The frame around one request's choices."""
+
+    def __init__(self, request: Request, description: pb.Description, body: Common, prefix: str, object: str) -> None:
+        options = gateway_in(request).options
+        self.fields: dict[str, Any] = {
+            "id": f"{prefix}-{request_id(request)}",
+            "object": object,
+            "created": int(time.time()),
+            "model": names(options, description)[0],
+            "system_fingerprint": fingerprint(description, options),
+        }
+        self._head = b"data: " + json_bytes(self.fields)[:-1] + b',"choices":['
+        self._continuous = body.continuous_usage
+        self._tail = b',"usage":null}\n\n' if body.include_usage else b"}\n\n"
+        self._once = b""
+
+    def add_to_next_chunk(self, fields: dict[str, Any]) -> None:
+        """Fields beside `choices`, which the next chunk carries and no other."""
+        self._once = b"," + json_bytes(fields)[1:-1] if fields else b""
+
+    def chunk(self, choice: bytes, transcript: Transcript, generated: int) -> bytes:
+        """One event with one choice; continuous usage is of that choice alone, `generated` tokens so far."""
+        if self._continuous:
+            return self.with_usage(choice, usage([transcript], generated=generated))
+        return self._head + choice + self._end_of_choices() + self._tail
+
+    def with_usage(self, choice: bytes, counts: dict[str, Any]) -> bytes:
+        return self._head + choice + self._end_of_choices() + b',"usage":' + json_bytes(counts) + b"}\n\n"
+
+    def _end_of_choices(self) -> bytes:
+        once, self._once = self._once, b""
+        return b"]" + once
+
+    def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any], **more: Any) -> Response:
+        """The whole answer of a request that does not stream, with `more` beside its choices.
+
+        Clients of vLLM read by attribute, so what it has and we do not is null, unless OpenAI's schema forbids that.
+        """
+        absent = {"service_tier": None, "kv_transfer_params": None, "metrics": None}
+        return JSONResponse({**self.fields, "choices": choices, "usage": counts, **absent, **more})
+
+
+def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:
+    """Tokens spent: every distinct prompt once, every generated token.
+
+    `generated` overrides the count where not all of them were asked for, or have been answered yet.
+    """
+    prompts = {id(each.prompt_ids): each for each in transcripts}.values()
+    prompt_tokens = sum(len(each.prompt_ids) for each in prompts)
+    completion_tokens = sum(each.generated for each in transcripts) if generated is None else generated
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(each.prompt.cached_tokens for each in prompts)},
+    }
+
+
+def ending(transcript: Transcript) -> dict[str, Any]:
+    """Why a choice ended; `stop_reason` is the stop text or id that did it, as in vLLM."""
+    assert transcript.finish is not None, "asked for the end of a choice that goes on"
+    return {"finish_reason": FINISH_REASONS[transcript.finish], "stop_reason": transcript.stop_reason}

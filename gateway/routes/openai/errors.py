@@ -1,0 +1,105 @@
+"""How `/v1` words an error: OpenAI's object, its codes, and whether its clients should try again.
+
+OpenAI's SDKs repeat 408, 409, 429 and every 5xx unless `x-should-retry` says otherwise; a request that failed for
+reasons of its own would fail, and cost, three times.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
+
+from gateway.errors import CLIENT_CLOSED_REQUEST, UNREAD, ClientGone, Kind, RequestError, as_request_error
+from gateway.http.encoding import json_bytes
+from gateway.http.openapi import refusals
+from gateway.routes.openai.identity import request_id
+
+# kind: status, type, code
+WORDING: dict[Kind, tuple[int, str, str | None]] = {
+    Kind.MALFORMED: (400, "invalid_request_error", None),
+    Kind.MEDIA_TYPE: (415, "invalid_request_error", None),
+    Kind.BODY_TOO_LONG: (413, "invalid_request_error", None),
+    Kind.BODY_TIMEOUT: (408, "invalid_request_error", None),
+    Kind.UNAUTHORIZED: (401, "invalid_request_error", "invalid_api_key"),
+    Kind.SHAPE: (400, "invalid_request_error", None),
+    Kind.INVALID: (400, "invalid_request_error", None),
+    Kind.CONTEXT_LENGTH: (400, "invalid_request_error", "context_length_exceeded"),
+    Kind.TEMPLATE: (400, "invalid_request_error", None),
+    Kind.MODEL_NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
+    Kind.OVERLOADED: (429, "rate_limit_error", "overloaded"),
+    Kind.UNAVAILABLE: (503, "server_error", "engine_unavailable"),
+    Kind.DEADLINE: (504, "server_error", "deadline_exceeded"),
+    Kind.GENERATION: (500, "server_error", "generation_failed"),
+    Kind.INTERNAL: (500, "server_error", "internal_error"),
+}
+RETRIED = (Kind.OVERLOADED, Kind.UNAVAILABLE)
+NULLABLE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": NULLABLE,
+                "code": NULLABLE,
+            },
+        }
+    },
+}
+RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
+
+
+def error_object(message: str, type: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """`{"error": {…}}`, all four keys always there."""
+    return {"error": {"message": message, "type": type, "param": param, "code": code}}
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    _, type, code = WORDING[error.kind]
+    return error_object(error.message, type, param=error.param, code=code)
+
+
+def error_response(error: RequestError) -> Response:
+    headers = {"x-should-retry": "true" if error.kind in RETRIED else "false"}
+    if error.kind is Kind.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    if error.kind in UNREAD:
+        headers["connection"] = "close"
+    return JSONResponse(error_body(error), WORDING[error.kind][0], headers)
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that breaks; no `[DONE]` follows."""
+    return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"
+
+
+class OpenAIRoute(APIRoute):
+    """A route whose exceptions become OpenAI's errors, and whose answers carry the request's id."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_worded(request: Request) -> Response:
+            return await worded(request, handle(request))
+
+        return handle_worded
+
+
+async def worded(request: Request, work: Awaitable[Response]) -> Response:
+    """What `work` answers, its exceptions in OpenAI's words."""
+    try:
+        response = await work
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except Exception as error:
+        response = error_response(as_request_error(error))
+    response.headers["x-request-id"] = request_id(request)
+    return response

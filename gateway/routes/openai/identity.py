@@ -1,0 +1,35 @@
+"""Ids of requests and answers, and the names of the model."""
+
+import hashlib
+import re
+import uuid
+
+from fastapi import Request
+
+from gateway.config.options import Options
+from jaxengine.rpc import engine_pb2 as pb
+
+SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def request_id(request: Request, named: str | None = None) -> str:
+    """The client's X-Request-Id where it is safe to repeat, else what its body calls it, else one of ours.
+
+    The first call decides for the whole request.
+    """
+    if not hasattr(request.state, "request_id"):
+        given = request.headers.get("x-request-id", "")
+        request.state.request_id = given if SAFE_ID.fullmatch(given) else named or uuid.uuid4().hex
+    return str(request.state.request_id)
+
+
+def names(options: Options, description: pb.Description) -> tuple[str, ...]:
+    """What clients may call the model; answers say the first."""
+    return options.served_model_name or (description.model_id,)
+
+
+def fingerprint(description: pb.Description, options: Options) -> str:
+    """`system_fingerprint`: equal for equal weights, arithmetic and devices."""
+    facts = (description.model_id, description.revision, description.dtype, description.device_kind)
+    stored = (options.quantize, options.kv_cache_dtype, description.device_count)
+    return "fp_" + hashlib.sha256("\0".join(map(str, (*facts, *stored))).encode()).hexdigest()[:10]

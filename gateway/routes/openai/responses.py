@@ -1,0 +1,162 @@
+"""What the routes of `/v1` and vLLM's helpers answer, for the OpenAPI document."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gateway.http.openapi import Told
+
+CHAT_EVENTS = "JSON, a `chat.completion.chunk` each; the last is `[DONE]`"
+TEXT_EVENTS = "JSON, a `text_completion` chunk each; the last is `[DONE]`"
+
+
+class CachedTokens(Told):
+    cached_tokens: int
+
+
+class Usage(Told):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class Ranked(Told):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, Ranked] | None]
+
+
+class Alternative(Told):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ListedToken(Alternative):
+    top_logprobs: list[Alternative]
+
+
+class ChatLogprobs(Told):
+    content: list[ListedToken]
+    refusal: None
+
+
+class TextLogprobs(Told):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Choice(Told):
+    index: int
+    finish_reason: Literal["stop", "length"]
+    stop_reason: str | int | None
+    token_ids: list[int] | None
+
+
+class AnswerMessage(Told):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    reasoning: None
+
+
+class ChatChoice(Choice):
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+
+
+class TextChoice(Choice):
+    text: str
+    logprobs: TextLogprobs | None
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: PromptLogprobs | None
+
+
+class Timings(Told):
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
+class Answer(Told):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage
+    service_tier: None
+    kv_transfer_params: None
+    metrics: Timings | None = Field(description="null without --enable-per-request-metrics")
+
+
+class ChatCompletion(Answer):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    prompt_token_ids: list[int] | None
+    prompt_logprobs: PromptLogprobs | None
+
+
+class Completion(Answer):
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+class Permission(Told):
+    id: str
+    object: Literal["model_permission"]
+    created: int
+    allow_create_engine: bool
+    allow_sampling: bool
+    allow_logprobs: bool
+    allow_search_indices: bool
+    allow_view: bool
+    allow_fine_tuning: bool
+    organization: str
+    group: None
+    is_blocking: bool
+
+
+class Card(Told):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: None
+    max_model_len: int
+    permission: list[Permission]
+
+
+class Cards(Told):
+    object: Literal["list"]
+    data: list[Card]
+
+
+class Tokens(Told):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Text(Told):
+    prompt: str
+
+
+TokenizerInfo = dict[str, str | None]
+
+
+class Version(Told):
+    version: str
+
+
+class Load(Told):
+    server_load: int = Field(ge=0)

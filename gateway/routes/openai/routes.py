@@ -1,0 +1,107 @@
+"""OpenAI's routes. Everything specific to one of them is in the module of its name."""
+
+import time
+
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.responses import JSONResponse
+
+from gateway import __version__
+from gateway.http.body import read_body
+from gateway.http.openapi import answers, takes
+from gateway.http.sse import EventStream, while_connected
+from gateway.request.lifecycle import serving
+from gateway.request.state import Gateway, gateway_of
+from gateway.routes.openai import chat, completions, responses, tokens, validation
+from gateway.routes.openai.errors import OpenAIRoute, error_event
+from gateway.routes.openai.identity import request_id
+from gateway.routes.openai.models import cards
+from gateway.routes.openai.performance import load_header
+from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionRequest
+from gateway.routes.openai.tokens import Detokenize
+
+router = APIRouter(prefix="/v1", route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])
+helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])  # of vLLM, beside /v1
+
+
+@router.post(
+    "/chat/completions",
+    openapi_extra=takes(ChatRequest) | answers(responses.ChatCompletion, events=responses.CHAT_EVENTS),
+)
+async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The next message of a chat."""
+    arrival = time.perf_counter()
+    body = validation.completed(await read_body(request, ChatRequest), gateway)
+    name = request_id(request, body.request_id)
+    if body.stream:
+        events = chat.stream(request, gateway, body, arrival)
+        return await EventStream.begin(request, events, error_event, {"x-request-id": name})
+    answer = await while_connected(request.receive, chat.answer(request, gateway, [body], arrival))
+    answer.headers.update(load_header(request, gateway))
+    return answer
+
+
+@router.post("/chat/completions/batch", openapi_extra=takes(BatchRequest) | answers(responses.ChatCompletion))
+async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The next message of each of several chats, a choice each, as vLLM."""
+    arrival = time.perf_counter()
+    body = validation.completed(await read_body(request, BatchRequest), gateway)
+    request_id(request, body.request_id)
+    validation.check_count(len(body.messages), "messages", "chats", gateway.options)
+    return await while_connected(request.receive, chat.answer(request, gateway, body.chats, arrival))
+
+
+@router.post(
+    "/completions", openapi_extra=takes(CompletionRequest) | answers(responses.Completion, events=responses.TEXT_EVENTS)
+)
+async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The text that follows a prompt."""
+    arrival = time.perf_counter()
+    body = validation.completed(await read_body(request, CompletionRequest), gateway)
+    name = request_id(request, body.request_id)
+    if body.stream:
+        events = completions.stream(request, gateway, body, arrival)
+        return await EventStream.begin(request, events, error_event, {"x-request-id": name})
+    answer = await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
+    answer.headers.update(load_header(request, gateway))
+    return answer
+
+
+@router.get("/models", openapi_extra=answers(responses.Cards))
+async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The one model this server serves, by each of its names."""
+    _, description = serving(gateway)
+    return JSONResponse({"object": "list", "data": cards(gateway.options, description)})
+
+
+@router.get("/models/{name:path}", openapi_extra=answers(responses.Card))
+async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The model of that name."""
+    _, description = serving(gateway)
+    for card in cards(gateway.options, description):
+        if card["id"] == name:
+            return JSONResponse(card)
+    raise validation.no_such_model(name, gateway.options, description)
+
+
+@helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(responses.Text))
+async def detokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The text of token ids."""
+    return await tokens.detokenize(request, gateway)
+
+
+@helpers.get("/tokenizer_info", openapi_extra=answers(responses.TokenizerInfo))
+async def tokenizer_info(gateway: Gateway = Depends(gateway_of)) -> Response:
+    """The names of the special tokens, and the chat template: what lm-eval needs to do without the model's files."""
+    return await tokens.info(gateway)
+
+
+@helpers.get("/version", openapi_extra=answers(responses.Version))
+async def version() -> Response:
+    """Of this server."""
+    return JSONResponse({"version": __version__})
+
+
+@helpers.get("/load", openapi_extra=answers(responses.Load))
+async def load(gateway: Gateway = Depends(gateway_of)) -> Response:
+    """Sequences in work, over all clients."""
+    return JSONResponse({"server_load": gateway.admission.active})

@@ -1,0 +1,115 @@
+"""What a `/v1` request asks of the engine, as one `pb.Generate` per choice.
+
+What the request leaves open is the model author's recommendation (generation_config.json), then OpenAI's default.
+Temperature 0 and top_p 0 both mean greedy.
+"""
+
+import secrets
+
+from gateway.errors import RequestError
+from gateway.request.output import Manner
+from gateway.routes.openai.common import Common
+from gateway.text.model_text import TextModel
+from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LISTED
+
+
+def generate_requests(
+    body: Common,
+    prompt: list[int],
+    limit: int,
+    model: TextModel,
+    *,
+    echo_logprobs: bool = False,
+) -> list[pb.Generate]:
+    """One engine request per choice. A given seed counts up over the choices, or they would all be the same."""
+    if (body.min_tokens or 0) > limit:
+        raise RequestError.invalid(
+            f"min_tokens is {body.min_tokens}, but at most {limit} can be generated", "min_tokens"
+        )
+    field = "prompt_logprobs" if body.prompt_logprobs is not None else "echo" if echo_logprobs else ""
+    if field and not model.continues:
+        message = f"{field} asks for the logprobs of a prompt, but this model's encoder reads it: it has none"
+        raise RequestError.invalid(message, field)
+    top = max(body.alternatives.values())
+    if field and top > MAX_ALTERNATIVES:
+        message = f"{field} lists at most {MAX_ALTERNATIVES} logprobs beside a token, {top} are asked for"
+        raise RequestError.invalid(message, field)
+    if field and top * len(prompt) > MAX_LISTED:
+        asked = f"{field} asks for {top} logprobs beside each of {len(prompt)} tokens"
+        raise RequestError.invalid(f"{asked}, at most {MAX_LISTED} can be listed with a prompt", field)
+    seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
+    words = _bad_words(body.bad_words or [], model)
+    requests = []
+    for number in range(body.sequences):
+        sampling = _sampling(body, model.defaults)
+        sampling.bad_words.extend(words)
+        sampling.seed = (seed + number) % 2**64
+        sampling.top_logprobs = top
+        sampling.prompt_logprobs = echo_logprobs or body.prompt_logprobs is not None
+        requests.append(
+            pb.Generate(
+                prompt=prompt,
+                sampling=sampling,
+                max_new_tokens=limit,
+                min_new_tokens=body.min_tokens or 0,
+                stop_token_ids=body.stop_token_ids or [],
+                ignore_eos=bool(body.ignore_eos),
+                cache_salt=(body.cache_salt or "").encode(),
+                priority=body.priority or 0,
+            )
+        )
+    return requests
+
+
+def manner(body: Common) -> Manner:
+    """What the request wants of the text."""
+    return Manner(
+        keep_stop=bool(body.include_stop_str_in_output),
+        show_end=bool(body.include_stop_str_in_output),
+        skip_special=body.skip_special_tokens is not False,
+        length_first=False,
+    )
+
+
+def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
+    def chosen(name: str, otherwise: float) -> float:
+        given = getattr(body, name)
+        return float(defaults.get(name, otherwise) if given is None else given)
+
+    temperature, top_p = chosen("temperature", 1.0), chosen("top_p", 1.0)
+    greedy = temperature < GREEDY_TEMPERATURE or top_p == 0.0
+    return pb.Sampling(
+        temperature=0.0 if greedy else temperature,
+        top_p=1.0 if greedy else top_p,
+        top_k=max(0, int(chosen("top_k", 0))),
+        min_p=chosen("min_p", 0.0),
+        typical_p=chosen("typical_p", 1.0),
+        repetition_penalty=chosen("repetition_penalty", 1.0),
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        logit_bias=_biases(body),
+        only_biased=body.allowed_token_ids is not None,
+    )
+
+
+def _bad_words(words: list[str], model: TextModel) -> list[pb.TokenIds]:
+    """Each word as its ids at the start of a text and behind a space, where those differ. Raises RequestError."""
+    spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+    found = dict.fromkeys(map(tuple, model.tokenizer.encode_each(spellings, add_special_tokens=False)))
+    if len(found) > MAX_BAD_WORDS:
+        message = f"bad_words make {len(found)} sequences of tokens, at most {MAX_BAD_WORDS}"
+        raise RequestError.invalid(message, "bad_words")
+    for ids in found:
+        if not 1 <= len(ids) <= MAX_BAD_WORD:
+            message = f"each of bad_words must be 1 to {MAX_BAD_WORD} tokens, one has {len(ids)}"
+            raise RequestError.invalid(message, "bad_words")
+    return [pb.TokenIds(ids=ids) for ids in found]
+
+
+def _biases(body: Common) -> dict[int, float]:
+    given = {int(key): float(value) for key, value in (body.logit_bias or {}).items()}
+    if body.allowed_token_ids is None:
+        return given
+    return {id: given.get(id, 0.0) for id in body.allowed_token_ids}

@@ -1,0 +1,179 @@
+"""The bodies of `/v1/completions` and `/v1/chat/completions`, beyond what they have in common."""
+
+import json
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
+
+from gateway.errors import RequestError
+from gateway.routes.openai.common import MAX_CHOICES, Alternatives, Common, Count
+from gateway.routes.openai.messages import Message
+from gateway.text.chat_template import RESERVED
+
+MAX_MESSAGES = 1024
+MAX_TEMPLATE_VARIABLES = 32
+MAX_TEMPLATE_CHARACTERS = 16_384
+MAX_DOCUMENTS = 64
+MAX_DOCUMENT_CHARACTERS = 262_144
+
+_TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_LISTS_OF_IDS = {"type": "array", "minItems": 1, "items": _IDS}
+Prompts = Annotated[list[str | list[int]], WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, _IDS, _LISTS_OF_IDS]})]
+
+
+class CompletionRequest(Common):
+    """Body of `/v1/completions`. `prompts` is the `prompt` field as a list, text or token ids each."""
+
+    prompts: Prompts = Field(alias="prompt")
+    max_tokens: Count | None = None
+    echo: bool | None = None
+    logprobs: Alternatives | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+
+    @field_validator("prompts", mode="plain")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> list[str | list[int]]:
+        prompts = [value] if isinstance(value, str) or _is_ids(value) else value
+        if not isinstance(prompts, list) or not prompts:
+            raise ValueError("must be a text, a list of texts, a list of token ids or a list of such lists, not empty")
+        if not all(isinstance(each, str) for each in prompts) and not all(_is_ids(each) for each in prompts):
+            raise ValueError("must hold either texts or lists of token ids, none of them empty")
+        return prompts
+
+    @property
+    def lists_logprobs(self) -> bool:
+        return self.logprobs is not None or self.prompt_logprobs is not None
+
+    @property
+    def alternatives(self) -> dict[str, int]:
+        return {**super().alternatives, "logprobs": self.logprobs or 0}
+
+    @property
+    def silent(self) -> bool:
+        """Whether only the echo is wanted, nothing generated."""
+        return self.max_tokens == 0
+
+    @property
+    def sequences(self) -> int:
+        return self.best_of or self.choices
+
+    @model_validator(mode="after")
+    def _chooses_among_enough(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of < self.choices:
+            raise RequestError.invalid(f"best_of must be at least n = {self.choices} (given {self.best_of})", "best_of")
+        if self.sequences > self.choices and self.stream:
+            raise RequestError.invalid("best_of above n is not supported when streaming", "best_of")
+        return self
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> "CompletionRequest":
+        if self.silent and not self.echo:
+            raise RequestError.invalid("max_tokens must be at least 1 unless echo is true (given 0)", "max_tokens")
+        return self
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
+
+
+Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+class ChatFields(Common):
+    """What is said of a chat besides its messages."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    echo: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
+    reasoning_effort: Annotated[str, Field(max_length=16)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=MAX_TEMPLATE_VARIABLES)
+
+    @property
+    def lists_logprobs(self) -> bool:
+        return bool(self.logprobs) or self.prompt_logprobs is not None
+
+    @property
+    def alternatives(self) -> dict[str, int]:
+        return {**super().alternatives, "top_logprobs": self.top_logprobs or 0}
+
+    @property
+    def new_tokens(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        named = {"reasoning_effort": self.reasoning_effort, "documents": self.documents or None}
+        given = {name: value for name, value in named.items() if value is not None}
+        return given | (self.chat_template_kwargs or {})
+
+    @field_validator("documents")
+    @classmethod
+    def _are_bounded(cls, value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        if len(json.dumps(value)) > MAX_DOCUMENT_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_DOCUMENT_CHARACTERS} characters of JSON")
+        return value
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _are_variables(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name in value or ():
+            if name in RESERVED or name.endswith("_token") or not name.isidentifier() or len(name) > 64:
+                raise ValueError("holds a name that is not free for variables of the template")
+        if len(json.dumps(value)) > MAX_TEMPLATE_CHARACTERS:
+            raise ValueError(f"must be at most {MAX_TEMPLATE_CHARACTERS} characters of JSON")
+        return value
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ChatFields":
+        if self.add_generation_prompt and self.continue_final_message:
+            message = "add_generation_prompt and continue_final_message exclude each other"
+            raise RequestError.invalid(message, "continue_final_message")
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError.invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        return self
+
+
+class ChatRequest(ChatFields):
+    """Body of `/v1/chat/completions`."""
+
+    messages: Conversation
+
+    @property
+    def echoed(self) -> str:
+        """The text that the answer repeats in front: of a final message which is the assistant's too."""
+        last = self.messages[-1]
+        return last.text if self.echo and last.role == "assistant" else ""
+
+    @model_validator(mode="after")
+    def _can_go_on(self) -> "ChatRequest":
+        if self.continue_final_message and not self.messages[-1].text:
+            message = "continue_final_message needs a final message with content"
+            raise RequestError.invalid(message, "continue_final_message")
+        return self
+
+
+class BatchRequest(ChatFields):
+    """Body of `/v1/chat/completions/batch`: several chats, of which the other fields say the same."""
+
+    messages: Annotated[list[Conversation], Field(min_length=1, fail_fast=True)]
+
+    @property
+    def chats(self) -> list[ChatRequest]:
+        """Each with fields of its own. Raises RequestError."""
+        same = self.model_dump(exclude={"messages"}, exclude_unset=True)
+        return [ChatRequest(messages=messages, **same) for messages in self.messages]
+
+    @model_validator(mode="after")
+    def _is_plain(self) -> "BatchRequest":
+        plain = {"stream": not self.stream, "n": self.choices == 1, "prompt_logprobs": self.prompt_logprobs is None}
+        for name, holds in plain.items():
+            if not holds:
+                raise RequestError.invalid(f"{name} is not supported for several chats in one request", name)
+        return self

@@ -1,0 +1,123 @@
+"""Rules of `/v1` that depend on the server: its model, limits and context. Those of the protocol are in the schemas."""
+
+import re
+from typing import Any, TypeVar
+
+from gateway.config.options import Options
+from gateway.errors import Kind, RequestError
+from gateway.request.state import Gateway
+from gateway.routes.openai.common import Common, StreamOptions
+from gateway.routes.openai.identity import names
+from gateway.text.model_text import shortened
+from gateway.text.tokenizer import refuse_unknown_ids
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
+
+_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
+TGI = "tgi"  # what TGI's documentation and clients write
+ALIASES = (TGI, "dummy")  # and what huggingface_hub sends to a given URL
+
+
+def check_limits(body: Common, options: Options, description: pb.Description) -> None:
+    """Limits that depend on the server rather than the protocol. Raises RequestError."""
+    if len(body.stops) > options.max_stop_sequences:
+        limit = options.max_stop_sequences
+        message = f"stop takes at most {limit} texts (--max-stop-sequences), given {len(body.stops)}"
+        raise RequestError.invalid(message, "stop")
+    refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
+    refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
+    refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
+    most = most_logprobs(options, description)
+    for field, asked in body.alternatives.items():
+        if asked == WHOLE_VOCABULARY:  # of a server that was not started for it
+            raise RequestError.invalid(f"{field} -1 asks for the whole vocabulary: needs --max-logprobs -1", field)
+        if asked > most:
+            raise RequestError.invalid(f"{field} must be at most {most} (--max-logprobs), given {asked}", field)
+    ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
+    if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
+        message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
+        raise RequestError.invalid(message, "allowed_token_ids")
+
+
+def most_logprobs(options: Options, description: pb.Description) -> int:
+    """How many alternatives a request may list beside a token."""
+    everything = options.max_logprobs == WHOLE_VOCABULARY
+    return description.max_top_logprobs if everything else min(options.max_logprobs, description.max_top_logprobs)
+
+
+def check_model(name: str | None, options: Options, description: pb.Description) -> None:
+    """No name, one of the served model's, or one of TGI's customs. Raises RequestError."""
+    if name and name not in (*ALIASES, *names(options, description)):
+        raise no_such_model(name, options, description)
+
+
+def no_such_model(name: str, options: Options, description: pb.Description) -> RequestError:
+    """The name is repeated only where it looks like one: what a client sends may end in somebody's log."""
+    named = f"`{name}`" if _NAME.fullmatch(name) else "of that name"
+    message = f"the model {named} does not exist; this server serves `{names(options, description)[0]}`"
+    return RequestError(Kind.MODEL_NOT_FOUND, message, param="model")
+
+
+def check_count(given: int, field: str, things: str, options: Options) -> None:
+    """How many prompts or chats one request may bring. Raises RequestError."""
+    most = options.max_client_batch_size
+    if given > most:
+        message = f"{field} takes at most {most} {things} (--max-client-batch-size), given {given}"
+        raise RequestError.invalid(message, field)
+
+
+def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[int]:
+    """As much of `prompt` as `truncate_prompt_tokens` leaves."""
+    if body.truncate_prompt_tokens is None or body.cut is None:
+        return prompt
+    keep = max_input_tokens if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
+    return shortened(prompt, keep, body.cut)
+
+
+Body = TypeVar("Body", bound=Common)
+
+
+def completed(body: Body, gateway: Gateway) -> Body:
+    """`body` with what the server's options say where it leaves something open, or in spite of it, and with the number
+    of alternatives for -1, which asks for all.
+    """
+    options, description = gateway.options, gateway.engine.description
+    update: dict[str, Any] = {}
+    if options.max_logprobs == WHOLE_VOCABULARY and description is not None:
+        everything = [field for field, asked in body.alternatives.items() if asked == WHOLE_VOCABULARY]
+        update |= dict.fromkeys(everything, description.max_top_logprobs)
+    if body.return_tokens_as_token_ids is None:
+        update["return_tokens_as_token_ids"] = options.return_tokens_as_token_ids
+    if options.enable_force_include_usage and body.stream:
+        update["stream_options"] = StreamOptions(include_usage=True, continuous_usage_stats=True)
+    return body.model_copy(update=update)
+
+
+def new_tokens(
+    prompt: list[int],
+    wanted: int | None,
+    max_input_tokens: int,
+    max_total_tokens: int,
+    field: str,
+    *,
+    otherwise: int | None = None,
+    name: str = "max_tokens",
+) -> int:
+    """How many tokens may be generated: what is wanted, in the field `name`; where that is left open
+    `otherwise`, or all there is room for.
+
+    Raises:
+        RequestError: the prompt is empty or too long, or prompt and wanted tokens exceed the context.
+    """
+    length = len(prompt)
+    if not prompt:
+        raise RequestError.invalid(f"{field} holds no tokens", field)
+    context = f"This model's maximum context length is {max_total_tokens} tokens"
+    if length > max_input_tokens:
+        message = f"{context}, at most {max_input_tokens} of them for the prompt, but {field} has {length} tokens"
+        raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
+    if wanted is not None and length + wanted > max_total_tokens:
+        message = f"{context}, but {length + wanted} were requested: {length} in {field} and {name} {wanted}"
+        raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
+    room = max_total_tokens - length
+    return wanted or min(room, otherwise or room)

@@ -1,0 +1,87 @@
+"""How TGI's routes word an error: `{"error": …, "error_type": …}` with TGI's statuses.
+
+TGI answers some of them as plain text or with an empty body; its clients parse JSON, so JSON it is, same status. They
+choose the exception by `error_type`, and only without one by the status: no such path, method or key has none.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
+
+from gateway.errors import CLIENT_CLOSED_REQUEST, UNREAD, ClientGone, Kind, RequestError, as_request_error
+from gateway.http.encoding import json_bytes
+from gateway.http.openapi import refusals
+
+# kind: status, error_type, prefix of the message
+WORDING: dict[Kind, tuple[int, str | None, str]] = {
+    Kind.MALFORMED: (400, "validation", "Failed to parse the request body as JSON: "),
+    Kind.MEDIA_TYPE: (415, "validation", ""),
+    Kind.BODY_TOO_LONG: (413, "validation", ""),
+    Kind.BODY_TIMEOUT: (408, None, ""),
+    Kind.UNAUTHORIZED: (401, None, ""),
+    Kind.SHAPE: (422, "validation", "Failed to deserialize the JSON body into the target type: "),
+    Kind.INVALID: (422, "validation", "Input validation error: "),
+    Kind.CONTEXT_LENGTH: (422, "validation", "Input validation error: "),
+    Kind.TEMPLATE: (422, "template_error", "Template error: "),
+    Kind.MODEL_NOT_FOUND: (404, None, ""),
+    Kind.OVERLOADED: (429, "overloaded", ""),
+    Kind.UNAVAILABLE: (503, "unavailable", ""),
+    Kind.DEADLINE: (504, "generation", "Request failed during generation: "),
+    Kind.GENERATION: (424, "generation", "Request failed during generation: "),
+    Kind.INTERNAL: (500, "generation", "Request failed during generation: "),
+}
+SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+}
+RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
+
+
+def error_object(message: str, error_type: str | None) -> dict[str, Any]:
+    return {"error": message} if error_type is None else {"error": message, "error_type": error_type}
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    _, error_type, prefix = WORDING[error.kind]
+    return error_object(prefix + error.message, error_type)
+
+
+def error_response(error: RequestError) -> Response:
+    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    if error.kind is Kind.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    if error.kind in UNREAD:
+        headers["connection"] = "close"
+    status = WORDING[error.kind][0]
+    return JSONResponse(error_body(error), status, headers)
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that breaks."""
+    return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"
+
+
+class TgiRoute(APIRoute):
+    """A route whose exceptions become TGI's errors."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_worded(request: Request) -> Response:
+            return await worded(handle(request))
+
+        return handle_worded
+
+
+async def worded(work: Awaitable[Response]) -> Response:
+    """What `work` answers, its exceptions in TGI's words."""
+    try:
+        return await work
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except Exception as error:
+        return error_response(as_request_error(error))

@@ -1,0 +1,111 @@
+"""One `GenerateRequest` answered: as a whole, or as a stream of events."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import Request, Response
+from starlette.responses import JSONResponse
+
+from gateway.http.encoding import aside
+from gateway.http.sse import EventStream, while_connected
+from gateway.request.info import Visit
+from gateway.request.lifecycle import Exchange, serving
+from gateway.request.output import Manner, Transcript
+from gateway.request.state import Gateway
+from gateway.routes.tgi import answers
+from gateway.routes.tgi.errors import error_event
+from gateway.routes.tgi.sampling import sampling
+from gateway.routes.tgi.schemas import GenerateRequest
+from gateway.routes.tgi.validation import Limits, check_parameters, tokenize
+from jaxengine.rpc import engine_pb2 as pb
+
+MANNER = Manner(keep_stop=True, show_end=True, skip_special=True, length_first=True)
+
+
+async def answer(
+    request: Request,
+    gateway: Gateway,
+    body: GenerateRequest,
+    arrival: float,
+    *,
+    full_text: bool,
+    in_array: bool = False,
+) -> Response:
+    """The whole answer, as an object or as the array of one that the Inference API answers."""
+
+    async def work() -> Response:
+        with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+            outcomes = await run(gateway, exchange, body)
+            headers = answers.compute_headers(gateway, body.inputs)
+            headers |= answers.timing_headers(exchange.served(), outcomes[0])
+
+            def worded() -> Response:
+                fields = answers.generation(outcomes, body.inputs if full_text else "")
+                return JSONResponse([fields] if in_array else fields, headers=headers)
+
+            settings = body.settings
+            return await aside(worded, large=bool(settings.top_n_tokens) or settings.decoder_input_details)
+
+    return await while_connected(request.receive, work())
+
+
+async def run(gateway: Gateway, exchange: Exchange, body: GenerateRequest) -> list[answers.Outcome]:
+    """All sequences of a request, run to their ends, the best one first."""
+    transcripts = await _begin(gateway, exchange, body, stream=False)
+    steps = await exchange.collect(transcripts)
+    outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(transcripts, steps, strict=True)]
+    return sorted(outcomes, key=lambda outcome: outcome.mean_logprob, reverse=True)
+
+
+async def stream(
+    request: Request, gateway: Gateway, body: GenerateRequest, arrival: float, *, full_text: bool
+) -> Response:
+    """One event per token."""
+    events = _events(gateway, Visit.of(request, arrival), body, body.inputs if full_text else "")
+    return await EventStream.begin(request, events, error_event, answers.compute_headers(gateway, body.inputs))
+
+
+async def _events(
+    gateway: Gateway, visit: Visit, body: GenerateRequest, prompt_text: str
+) -> AsyncGenerator[bytes, None]:
+    with Exchange(gateway, visit) as exchange:
+        [transcript] = await _begin(gateway, exchange, body, stream=True)
+        index = 0
+        async with aclosing(exchange.run([transcript])) as steps:
+            async for _, step in steps:
+                for number, token in enumerate(step.tokens, 1):
+                    index += 1
+                    if step.finish is not None and number == len(step.tokens):
+                        details = _last_details(transcript, body) if body.settings.details else None
+                        text = prompt_text + transcript.text
+                        yield answers.full_event(index, token, transcript.model, generated_text=text, details=details)
+                    elif token.top:
+                        yield answers.full_event(index, token, transcript.model, generated_text=None, details=None)
+                    else:
+                        yield answers.token_event(index, token)
+
+
+def _last_details(transcript: Transcript, body: GenerateRequest) -> dict[str, object]:
+    return {**answers.ending(transcript, body.settings), "input_length": len(transcript.prompt_ids)}
+
+
+async def _begin(gateway: Gateway, exchange: Exchange, body: GenerateRequest, *, stream: bool) -> list[Transcript]:
+    """Validate, admit and tokenise: one transcript per sequence to generate."""
+    model, description = serving(gateway)
+    limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
+    check_parameters(body, limits, stream=stream)
+    settings = body.settings
+    copies = max(1, settings.best_of or 1)
+    exchange.admit(copies)
+    with exchange.part("tokenize"):
+        prompt, new_tokens = await tokenize(body, model, limits)
+    prefill = settings.decoder_input_details and gateway.options.enable_prefill_logprobs
+    requests = [
+        pb.Generate(
+            prompt=prompt,
+            sampling=sampling(settings, gateway.options, prompt_logprobs=prefill),
+            max_new_tokens=new_tokens,
+        )
+        for _ in range(copies)
+    ]
+    return [Transcript(model, each, prompt, settings.stop, MANNER) for each in requests]

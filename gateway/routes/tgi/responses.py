@@ -1,0 +1,77 @@
+"""What TGI's routes answer, field by field, for the OpenAPI document."""
+
+from gateway.http.openapi import ABSENT, Told
+
+EVENTS = "JSON, an event per token: `index`, `token`, `top_tokens`, `generated_text`, `details`"
+
+
+class Prefill(Told):
+    id: int
+    text: str
+    logprob: float | None
+
+
+class Token(Prefill):
+    special: bool
+
+
+class Sequence(Told):
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    prefill: list[Prefill]
+    tokens: list[Token]
+    top_tokens: list[list[Token]] = ABSENT
+
+
+class Other(Sequence):
+    generated_text: str
+
+
+class Details(Sequence):
+    best_of_sequences: list[Other] = ABSENT
+
+
+class Generation(Told):
+    generated_text: str
+    details: Details | None = None
+
+
+class Span(Told):
+    """A token and the bytes of the text it stands for."""
+
+    id: int
+    text: str
+    start: int
+    stop: int
+
+
+class TemplatedChat(Told):
+    tokenize_response: list[Span]
+    templated_text: str
+
+
+class Predictions(Told):
+    predictions: list[str]
+
+
+class Info(Told):
+    model_id: str
+    model_sha: str | None
+    model_pipeline_tag: str
+    model_dtype: str
+    quantize: str | None
+    kv_cache_dtype: str | None
+    model_device_type: str
+    max_concurrent_requests: int
+    max_best_of: int
+    max_stop_sequences: int
+    max_input_tokens: int
+    max_total_tokens: int
+    max_batch_total_tokens: int
+    validation_workers: int
+    max_client_batch_size: int
+    router: str
+    version: str
+    sha: str | None
+    docker_label: str | None

@@ -1,0 +1,40 @@
+"""What a request of TGI's asks of the engine, with TGI's meanings."""
+
+import secrets
+
+from gateway.config.options import Options
+from gateway.routes.tgi.schemas import Parameters
+from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
+from jaxengine.rpc import engine_pb2 as pb
+
+
+def samples(settings: Parameters) -> bool:
+    """Whether tokens are drawn rather than taken greedily: TGI's rule, by which temperature 1 alone is greedy."""
+    return (
+        settings.do_sample
+        or settings.temperature not in (None, 1.0)
+        or settings.top_k is not None
+        or settings.top_p is not None
+        or settings.typical_p is not None
+    )
+
+
+def sampling(settings: Parameters, options: Options, *, prompt_logprobs: bool) -> pb.Sampling:
+    """The engine's view of a valid request, with TGI's meanings; every call draws a seed where none is given."""
+    temperature = settings.temperature or 1.0
+    greedy = not samples(settings) or temperature < GREEDY_TEMPERATURE
+    return pb.Sampling(
+        temperature=0.0 if greedy else temperature,
+        top_k=settings.top_k or 0,
+        top_p=settings.top_p or 1.0,
+        typical_p=settings.typical_p or 1.0,
+        repetition_penalty=settings.repetition_penalty or 1.0,
+        frequency_penalty=settings.frequency_penalty or 0.0,
+        frequency_over_length=True,
+        processed_logprobs=True,
+        seed=secrets.randbits(64) if settings.seed is None else settings.seed,
+        top_logprobs=settings.top_n_tokens or 0,
+        prompt_logprobs=prompt_logprobs,
+        watermark_gamma=options.watermark_gamma if settings.watermark else 0.0,
+        watermark_delta=options.watermark_delta if settings.watermark else 0.0,
+    )

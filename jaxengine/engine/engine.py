@@ -1,0 +1,288 @@
+"""The step loop: plan step n+1, launch it, then read the tokens of step n.
+
+One thread calls `step`; `submit` and `cancel` may be called from any. Between the two stands an inbox, so scheduler and
+runner are only ever touched by the step thread.
+
+When a step raises, its caches are gone. Everything alive is requeued from host state and the suspects, the rows of the
+failed step, are run in halves, one step at a time, until the one that fails alone is found: it ends with an error, the
+others go on with the tokens they would have had, since those depend on (seed, position) only.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from jaxengine.engine.fault_isolation import Suspects
+from jaxengine.executor.compile_cache import COMPILES
+from jaxengine.executor.runner import Runner
+from jaxengine.request.checks import check_request
+from jaxengine.request.interface import Description, Stats, StepResult
+from jaxengine.request.plan import Plan, Row
+from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, Token
+from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.step.results import InFlight, Results
+
+logger = logging.getLogger(__name__)
+
+MAX_LONE_FAILURES = 3  # requests in a row that fail alone with no good step between: then it is not the requests
+
+
+class EngineFailure(RuntimeError):
+    """The engine cannot go on: the process should end and be started anew."""
+
+
+class Engine:
+    """Requests in, tokens out, step by step."""
+
+    def __init__(self, description: Description, runner: Runner, scheduler: Scheduler) -> None:
+        self.description = description
+        self.runner = runner
+        self.scheduler = scheduler
+        self.eos_token_ids = frozenset(description.eos_token_ids)
+        self.flight: InFlight | None = None
+        self.launched = 0.0
+        self.suspects = Suspects()
+        self.lone_failures = 0
+        self.live: dict[int, Sequence] = {}
+        self.untouched: set[int] = set()  # requests that no step has taken up, nor what they share
+        self.inbox: deque[Callable[[], Event | None]] = deque()
+        self.arrivals = 0
+        self.start_counting()
+
+    def start_counting(self) -> None:
+        """What `stats` tells begins here."""
+        self.steps = self.step_failures = 0
+        self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
+        self.compiles_at_start = COMPILES.unexpected
+
+    # --- called from any thread ---------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue `request`.
+
+        Raises:
+            ValueError: it can never be served; the message names the field and the limit.
+        """
+        self.check(request)
+        self.untouched.add(request.id)
+        self.inbox.append(lambda: self._arrive(request))
+
+    def cancel(self, request_id: int) -> None:
+        """End a request; unknown and finished ones are ignored."""
+        self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
+
+    def waits(self, request_id: int) -> bool:
+        """Whether a submitted request has not been taken up by a step yet."""
+        return request_id in self.untouched
+
+    def finish_compiling(self) -> None:
+        """Wait until every bucket is compiled, and has run: serving does not need it, measuring does."""
+        self.runner.executables.finish()
+        while self.runner.warm_next():
+            pass
+
+    def close(self) -> None:
+        """Compile nothing further; for an engine that is thrown away before its process ends."""
+        self.runner.executables.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do."""
+        return not self.inbox and not self.live and self.flight is None
+
+    def stats(self) -> Stats:
+        pool = self.scheduler.pool
+        return Stats(
+            waiting=len(self.scheduler.waiting),
+            running=len(self.scheduler.running),
+            pages_total=pool.total - 1,
+            pages_used=pool.used,
+            pages_cached=pool.cached,
+            preemptions=self.scheduler.preemptions,
+            prompt_tokens=self.prompt_tokens,
+            cached_prompt_tokens=self.cached_prompt_tokens,
+            generated_tokens=self.generated_tokens,
+            step_failures=self.step_failures,
+            compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
+            steps=self.steps,
+        )
+
+    def check(self, request: Request) -> None:
+        """Raises ValueError if `request` can never be served."""
+        check_request(request, self.description)
+
+    # --- the step thread ----------------------------------------------------------------------------------------
+
+    def step(self) -> StepResult | None:
+        """One turn of the loop; None if there was nothing to do.
+
+        Raises:
+            EngineFailure: failures that no single request explains.
+        """
+        result = StepResult()
+        self._read_inbox(result)
+        try:
+            self._turn(result)
+        except Exception as error:
+            self._recover(error, result)
+        return result if result.events or result.seconds else None
+
+    def _read_inbox(self, result: StepResult) -> None:
+        while self.inbox:
+            if event := self.inbox.popleft()():
+                result.events.append(event)
+        now = time.monotonic()
+        for sequence in [each for each in self.live.values() if now > each.due]:
+            if (reason := sequence.expired(now)) and (event := self._finish_early(sequence.request.id, reason)):
+                result.events.append(event)
+
+    def _arrive(self, request: Request) -> None:
+        self.arrivals += 1
+        self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
+        self.scheduler.add(sequence)
+
+    def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
+        sequence = self.live.pop(request_id, None)
+        if sequence is None:
+            return None
+        self.untouched.discard(request_id)
+        self.scheduler.finish(sequence, reason)
+        return Event(request_id, finish=reason, error=error)
+
+    def _turn(self, result: StepResult) -> None:
+        """Launch the next step, then complete the one before. While suspects run, one step at a time."""
+        previous, self.flight = self.flight, None
+        plan = self._plan(previous)
+        if plan.rows:
+            now = time.monotonic()
+            for sequence in (*plan.admitted, *plan.followers):
+                sequence.admitted = sequence.admitted or now
+                self.untouched.discard(sequence.request.id)
+            self.flight = self.runner.dispatch(plan)
+            self.launched = self.launched if previous else now
+        elif previous is None and not self.live:
+            self._warm_next()
+        if previous is not None:
+            self._complete(previous, result)
+        if self.suspects and self.flight is not None:
+            flight, self.flight = self.flight, None
+            self._complete(flight, result)
+
+    def _warm_next(self) -> None:
+        """While nobody waits; a step whose first run fails is left out from then on, and so is what the cache held."""
+        try:
+            self.runner.warm_next()
+        except Exception as error:
+            logger.error("the first run of a step failed", exc_info=error)
+            self._start_over()
+
+    def _plan(self, previous: InFlight | None) -> Plan:
+        """The next step; only of the suspects while there are any."""
+        group = self.suspects.current(self.live)
+        if group is None:
+            return self.scheduler.plan()
+        return Plan() if previous else self.scheduler.plan(lambda sequence: sequence.request.id in group)
+
+    def _complete(self, flight: InFlight, result: StepResult) -> None:
+        results = self._fetch(flight)
+        now = time.monotonic()
+        result.seconds += now - self.launched
+        self.launched = now
+        self.steps += 1
+        self.lone_failures = 0
+        self._account(flight.plan, result)
+        for row, token, finite in zip(flight.plan.rows, *results.drawn, strict=False):  # padding has drawn too
+            if not row.samples:
+                continue
+            if not finite:
+                self.scheduler.finish(row.sequence, FinishReason.ERROR)
+            if row.sequence.request.id in self.live:
+                accepted = self._accept(row.sequence, token, now, result) if finite else self._give_up(row.sequence)
+                result.events.append(accepted)
+        self.scheduler.complete(flight.plan)
+        if self.suspects:
+            self.suspects.clear([row.sequence.request.id for row in flight.plan.rows if row.samples])
+
+    def _fetch(self, flight: InFlight) -> Results:
+        results = self.runner.fetch(flight)
+        for row, tokens in results.prompts:
+            self._note_prompt(row, tokens)
+        return results
+
+    def _account(self, plan: Plan, result: StepResult) -> None:
+        prompt = sum(row.count for row in (*plan.sources, *plan.rows) if row.of_prompt)
+        result.prefill_tokens += prompt
+        result.decode_tokens += plan.source_tokens + plan.tokens - prompt
+        self.prompt_tokens += prompt
+
+    def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
+        """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
+        kept = row.sequence.prompt_logprobs
+        kept += tokens[len(kept) - row.start - 1 :]
+
+    def _give_up(self, sequence: Sequence) -> Event:
+        del self.live[sequence.request.id]
+        return Event(sequence.request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
+
+    def _accept(self, sequence: Sequence, token: Token, now: float, result: StepResult) -> Event:
+        """A sequence's new token: record it, and see whether it is the last."""
+        request = sequence.request
+        sequence.tokens.append(token.id)
+        self.generated_tokens += 1
+        result.answered_tokens += 1
+        event = Event(request.id, [token], preemptions=sequence.preemptions)
+        if sequence.started is None:
+            sequence.started = now
+            event.first, event.cached_tokens = True, sequence.cached_tokens
+            event.queue_seconds = max(0.0, (sequence.admitted or now) - request.arrived)
+            event.prompt = sequence.prompt_logprobs
+            self.cached_prompt_tokens += sequence.cached_tokens
+            result.answered_tokens += len(request.prompt) - sequence.cached_tokens
+        event.finish = self._finish_reason(sequence, token.id)
+        if event.finish is not FinishReason.NOT_FINISHED:
+            del self.live[request.id]
+            self.scheduler.finish(sequence, event.finish)
+        return event
+
+    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
+        """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
+        params = sequence.params
+        if len(sequence.tokens) >= sequence.end:
+            return FinishReason.LENGTH
+        if token in self.eos_token_ids and not params.ignore_eos:
+            return FinishReason.EOS
+        return FinishReason.STOP_TOKEN if token in params.stop_token_ids else FinishReason.NOT_FINISHED
+
+    # --- failure ------------------------------------------------------------------------------------------------
+
+    def _recover(self, error: Exception, result: StepResult) -> None:
+        """Fresh caches, everyone requeued; the failed step's requests become suspects, or the one of them is guilty."""
+        self.step_failures += 1
+        failed = self._failed()
+        logger.error("a step of %d requests failed", len(failed), exc_info=error)
+        self._start_over()
+        guilty = self.suspects.blame(failed)
+        if failed and guilty is None:
+            return
+        self.lone_failures += 1
+        if self.lone_failures >= MAX_LONE_FAILURES:
+            raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
+        if guilty is None:  # all who were in the step had been cancelled
+            return
+        if event := self._finish_early(guilty, FinishReason.ERROR, "the request failed inside the engine"):
+            result.events.append(event)
+
+    def _start_over(self) -> None:
+        self.flight = None
+        self.scheduler.reset()
+        try:
+            self.runner.reset()
+        except Exception as error:
+            raise EngineFailure("the cache cannot be rebuilt") from error
+
+    def _failed(self) -> list[int]:
+        """Ids of the live requests that the failed step may have held, in order of arrival."""
+        group = self.suspects.current(self.live)
+        running = [sequence.request.id for sequence in self.scheduler.running]
+        return [request for request in running if group is None or request in group]

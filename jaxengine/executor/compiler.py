@@ -1,0 +1,241 @@
+"""What to compile, ahead of time: every function a runner calls, for every shape the buckets allow.
+
+Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by rows, and three small
+helpers; where there is an encoder, k of it by tokens. After the engine has its executables, a compile is a defect that
+is counted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxengine.executor.compiler_options import COMPILER_OPTIONS
+from jaxengine.executor.executables import Executables, Progress
+from jaxengine.model.cache import layer_cache
+from jaxengine.model.decoder import Decoder
+from jaxengine.model.embedding import Head
+from jaxengine.model.encoder import Encoder
+from jaxengine.model.traced import TracedDecoder
+from jaxengine.ops import Ops
+from jaxengine.ops.cache import held_as
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
+from jaxengine.sharding import partition, replicated
+from jaxengine.spec.layer_groups import LayerGroups
+from jaxengine.spec.model import ModelSpec
+from jaxengine.startup.options import Limits
+from jaxengine.step import functions
+from jaxengine.step.sampler_state import BANS, Seats, empty_seats, take_seat
+from jaxengine.step.upload import Layout, RowFields
+
+PLACES = 1024  # page-table entries one `place` call writes
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Everything the executables' shapes depend on."""
+
+    spec: ModelSpec
+    limits: Limits
+    dtype: str
+    pages: int
+    page_size: int
+    top: int
+    cache_dtype: str
+
+    @property
+    def scored(self) -> int:
+        """Alternatives beside each token of a prompt: a step may have thousands of these, and their logits all."""
+        return min(self.top, MAX_ALTERNATIVES)
+
+    @property
+    def slots(self) -> int:
+        return self.limits.max_batch_size
+
+    @property
+    def table_width(self) -> int:
+        """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
+        block = max(128, self.page_size)
+        tokens = self.limits.max_total_tokens + self.limits.pages_apart * self.page_size
+        return -(-tokens // block) * (block // self.page_size)
+
+    @property
+    def tables(self) -> int:
+        """Page tables of a sequence."""
+        return len(self.limits.windows)
+
+    def decode(self, rows: int) -> Layout:
+        return Layout(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
+
+    def mixed(self, tokens: int) -> Layout:
+        rows = self.limits.rows_of(tokens)
+        updates = (tokens // self.page_size + rows) * self.tables
+        return Layout(tokens=tokens, rows=rows, updates=updates, ragged=True)
+
+    def encode(self, tokens: int) -> Layout:
+        """Its updates bring each prompt's pages, and the first of those behind."""
+        rows = self.limits.rows_of(tokens)
+        return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
+
+    def encodes(self) -> list[Layout]:
+        return [self.encode(tokens) for tokens in self.limits.encode_buckets]
+
+    def layouts(self) -> list[Layout]:
+        """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
+        limits = self.limits
+        return [
+            *(self.decode(rows) for rows in limits.decode_buckets),
+            *(self.mixed(tokens) for tokens in limits.mixed_buckets),
+        ]
+
+
+class Compiler:
+    """Lowers the step functions for a mesh and compiles them."""
+
+    def __init__(self, shapes: Shapes, mesh: Mesh, parameters: dict[str, Any], platform: str, attention: str) -> None:
+        self.shapes = shapes
+        self.mesh = mesh
+        self.platform = platform
+        spec, ops = shapes.spec, Ops(attention, mesh)
+        decoder: Decoder | TracedDecoder
+        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, platform, ops)
+        self.backbone, self.leaves = functions.Backbone.of(decoder, shapes.page_size)
+        self.encoder_leaves: list[Any] = []
+        if spec.encoder:
+            encoder = Encoder(spec, parameters, platform, ops)
+            self.encode, self.encoder_leaves = functions.Encode.of(encoder, shapes.page_size)
+        self.head = Head(spec, parameters.get, platform)
+        self.everywhere = replicated(mesh)
+
+    # --- abstract arguments -------------------------------------------------------------------------------------
+
+    def array(self, shape: tuple[int, ...], dtype: Any = jnp.int32, axes: tuple[str | None, ...] | None = None) -> Any:
+        sharding = partition(self.mesh, shape, axes) if axes else self.everywhere
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def caches(self) -> list[tuple[Any, ...]]:
+        shapes = self.shapes
+        by_bits = self.platform == "cpu" and not shapes.spec.state_space
+        dtype = held_as(shapes.cache_dtype) if by_bits else shapes.cache_dtype
+        arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
+        return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
+
+    def rooms(self) -> functions.Rooms:
+        slots = self.shapes.slots + 1
+        return functions.Rooms(self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,)))
+
+    def seats(self) -> Seats:
+        empty = jax.eval_shape(lambda: empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+        return Seats(*(self.array(each.shape, each.dtype) for each in empty))
+
+    def hidden(self, rows: int) -> Any:
+        return self.array((rows, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
+
+    # --- functions ----------------------------------------------------------------------------------------------
+
+    def lower_backbone(self, layout: Layout) -> Any:
+        arguments = (_abstract(self.leaves), self.caches(), self.rooms(), self.array((layout.size,)))
+        returns = (*arguments[1:3], None, None, None)
+        return self._lower(partial(self.backbone, layout), arguments, donate=(1, 2), returns=returns)
+
+    def lower_encode(self, layout: Layout) -> Any:
+        arguments = (_abstract(self.encoder_leaves), self.caches(), self.rooms(), self.array((layout.size,)))
+        return self._lower(partial(self.encode, layout), arguments, donate=(1, 2), returns=arguments[1:3])
+
+    def lower_draw(self, rows: int, greedy: bool) -> Any:
+        head, last, seats = _abstract(self.head), self.rooms().last, self.seats()
+        packed, hidden = self.array((len(RowFields._fields), rows)), self.hidden(rows)
+        top = self.shapes.top
+        if greedy:
+            arguments: tuple[Any, ...] = (head, last, packed, hidden)
+            return self._lower(partial(functions.draw_greedy, top), arguments, donate=(1,), returns=(last, None))
+        arguments = (head, last, seats, packed, hidden)
+        return self._lower(partial(functions.draw, top), arguments, donate=(1, 2), returns=(last, seats, None))
+
+    def lower_score(self, tokens: int) -> Any:
+        arguments = (_abstract(self.head), self.hidden(tokens), self.array((tokens,)))
+        return self._lower(partial(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
+
+    def lower_place(self) -> Any:
+        table = self.rooms().table
+        return self._lower(functions.place, (table, self.array((3, PLACES))), donate=(0,), returns=table)
+
+    def lower_take_seat(self) -> Any:
+        seats, one = self.seats(), self.array(())
+        bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
+        ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((BANS,))
+        words = self.array((MAX_BAD_WORDS, MAX_BAD_WORD))
+        arguments = (seats, one, ids, one, one, bias, bans, words, self.array((), jnp.float32))
+        return self._lower(take_seat, arguments, donate=(0,), returns=seats)
+
+    def lower_allocate(self) -> Any:
+        def allocate() -> Any:
+            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.rooms()))
+            return (*zeros, empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+
+        return self._lower(allocate, (), donate=(), returns=(self.caches(), self.rooms(), self.seats()))
+
+    def _lower(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], donate: tuple[int, ...], returns: Any
+    ) -> Any:
+        shardings = jax.tree.map(lambda a: self.everywhere if a is None else a.sharding, returns, is_leaf=_is_none)
+        with jax.set_mesh(self.mesh):
+            return jax.jit(function, donate_argnums=donate, out_shardings=shardings).lower(*arguments)
+
+    # --- compiling ----------------------------------------------------------------------------------------------
+
+    def compile(self, lowered: Any) -> Any:
+        return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.platform))
+
+    def executables(self, progress: Progress) -> Executables:
+        """("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", "take_seat" and "allocate".
+        And ("encode", layout), where there is an encoder.
+
+        Those of the largest decode and mixed step and of the longest prompt come first and are waited for. Where the
+        compile cache has them, so are those of a lone short request, which is answered in a fifth of the time then: the
+        smallest decode step, and the smallest mixed one that draws as the largest does.
+        """
+        shapes, limits = self.shapes, self.shapes.limits
+        largest = (shapes.decode(limits.max_batch_size), shapes.mixed(limits.token_budget))
+        lower: dict[Any, Callable[[], Any]] = {
+            "allocate": self.lower_allocate,
+            "place": self.lower_place,
+            "take_seat": self.lower_take_seat,
+        }
+        essential = [*lower, *(name for layout in largest for name in names(layout))]
+        essential += [("encode", layout) for layout in shapes.encodes()[-1:]]
+        short = next(tokens for tokens in limits.mixed_buckets if limits.rows_of(tokens) == limits.max_batch_size)
+        soon = [name for layout in (shapes.mixed(short), shapes.layouts()[0]) for name in names(layout)]
+        soon += [("encode", layout) for layout in shapes.encodes()[:1]]
+        lower |= {("encode", layout): partial(self.lower_encode, layout) for layout in shapes.encodes()}
+        for layout in shapes.layouts():
+            lower["backbone", layout] = partial(self.lower_backbone, layout)
+            lower["draw", layout.rows, True] = partial(self.lower_draw, layout.rows, True)
+            lower["draw", layout.rows, False] = partial(self.lower_draw, layout.rows, False)
+            if layout.ragged:
+                lower["score", layout.tokens] = partial(self.lower_score, layout.tokens)
+        jobs = {name: partial(self._build, function) for name, function in lower.items()}
+        return Executables(
+            jobs, list(dict.fromkeys(essential)), progress, [name for name in soon if name not in essential]
+        )
+
+    def _build(self, lower: Callable[[], Any]) -> Any:
+        return self.compile(lower())
+
+
+def names(layout: Layout) -> list[Any]:
+    """The executables a step of `layout` may call."""
+    score = [("score", layout.tokens)] if layout.ragged else []
+    return [("backbone", layout), ("draw", layout.rows, True), ("draw", layout.rows, False), *score]
+
+
+def _abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree)
+
+
+def _is_none(node: Any) -> bool:
+    return node is None

@@ -1,0 +1,122 @@
+"""The compiled functions of an engine: the smallest useful set before it serves, the rest while it serves.
+
+A step is padded to the smallest bucket that is ready, so serving starts on the largest buckets alone and gets
+faster as the others arrive. No request ever waits for a compile of its own. Compiling releases the GIL, so it runs in
+threads; their stacks are raised because XLA's passes recurse over deep graphs.
+"""
+
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any
+
+from jaxengine.executor.compile_cache import COMPILES
+
+logger = logging.getLogger(__name__)
+
+STACK_BYTES = 64 << 20
+NICE = 10
+
+Compiled = Callable[..., Any]
+Progress = Callable[[int, int], None]
+
+
+class Executables:
+    """Executables by name, built by `jobs`.
+
+    The constructor builds the `essential` ones, calling `progress(done, total)` after each, and behind them those that
+    are wanted `soon`, as long as all come from the compile cache. `build_rest` starts on the others, in the order of
+    `jobs`, and returns at once.
+
+    Raises:
+        Exception: whatever an essential job raised. A later one that fails is logged, and its name stays missing.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[Hashable, Callable[[], Compiled]],
+        essential: Sequence[Hashable],
+        progress: Progress,
+        soon: Sequence[Hashable] = (),
+    ) -> None:
+        self._jobs = jobs
+        self._built: dict[Hashable, Compiled] = {}
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._cached = True  # all that was built
+        cores = os.cpu_count() or 1
+        with deep_stacks(), ThreadPoolExecutor(cores) as pool:
+            hoped: list[Future[None]] = []
+            waited = [pool.submit(self._build, name) for name in essential]
+            for done, future in enumerate(as_completed(waited), 1):
+                future.result()
+                progress(done, len(essential))
+                hoped = hoped or [pool.submit(self._build_if_cached, name) for name in soon]
+            for future in hoped:
+                future.result()
+
+    def __getitem__(self, name: Hashable) -> Compiled:
+        return self._built[name]
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._built
+
+    def build_rest(self) -> None:
+        """Build what is missing, on half the cores and with low priority: requests are being served meanwhile."""
+        queue = deque(name for name in self._jobs if name not in self._built)
+        with deep_stacks():
+            for _ in range(max(1, (os.cpu_count() or 1) // 2)):
+                thread = threading.Thread(target=self._work, args=(queue,), name="compile", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        atexit.register(self.close)  # an interpreter that ends under a compiling thread aborts
+
+    def finish(self) -> None:
+        """Wait until `build_rest` is done."""
+        for thread in self._threads:
+            thread.join()
+
+    def close(self) -> None:
+        """Start no further compile, and wait for those that run."""
+        self._closed = True
+        self.finish()
+        atexit.unregister(self.close)
+
+    def _work(self, queue: deque[Hashable]) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        while queue and not self._closed:
+            try:
+                name = queue.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            self._try(name)
+
+    def _build_if_cached(self, name: Hashable) -> None:
+        if self._cached:
+            self._try(name)
+
+    def _try(self, name: Hashable) -> None:
+        try:
+            self._build(name)
+        except Exception as error:
+            logger.error("compiling %s failed", name, exc_info=error)
+
+    def _build(self, name: Hashable) -> None:
+        with COMPILES.expected():
+            self._built[name] = self._jobs[name]()
+        self._cached = self._cached and COMPILES.hit
+
+
+@contextmanager
+def deep_stacks() -> Iterator[None]:
+    """Threads started inside get stacks that XLA's recursion does not overflow."""
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)

@@ -1,0 +1,45 @@
+"""What the engine refuses: of a model before it is loaded, of a request on arrival, whatever the gateway has checked.
+
+An id outside the vocabulary would not fail on the device: it would silently read another row (gathers clamp).
+"""
+
+from collections.abc import Sequence
+
+from jaxengine.request.interface import Description
+from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
+from jaxengine.request.sequence import Request
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
+
+
+def check_ends(eos_token_ids: Sequence[int]) -> None:
+    """Raises ValueError if a model names more EOS ids than the sampler can ban at once."""
+    if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
+        raise ValueError(f"the model has {len(eos_token_ids)} eos_token_ids, at most {MAX_EOS_TOKEN_IDS} can be served")
+
+
+def check_request(request: Request, limits: Description) -> None:
+    """Raises ValueError, naming field, value and limit, if an engine with `limits` can never serve `request`."""
+    params, length = request.params, len(request.prompt)
+    if not length:
+        raise ValueError("prompt has no tokens")
+    if length + params.max_tokens > limits.max_total_tokens:
+        raise ValueError(
+            f"prompt of {length} tokens and max_tokens {params.max_tokens} make {length + params.max_tokens}, "
+            f"more than max_total_tokens {limits.max_total_tokens}"
+        )
+    if params.logprobs > limits.max_top_logprobs:
+        raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
+    if params.prompt_logprobs and params.logprobs > MAX_ALTERNATIVES:
+        raise ValueError(f"logprobs {params.logprobs} is more than a prompt's tokens have, {MAX_ALTERNATIVES}")
+    ends = {*limits.eos_token_ids, *params.stop_token_ids}
+    if params.only_biased and params.min_tokens and ends.issuperset(params.logit_bias):
+        raise ValueError("only_biased leaves no id that may be drawn before min_tokens")
+    for name, ids in (
+        ("prompt", request.prompt),
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", params.logit_bias),
+        *(("bad_words", word) for word in params.bad_words),
+    ):
+        wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
+        if wrong is not None:
+            raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")

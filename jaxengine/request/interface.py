@@ -1,0 +1,108 @@
+"""What an engine looks like to whoever drives it: plain data in, plain data out, one `step` at a time.
+
+`jaxengine.engine.engine.Engine` is the real one, the tests have one without a model. Everything that serves an engine
+(the gRPC service, its step thread) is written against this file only, so none of it imports JAX.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxengine.request.sequence import Event, Request
+from jaxengine.spec.parameters import ParameterSource
+
+COMPILING = "compiling"  # progress lines that begin so mean WARMING, others STARTING
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a loaded engine is; names and units as in `Description` of `engine.proto`."""
+
+    model_id: str
+    revision: str
+    dtype: str
+    device_kind: str
+    device_count: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    max_total_tokens: int
+    max_batch_prefill_tokens: int
+    max_batch_total_tokens: int
+    max_batch_size: int
+    page_size: int
+    max_top_logprobs: int
+    pages_total: int
+    prefix_cache: bool
+    cache_dtype: str
+    decoder_start_token_id: int | None = None  # of a model with an encoder, which reads the prompt; None without
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Gauges now, counters since start; names and units as in `Stats` of `engine.proto`."""
+
+    waiting: int
+    running: int
+    pages_total: int
+    pages_used: int
+    pages_cached: int
+    preemptions: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    generated_tokens: int
+    step_failures: int
+    compiles_after_warmup: int
+    steps: int
+
+
+@dataclass
+class StepResult:
+    """What one step did. Seconds are the wall time since the step before it, or since its launch."""
+
+    events: list[Event] = field(default_factory=list)
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    answered_tokens: int = 0  # new ones, and of prompts that got their first what was computed
+    seconds: float = 0.0
+
+
+class OpenModel(Protocol):
+    """What `convert.source.open_model` returns, as far as the engine looks at it."""
+
+    @property
+    def source(self) -> ParameterSource: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+
+class DrivenEngine(Protocol):
+    """`submit`, `cancel` and `waits` may be called from any thread, everything else from the one that steps."""
+
+    @property
+    def description(self) -> Description: ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do until the next `submit` or `cancel`."""
+        ...
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises ValueError, naming field, value and limit, if it can never be served."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """End a request with CANCELLED; unknown ids are ignored."""
+        ...
+
+    def waits(self, request_id: int) -> bool:
+        """Whether a submitted request has not been taken up by a step yet. From any thread."""
+        ...
+
+    def step(self) -> StepResult | None:
+        """Run one scheduling iteration; None if there is nothing to tell of it."""
+        ...
+
+    def stats(self) -> Stats: ...

@@ -1,0 +1,100 @@
+"""Between the engine's own types and those of the wire, in both directions.
+
+Translation only; nothing is decided here.
+"""
+
+import dataclasses
+from typing import cast
+
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+from jaxengine.request.interface import Description, Stats, StepResult
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Event, Request, Token
+from jaxengine.rpc import engine_pb2 as pb
+
+
+def request_from(message: pb.Generate, request_id: int) -> Request:
+    """The request a message asks for. Raises ValueError, naming field, value and limit, if it makes no sense."""
+    for name in ("timeout_seconds", "queue_timeout_seconds"):
+        if not getattr(message, name) >= 0:  # NaN fails too
+            raise ValueError(f"{name} must be at least 0, got {getattr(message, name)}")
+    return Request(
+        id=request_id,
+        prompt=list(message.prompt),
+        params=_params_from(message),
+        salt=message.cache_salt,
+        timeout=message.timeout_seconds or None,
+        queue_timeout=message.queue_timeout_seconds or None,
+        caller=message.caller,
+        priority=message.priority,
+    )
+
+
+def _params_from(message: pb.Generate) -> SamplingParams:
+    sampling = message.sampling
+    return SamplingParams(
+        max_tokens=message.max_new_tokens,
+        min_tokens=message.min_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        typical_p=sampling.typical_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_over_length=sampling.frequency_over_length,
+        logit_bias=dict(sampling.logit_bias),
+        only_biased=sampling.only_biased,
+        bad_words=tuple(tuple(word.ids) for word in sampling.bad_words),
+        watermark_gamma=sampling.watermark_gamma,
+        watermark_delta=sampling.watermark_delta,
+        seed=sampling.seed,
+        logprobs=sampling.top_logprobs,
+        processed_logprobs=sampling.processed_logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+    )
+
+
+def add_event(message: pb.RequestEvent, event: Event) -> None:
+    """What `event` adds to a request's message, which may hold earlier ones. Filled in where it lies: 256 messages of a
+    token each took 0.65 ms as copies of new ones, 0.23 ms so.
+    """
+    for token in event.tokens:
+        _add_token(message.tokens, token)
+    if event.finish:
+        message.finish = cast(pb.FinishReason, event.finish)
+    if event.error:
+        message.error = event.error
+    if event.preemptions:
+        message.preemptions = event.preemptions
+    if event.first:
+        message.prompt.cached_tokens = event.cached_tokens
+        message.prompt.queue_seconds = event.queue_seconds
+        for token in event.prompt:
+            _add_token(message.prompt.tokens, token)
+
+
+def _add_token(tokens: RepeatedCompositeFieldContainer[pb.Token], token: Token) -> None:
+    added = tokens.add(id=token.id, logprob=token.logprob, rank=token.rank)
+    for number, logprob in token.top:
+        added.top.add(id=number, logprob=logprob)
+
+
+def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
+    """The wire's Stats; `steps` travels beside it, in StepEvents."""
+    message = pb.Stats(**{name: value for name, value in dataclasses.asdict(stats).items() if name != "steps"})
+    if result is not None:
+        message.step_prefill_tokens = result.prefill_tokens
+        message.step_decode_tokens = result.decode_tokens
+        message.step_seconds = result.seconds
+        message.step_answered_tokens = result.answered_tokens
+    return message
+
+
+def describe(message: pb.Description, description: Description) -> None:
+    """Fill in what is known of a loaded engine."""
+    message.MergeFrom(pb.Description(**dataclasses.asdict(description)))

@@ -1,0 +1,173 @@
+"""An engine as a process: a socket first, then the model, then steps until told to stop.
+
+What loads the model is a parameter, so that everything about the process (who may call, how it dies, with which exit
+code) is tested without one. Exit codes are those of sysexits.h; a failure is one line on stderr.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from jaxengine.request.interface import COMPILING, DrivenEngine
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc import transport
+from jaxengine.rpc.engine_pb2_grpc import add_EngineServicer_to_server
+from jaxengine.service.service import Service
+from jaxengine.telemetry.logs import USAGE, fail
+from jaxengine.telemetry.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0  # for the step that is running, and for what the socket still has to send
+PR_SET_PDEATHSIG = 1
+
+
+class StartupError(Exception):
+    """The engine cannot start. The message is one line for the operator."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(" ".join(message.split()))
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An engine that is ready to step, and where its text side lies."""
+
+    engine: DrivenEngine
+    directory: Path
+
+
+Progress = Callable[[str], None]
+Loader = Callable[[Progress], Loaded]
+
+
+def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: Tracing | None = None) -> int:
+    """Serve on the socket `path` until SIGTERM, then give running requests `drain_seconds`; the exit code."""
+    faulthandler.enable()  # SIGABRT, which a supervisor sends to a stuck engine, writes every thread's stack
+    try:
+        transport.prepare_socket(path)
+        guard = transport.TokenGuard(token)
+    except ValueError as error:
+        return fail(str(error), USAGE)
+    except OSError as error:
+        return fail(f"cannot make the socket directory {path.parent}: {error.strerror}", os.EX_CANTCREAT)
+    tracing = tracing or Tracing()
+    code = asyncio.run(_serve(path, guard, load, drain_seconds, tracing))
+    tracing.close()
+    if threading.active_count() > 1:
+        # A thread inside the compiler or a step cannot be told to stop, and the interpreter would wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, even by SIGKILL, and exit if it is dead already.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        sys.exit(os.EX_SOFTWARE)
+
+
+async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_seconds: float, tracing: Tracing) -> int:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    service = Service(pb.Description(state=pb.STARTING, progress="starting"), crashed, tracing)
+    server = grpc.aio.server(interceptors=(guard,), options=transport.CHANNEL_OPTIONS)
+    add_EngineServicer_to_server(service, server)
+    server.add_insecure_port(transport.address(path))
+    await server.start()
+    try:
+        return await _live(service, load, stopping, crashed, drain_seconds)
+    finally:
+        await server.stop(STOP_SECONDS)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the directory is not ours to remove if something else is in it
+            path.parent.rmdir()
+
+
+async def _live(
+    service: Service, load: Loader, stopping: asyncio.Event, crashed: asyncio.Future[None], drain_seconds: float
+) -> int:
+    stop = asyncio.create_task(stopping.wait())
+    loading = _in_thread(load, service.description)
+    await asyncio.wait((loading, stop), return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done():
+        return 0
+    try:
+        loaded = loading.result()
+    except StartupError as error:
+        return fail(str(error), error.exit_code)
+    except Exception:
+        logger.critical("the engine could not start", exc_info=True)
+        return fail("the engine could not start: internal error", os.EX_SOFTWARE)
+    _announce(service, loaded)
+    await asyncio.wait((stop, crashed), return_when=asyncio.FIRST_COMPLETED)
+    if crashed.done():
+        service.stop(0)
+        return fail(str(crashed.exception()), os.EX_SOFTWARE)
+    finished = await service.drain(drain_seconds)
+    service.stop(STOP_SECONDS)
+    if not finished:
+        logger.warning("stopped with requests running after %g s", drain_seconds)
+    return 0
+
+
+def _announce(service: Service, loaded: Loaded) -> None:
+    service.description.model_dir = str(loaded.directory)
+    gc.collect()
+    gc.freeze()  # what loading made lives as long as the process: the collector need not walk it during steps
+    service.serve(loaded.engine)
+
+
+def _in_thread(load: Loader, description: pb.Description) -> "asyncio.Future[Loaded]":
+    """Run `load` on a daemon thread, so that a compile in progress cannot hold up the end of the process."""
+    event_loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Loaded] = event_loop.create_future()
+
+    def progress(line: str) -> None:
+        event_loop.call_soon_threadsafe(_progress, description, line)
+
+    def settle(result: Loaded | None, error: BaseException | None) -> None:
+        if error is not None:
+            outcome.set_exception(error)
+        elif result is not None:
+            outcome.set_result(result)
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = load(progress)
+        except BaseException as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the event loop closed: the process is on its way out
+            event_loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, name="load", daemon=True).start()
+    return outcome
+
+
+def _progress(description: pb.Description, line: str) -> None:
+    description.state = pb.WARMING if line.startswith(COMPILING) else pb.STARTING
+    description.progress = line

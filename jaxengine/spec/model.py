@@ -1,0 +1,206 @@
+"""What a model is, as data: the one description that converters write and the engine reads.
+
+`ModelSpec` says how the decoder computes, `parameters` which arrays it computes with. Nothing here imports JAX, so
+converters and the scheduler can read it anywhere. A family of checkpoints is mapped onto this by `convert/families`;
+this file and `switches`, which it re-exports, know no checkpoint format and no tensor name of another library.
+"""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxengine.spec.switches import (
+    Activation,
+    Attention,
+    Block,
+    Embedding,
+    Encoder,
+    Experts,
+    Head,
+    LayerKind,
+    Norm,
+    NormKind,
+    QKNorm,
+    RelativePositions,
+    Rope,
+    RopeKind,
+    Routing,
+    StateSpace,
+    Traced,
+    TracedArray,
+)
+
+__all__ = [
+    "Activation",
+    "Attention",
+    "Block",
+    "Embedding",
+    "Encoder",
+    "Experts",
+    "Head",
+    "LayerKind",
+    "ModelSpec",
+    "Norm",
+    "NormKind",
+    "QKNorm",
+    "RelativePositions",
+    "Rope",
+    "RopeKind",
+    "Routing",
+    "StateSpace",
+    "Traced",
+    "TracedArray",
+]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A transformer, its decoder perhaps behind an encoder, or a stack of state spaces: then the sizes of attention and
+    MLP are 0. Of a `traced` one only the sizes and the head mean something.
+
+    Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
+    `cache_scales` are of each layer's keys and values: a cache of 8 bits holds them divided by that; () = not known.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_size: int
+    max_positions: int
+    norm: Norm = field(default_factory=Norm)
+    block: Block = "sequential"
+    kinds: tuple[LayerKind, ...] = field(default_factory=lambda: (LayerKind(),))
+    attention: Attention = field(default_factory=Attention)
+    activation: Activation = "silu"
+    gated: bool = True
+    experts: Experts | None = None
+    state_space: StateSpace | None = None
+    traced: Traced | None = None
+    embedding: Embedding = field(default_factory=Embedding)
+    head: Head = field(default_factory=Head)
+    final_norm: bool = True
+    residual_scale: float = 1.0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    encoder: Encoder | None = None
+    cache_scales: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        attention = () if self.state_space else ("num_heads", "num_kv_heads", "head_dim", "ffn_size")
+        for name in ("vocab_size", "hidden_size", "num_layers", *attention, "max_positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.head.tokens <= self.vocab_size:
+            raise ValueError(f"{self.head.tokens} tokens in a vocabulary of {self.vocab_size}")
+        if self.num_heads % max(1, self.num_kv_heads):
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        if not 1 <= len(self.kinds) <= self.num_layers:
+            raise ValueError(f"{len(self.kinds)} kinds of layers for {self.num_layers} layers")
+        if self.attention.alibi and len(self.attention.alibi) != self.num_heads:
+            raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
+        if self.experts is None and any(kind.experts for kind in self.kinds):
+            raise ValueError("layers have experts, the model describes none")
+        if self.encoder is not None:
+            self._check_encoder(self.encoder)
+        if len(self.cache_scales) not in (0, self.num_layers):
+            raise ValueError(f"cache_scales of {len(self.cache_scales)} layers for {self.num_layers} layers")
+        if not all(0 < scale < math.inf for scales in self.cache_scales for scale in scales):
+            raise ValueError("cache_scales must be positive and finite")
+        for kind in self.kinds:
+            self._check_rope(kind)
+
+    def _check_encoder(self, encoder: Encoder) -> None:
+        if encoder.num_layers < 1:
+            raise ValueError(f"encoder num_layers must be at least 1, got {encoder.num_layers}")
+        if not 0 <= encoder.start_token < self.vocab_size:
+            raise ValueError(f"start_token {encoder.start_token} is outside the vocabulary of {self.vocab_size}")
+        if self.block not in ("sequential", "post_norm") or len(self.kinds) > 1:
+            raise ValueError("behind an encoder, layers are sequential or post_norm, and of one kind")
+
+    def _check_rope(self, kind: LayerKind) -> None:
+        if kind.rope is None:
+            return
+        dim = kind.rope.dim or self.head_dim
+        if dim % 2:
+            raise ValueError(f"head_dim {dim} must be even to rotate")
+        if dim > self.head_dim:
+            raise ValueError(f"rope dim {dim} is more than head_dim {self.head_dim}")
+        for name in ("short_factors", "long_factors") if kind.rope.kind == "longrope" else ():
+            if len(getattr(kind.rope, name)) != dim // 2:
+                raise ValueError(f"rope {name} needs {dim // 2} entries, got {len(getattr(kind.rope, name))}")
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.num_heads // max(1, self.num_kv_heads)
+
+    @property
+    def tokens(self) -> int:
+        """How many ids are tokens; the vocabulary's other rows are padding."""
+        return self.head.tokens or self.vocab_size
+
+    @property
+    def embedding_width(self) -> int:
+        return self.embedding.width or self.hidden_size
+
+    @property
+    def by_position(self) -> bool:
+        """Whether keys and values depend on the tokens up to theirs alone, so that a prefix can be shared.
+
+        A state does too, but there is only the last one: none is left of a prefix.
+        """
+        if self.encoder is not None or self.state_space is not None:
+            return False
+        return all(kind.rope is None or kind.rope.by_position for kind in self.kinds)
+
+    @property
+    def encoder_spec(self) -> "ModelSpec":
+        """The encoder as a model of its own; it reads the same embedding and has no head."""
+        assert self.encoder is not None
+        relative = self.attention.relative and replace(self.attention.relative, both_ways=True)
+        return replace(
+            self,
+            num_layers=self.encoder.num_layers,
+            attention=replace(self.attention, relative=relative),
+            head=Head(tied=True),
+            encoder=None,
+            cache_scales=(),
+        )
+
+    @property
+    def outgrown(self) -> int:
+        """The length beyond which all of a text's keys are other ones, so that they must be computed anew; 0 = none."""
+        ropes = (kind.rope for kind in self.kinds if kind.rope is not None and kind.rope.kind == "longrope")
+        return max((rope.original_positions for rope in ropes), default=0)
+
+    def kind(self, layer: int) -> LayerKind:
+        return self.kinds[layer % len(self.kinds)]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ModelSpec":
+        """Raises ValueError, TypeError or KeyError where `text` is not what `to_json` writes."""
+        return _decode(cls, json.loads(text))  # type: ignore[no-any-return]
+
+
+def _decode(annotation: Any, value: Any) -> Any:
+    """JSON back to frozen dataclasses and tuples, by their type annotations."""
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation)
+        return annotation(**{name: _decode(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return tuple(_decode(arguments[0], item) for item in value)
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return None if value is None else _decode(arguments[0], value)
+    return value

@@ -1,0 +1,178 @@
+"""From a model and options to an engine: everything is decided, checked and sized before the first weight is read."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jax import Array
+from jax.sharding import Mesh
+
+from jaxengine.cache.page_pool import PagePool
+from jaxengine.cache.page_tables import PageTables
+from jaxengine.engine.engine import Engine
+from jaxengine.executor.compiler import Compiler, Shapes
+from jaxengine.executor.runner import Runner
+from jaxengine.ops import choose
+from jaxengine.request.checks import check_ends
+from jaxengine.request.interface import COMPILING, Description, OpenModel
+from jaxengine.rpc.limits import WHOLE_VOCABULARY
+from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.sharding import check_divisible, make_mesh
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import ParameterSource
+from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
+from jaxengine.startup.options import EngineOptions, Limits, derive_limits, resolve_cache_dtype, resolve_dtype
+from jaxengine.weights.kv_heads import replicate_heads
+from jaxengine.weights.kv_scales import calibrated, scaling
+from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
+from jaxengine.weights.quantization import check_quantizable
+
+logger = logging.getLogger(__name__)
+
+TRIAL_PAGES = 1024  # of the compile that tells how much memory a step needs
+
+
+def load_engine(
+    model: OpenModel,
+    options: EngineOptions,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    *,
+    limits: Limits | None = None,
+    load: Callable[..., dict[str, Array]] = load_parameters,
+) -> Engine:
+    """Load weights and compile everything; `progress("loading" or "compiling", done, total)` is told of both.
+
+    Args:
+        limits: instead of those that options and model imply, for measurements.
+        load: called as `load_parameters` is.
+
+    Raises:
+        ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
+    """
+    setup = Setup.decide(model, options)
+    setup.tell()
+    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.platform))
+    parameters = load(
+        setup.source,
+        setup.mesh,
+        setup.dtype,
+        setup.platform,
+        lambda done, total: progress("loading", done, total),
+        options.quantize,
+    )
+    runner = Runner(
+        setup.compiler(limits, pages, parameters),
+        model.eos_token_ids,
+        lambda done, total: progress(COMPILING, done, total),
+    )
+    return Engine(setup.describe(model, limits, pages), runner, setup.scheduler(model, limits, pages))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an engine will run, and on what."""
+
+    options: EngineOptions
+    source: ParameterSource
+    mesh: Mesh
+    dtype: str
+    cache_dtype: str
+    attention: str
+
+    @classmethod
+    def decide(cls, model: OpenModel, options: EngineOptions) -> "Setup":
+        """Raises ValueError where options, model and devices contradict each other."""
+        mesh = make_mesh(options.tensor_parallel)
+        device = mesh.devices.flat[0]
+        source = replicate_heads(model.source, mesh.size)
+        spec = source.spec
+        check_divisible(spec, mesh.size)
+        check_quantizable(spec, options.quantize, device)
+        check_ends(model.eos_token_ids)
+        dtype = resolve_dtype(options, spec, source.dtype, device.platform)
+        cache_dtype = resolve_cache_dtype(options, spec, dtype)
+        attention = choose(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
+        return cls(options, calibrated(source, cache_dtype), mesh, dtype, cache_dtype, attention)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.source.spec
+
+    @property
+    def platform(self) -> str:
+        return self.mesh.devices.flat[0].platform
+
+    @property
+    def device_kind(self) -> str:
+        return self.mesh.devices.flat[0].device_kind
+
+    @property
+    def prefix_cache(self) -> bool:
+        return self.options.prefix_cache and self.spec.by_position
+
+    @property
+    def top(self) -> int:
+        """The most alternatives that are reported for a token."""
+        asked = self.options.max_top_logprobs
+        return self.spec.tokens if asked == WHOLE_VOCABULARY else min(asked, self.spec.tokens)
+
+    def tell(self) -> None:
+        """Log what was decided, and what of it a user may not expect."""
+        stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
+        logger.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device_kind, self.attention)
+        if self.options.kv_cache_dtype != "auto":
+            logger.info("keys and values %s", scaling(self.spec))
+        elif self.spec.cache_scales:
+            logger.info("this model was calibrated for a cache of 8 bits, kv_cache_dtype fp8 makes use of that")
+        if self.options.prefix_cache and not self.spec.by_position:
+            logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
+
+    def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
+        shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.cache_dtype)
+        return Compiler(shapes, self.mesh, parameters, self.platform, self.attention)
+
+    def size(self, limits: Limits) -> tuple[Limits, int]:
+        """`limits` as far as memory allows, and the pages of the pool.
+
+        Raises:
+            DoesNotFit: with numbers.
+        """
+        abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.platform, self.options.quantize)
+        trial = self.compiler(limits, TRIAL_PAGES, abstract)
+        temporaries = 0 if self.platform == "cpu" else temporary_bytes(trial)
+        weights = held_bytes(abstract)
+        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, weights, temporaries)
+        limits = clamp_total(self.options, limits, fit)
+        return limits, pool_pages(self.options, limits, self.platform, fit)
+
+    def scheduler(self, model: OpenModel, limits: Limits, pages: int) -> Scheduler:
+        tables = PageTables(
+            PagePool(pages, limits.page_size),
+            limits.windows,
+            limits.token_budget,
+            model=f"{model.model_id}@{model.revision}",
+            prefix_cache=self.prefix_cache,
+        )
+        return Scheduler(tables, limits.max_batch_size, outgrown=self.spec.outgrown)
+
+    def describe(self, model: OpenModel, limits: Limits, pages: int) -> Description:
+        return Description(
+            model_id=model.model_id,
+            revision=model.revision,
+            dtype=self.dtype,
+            device_kind=self.device_kind,
+            device_count=self.mesh.size,
+            vocab_size=self.spec.tokens,
+            eos_token_ids=tuple(model.eos_token_ids),
+            max_total_tokens=limits.max_total_tokens,
+            max_batch_prefill_tokens=limits.token_budget,
+            max_batch_total_tokens=limits.tokens_of(pages - 1),
+            max_batch_size=limits.max_batch_size,
+            page_size=limits.page_size,
+            pages_total=pages - 1,
+            max_top_logprobs=self.top,
+            prefix_cache=self.prefix_cache,
+            cache_dtype=self.cache_dtype,
+            decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
+        )

@@ -1,0 +1,149 @@
+"""How many pages the pool gets: what the device has, less what weights, sampler state and a step's temporaries need."""
+
+import bisect
+import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import jax
+from jax.sharding import Mesh
+
+from jaxengine.executor.compiler import Compiler
+from jaxengine.executor.executables import deep_stacks
+from jaxengine.model.cache import layer_cache
+from jaxengine.spec.layer_groups import LayerGroups
+from jaxengine.spec.model import ModelSpec
+from jaxengine.startup.options import EngineOptions, Limits
+
+logger = logging.getLogger(__name__)
+
+CPU_POOL_BYTES = 2 << 30  # a CPU's memory is shared with everything else, and zeroed pages are committed at once
+ADDRESSES = 2**31  # elements of a cache of one byte each
+RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
+
+
+class DoesNotFit(ValueError):
+    """The model and its limits need more memory than there is; the message has the numbers."""
+
+
+def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int:
+    """Bytes of one page on each device, in the caches of the layers that it spans."""
+    arrays = layer_cache(spec, 1, page_size, dtype)
+    return LayerGroups.of(spec).arrays * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+
+
+def temporary_bytes(compiler: Compiler) -> int:
+    """What the largest steps need on each device besides their arguments, as XLA planned it: nothing is run."""
+    shapes = compiler.shapes
+    rows, tokens = shapes.limits.max_batch_size, shapes.limits.token_budget
+    largest = (
+        partial(compiler.lower_backbone, shapes.mixed(tokens)),
+        partial(compiler.lower_backbone, shapes.decode(rows)),
+        partial(compiler.lower_draw, rows, greedy=False),
+        *(partial(compiler.lower_encode, layout) for layout in shapes.encodes()[-1:]),
+    )
+    with deep_stacks(), ThreadPoolExecutor() as pool:
+        analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))
+    return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
+
+
+def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weights: int, temporaries: int) -> int:
+    """Pages that memory has room for, the sink left out.
+
+    Args:
+        dtype: of the cache.
+        weights: bytes of them, per device.
+        temporaries: bytes the largest step needs besides its arguments, per device.
+
+    Raises:
+        DoesNotFit: not one page beside the weights.
+    """
+    device = mesh.devices.flat[0]
+    if device.platform == "cpu":
+        budget = CPU_POOL_BYTES
+    else:
+        seats = 3 * 4 * (limits.max_batch_size + 1) * spec.vocab_size
+        fixed = weights + seats + temporaries + RESERVED_BYTES
+        budget = _device_bytes(device) - fixed
+    pages = budget // page_bytes(spec, limits.page_size, dtype, mesh.size) - 1
+    if pages < 1:
+        raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
+    return _addressable(spec, limits.page_size, dtype, mesh.size, pages)
+
+
+def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
+    """`limits` with a longest request that the pool can hold, where the operator did not set its length.
+
+    Raises:
+        DoesNotFit: not even a page of tokens.
+    """
+    fit = _pages(options.max_batch_total_tokens, limits) or fit  # whether so many fit is for `pool_pages` to judge
+    if options.max_total_tokens is not None or limits.request_pages <= fit:
+        return limits
+    sizes = range(limits.page_size, limits.max_total_tokens, limits.page_size)
+    holds = limits.page_size * bisect.bisect_right(sizes, fit, key=limits.pages_held)
+    if not holds:
+        least = limits.pages_held(limits.page_size)
+        raise DoesNotFit(
+            f"a request of {limits.page_size} tokens takes {least} pages, memory or max_batch_total_tokens gives {fit}"
+        )
+    limit = "memory" if options.max_batch_total_tokens is None else "max_batch_total_tokens"
+    logger.warning("max_total_tokens is %d: the model takes %d, but %s does not", holds, limits.max_total_tokens, limit)
+    return replace(limits, max_total_tokens=holds)
+
+
+def pool_pages(options: EngineOptions, limits: Limits, platform: str, fit: int) -> int:
+    """Pages of the pool, the sink included; never fewer than the longest request needs.
+
+    Raises:
+        DoesNotFit: the longest request, or what `max_batch_total_tokens` asks for, does not fit into `fit` pages.
+    """
+    need = limits.request_pages
+    wanted = _pages(options.max_batch_total_tokens, limits)
+    if wanted is not None and wanted < need:
+        raise DoesNotFit(
+            f"max_batch_total_tokens {options.max_batch_total_tokens} holds no request of "
+            f"max_total_tokens {limits.max_total_tokens}: raise the one or lower the other"
+        )
+    pages = wanted or min(fit, limits.max_batch_size * need)
+    if pages < need or (platform != "cpu" and pages > fit):
+        name = "max_total_tokens" if pages < need else "max_batch_total_tokens"
+        asked, room = limits.tokens_of(max(pages, need)), limits.tokens_of(fit)
+        raise DoesNotFit(f"{name} needs a cache of {asked} tokens, {room} fit: lower it")
+    return pages + 1
+
+
+def _pages(tokens: int | None, limits: Limits) -> int | None:
+    return None if tokens is None else limits.pages_of(tokens)
+
+
+def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int) -> int:
+    """As many of `pages` as a kernel can address.
+
+    Pallas numbers the elements of an array with 32 bits, signed, up to 4 GiB, and with 64 beyond
+    (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). Two bytes or more an element are
+    right either way; one byte is not between 2 and 4 GiB.
+    """
+    bytes_each = max(
+        (
+            math.prod(each.shape) // devices
+            for each in layer_cache(spec, 1, page_size, dtype)
+            if each.dtype.itemsize == 1
+        ),
+        default=0,
+    )
+    if not bytes_each or (pages + 1) * bytes_each <= ADDRESSES:
+        return pages
+    most = ADDRESSES // bytes_each - 1
+    logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
+    return most
+
+
+def _device_bytes(device: jax.Device) -> int:
+    """What JAX may use of the device: the share that XLA_CLIENT_MEM_FRACTION gives it, three quarters by default."""
+    stats = device.memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        raise DoesNotFit(f"{device.device_kind} does not tell its memory size: set max_batch_total_tokens")
+    return int(stats["bytes_limit"])

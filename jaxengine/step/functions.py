@@ -1,0 +1,198 @@
+"""The functions the device runs, as pure functions of arrays. The runner compiles them; no bucket is known here.
+
+A step is `backbone` (tokens → hidden states, keys and values written in place) and `draw` (hidden states → token ids).
+They are compiled apart because one depends on the number of tokens and the other on the number of rows: m + n graphs
+instead of m x n. Before the rows of new requests run, `encode` reads their prompts where the model has an encoder.
+Legend: T tokens, R rows, S slots, G page tables of a sequence and W their width, N alternatives.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jaxengine.model.decoder import Decoder, Layers
+from jaxengine.model.embedding import Head
+from jaxengine.model.encoder import Encoder
+from jaxengine.ops import AttentionBatch
+from jaxengine.step import sampling
+from jaxengine.step.sampler_state import Seats
+from jaxengine.step.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, TokenFields, unpack_rows
+
+SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
+
+
+class Rooms(NamedTuple):
+    """What the device remembers per slot between steps; the last slot is the sink of padding."""
+
+    table: Array  # i32 [G·(S+1), W], the pages of the slot's sequence in order, table after table
+    last: Array  # i32 [S+1], the token sampled last
+
+
+class Unpacked(NamedTuple):
+    """A step's upload on the device, and the page table with its updates."""
+
+    real: Array  # i32 [], how many tokens are
+    tokens: TokenFields
+    packed_rows: Array
+    rows: RowFields
+    table: Array
+    slot: Array  # i32 [T], the sink for padding
+    slots: int  # S+1
+
+    @classmethod
+    def of(cls, layout: Layout, rooms: Rooms, packed: Array) -> "Unpacked":
+        real, tokens, packed_rows, updates = layout.sections(packed)
+        rows = unpack_rows(packed_rows)
+        table = rooms.table.at[updates.row, updates.place].set(updates.page, mode="drop")
+        slots = rooms.last.shape[0]
+        slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
+        return cls(real, tokens, packed_rows, rows, table, slot, slots)
+
+    def per_token(self, of_row: Array) -> Array:
+        """[R] → [T], 0 for padding."""
+        return jnp.append(of_row, 0)[self.tokens.row]
+
+    def batches(self, layout: Layout, page_size: int) -> list[AttentionBatch]:
+        """One for each page table of a sequence. Positions count from the start of their slot's pages."""
+        position, prompt_length = self.tokens.position, self.per_token(self.rows.extent)
+        entry, offset = position // page_size, position % page_size
+        return [
+            AttentionBatch(
+                position=position,
+                prompt_length=prompt_length,
+                row=self.tokens.row,
+                page=self.table[first + self.slot, entry],
+                offset=offset,
+                tables=self.table[first + self.rows.slot],
+                tokens=self.real,
+                ragged=layout.ragged,
+            )
+            for first in range(0, self.table.shape[0], self.slots)
+        ]
+
+    def behind_source(self, batch: AttentionBatch, page_size: int) -> AttentionBatch:
+        """`batch`, but positions count from behind the pages of the source, which are read too."""
+        pages = -(-self.rows.source // page_size)  # [R]
+        columns = jnp.minimum(pages[:, None] + jnp.arange(self.table.shape[1]), self.table.shape[1] - 1)
+        return replace(
+            batch,
+            page=self.table[self.slot, self.per_token(pages) + batch.position // page_size],
+            tables=self.table[self.rows.slot[:, None], columns],
+            source=replace(batch, seen=self.per_token(self.rows.source)),
+        )
+
+
+@dataclass(frozen=True)
+class Split:
+    """A module split into its structure, closed over, and its leaves, passed in."""
+
+    graph: Any
+    structure: Any
+    page_size: int
+
+    @classmethod
+    def of(cls, module: nnx.Module, page_size: int) -> tuple[Self, list[Array]]:
+        graph, state = nnx.split(module)
+        leaves, structure = jax.tree.flatten(state)
+        return cls(graph, structure, page_size), leaves
+
+    def merged(self, leaves: list[Array]) -> Any:
+        return nnx.merge(self.graph, self.structure.unflatten(leaves))
+
+
+class Encode(Split):
+    """Prompts through the encoder, each whole: the caches with what the decoder will read of them."""
+
+    def __call__(
+        self, layout: Layout, leaves: list[Array], layers: Layers, rooms: Rooms, packed: Array
+    ) -> tuple[Layers, Rooms]:
+        encoder: Encoder = self.merged(leaves)
+        step = Unpacked.of(layout, rooms, packed)
+        (batch,) = step.batches(layout, self.page_size)
+        batch = replace(batch, seen=step.per_token(step.rows.source))
+        return encoder(step.tokens.id, layers, batch), rooms._replace(table=step.table)
+
+
+class Backbone(Split):
+    """Tokens through the decoder."""
+
+    def __call__(
+        self, layout: Layout, leaves: list[Array], layers: Layers, rooms: Rooms, packed: Array
+    ) -> tuple[Layers, Rooms, Array, Array, Array | None]:
+        """Returns caches and rooms; the packed rows [fields, R] and the hidden states [R, h] of their last tokens, for
+        `draw`; and of a ragged step the hidden states [T, h] of every token, for `score`.
+        """
+        decoder: Decoder = self.merged(leaves)
+        step = Unpacked.of(layout, rooms, packed)
+        batches = step.batches(layout, self.page_size)
+        if decoder.spec.encoder is not None:
+            batches = [step.behind_source(batch, self.page_size) for batch in batches]
+        ids = jnp.where(step.tokens.id == LAST_TOKEN, rooms.last[step.slot], step.tokens.id)
+        hidden, layers = decoder(ids, layers, batches)
+        drawn = hidden[step.rows.last] if layout.ragged else hidden
+        packed_rows = step.packed_rows.at[PREVIOUS].set(ids[step.rows.last])
+        every = hidden if layout.ragged else None
+        return layers, rooms._replace(table=step.table), packed_rows, drawn, every
+
+
+def draw_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:
+    """For a step whose rows all want the model's own argmax: the new `last` and the packed result."""
+    sampled = sampling.greedy(head(hidden), top)
+    return _remember(last, unpack_rows(packed_rows), sampled.id), pack_sampled(sampled)
+
+
+def draw(
+    top: int, head: Head, last: Array, seats: Seats, packed_rows: Array, hidden: Array
+) -> tuple[Array, Seats, Array]:
+    """For a step where any row wants more: the new `last` and `seats`, and the packed result."""
+    rows = unpack_rows(packed_rows)
+    sampled, seats = sampling.sample(head(hidden), rows, seats, top)
+    return _remember(last, rows, sampled.id), seats, pack_sampled(sampled)
+
+
+def _remember(last: Array, rows: RowFields, ids: Array) -> Array:
+    sink = last.shape[0] - 1
+    return last.at[jnp.where(rows.flags & SAMPLES != 0, rows.slot, sink)].set(ids)
+
+
+def pack_sampled(sampled: sampling.Sampled) -> Array:
+    """One i32 [R, 3 + 2N] for one transfer: id, logprob's bits, finite, alternatives' ids, their logprobs' bits."""
+    bits = jax.lax.bitcast_convert_type
+    return jnp.concatenate(
+        [
+            sampled.id[:, None],
+            bits(sampled.logprob, jnp.int32)[:, None],
+            sampled.finite.astype(jnp.int32)[:, None],
+            sampled.top_id,
+            bits(sampled.top_logprob, jnp.int32),
+        ],
+        axis=1,
+    )
+
+
+def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
+    """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2N], with
+    the successor's rank in place of `finite`.
+    """
+    tokens = hidden.shape[0]
+    block = min(SCORE_BLOCK, tokens)
+
+    def one_block(part: tuple[Array, Array]) -> Array:
+        logits = head(part[0])  # [block, V]
+        logprob = jnp.take_along_axis(jax.nn.log_softmax(logits), part[1][:, None], axis=1)[:, 0]
+        top_id, top_logprob = sampling.top_logprobs(logits, top)
+        own = jnp.take_along_axis(logits, part[1][:, None], axis=1)  # [block, 1]
+        rank = 1 + jnp.sum(logits > own, axis=-1)
+        return pack_sampled(sampling.Sampled(part[1], logprob, rank, top_id, top_logprob))
+
+    parts = hidden.reshape(-1, block, hidden.shape[1]), target.reshape(-1, block)
+    return jax.lax.map(one_block, parts).reshape(tokens, -1)
+
+
+def place(table: Array, updates: Array) -> Array:
+    """Write page-table entries [3, U] (row, index, page) that did not fit a step's own upload."""
+    return table.at[updates[0], updates[1]].set(updates[2], mode="drop")

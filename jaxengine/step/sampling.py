@@ -1,0 +1,225 @@
+"""From logits to tokens, on the device: penalties, bias, temperature, filters, the draw, and logprobs.
+
+No vocabulary is ever sorted: top-k, top-p and typical keep what lies above a threshold, and the threshold is found bit
+by bit in 32 counting passes, exactly (ties with the threshold are kept). The draw is counter-based: token number p of a
+request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
+
+Order of processors: watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical,
+min-p.
+Legend: R rows, V vocabulary, N alternatives reported.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxengine.step import upload
+from jaxengine.step.sampler_state import ANYTHING, Seats
+from jaxengine.step.upload import RowFields
+
+WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
+BLOCK = 128  # ids whose maximum stands for them when the highest are looked for
+
+
+class Sampled(NamedTuple):
+    id: Array  # i32 [R]
+    logprob: Array  # f32 [R]
+    finite: Array  # bool [R], whether the model's logits were
+    top_id: Array  # i32 [R, N]
+    top_logprob: Array  # f32 [R, N]
+
+
+def greedy(logits: Array, top: int) -> Sampled:
+    """argmax of f32 `logits` [R, V] with its logprob; no alternatives."""
+    ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    rows = ids.shape[0]
+    return Sampled(
+        ids,
+        _logprob(logits, ids),
+        _finite(logits),
+        jnp.zeros((rows, top), jnp.int32),
+        jnp.zeros((rows, top), jnp.float32),
+    )
+
+
+def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Sampled, Seats]:
+    """Draw a token for every row of f32 `logits` [R, V], as its fields say, and count it in its seat."""
+    scores = _penalise(_bias(_watermark(logits, rows), rows, seats), rows, seats)
+    scores = _ban(scores, rows, seats)
+    warm = rows.temperature > 0
+    scores = _warm(scores, jnp.where(warm, rows.temperature, 1)[:, None])
+    scores = _filter(scores, rows)
+    noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(rows, scores.shape[1]), lambda: scores)
+    ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
+    reported = jnp.where(_flag(rows, upload.PROCESSED), scores, logits)
+    top_id, top_logprob = top_logprobs(reported, top)
+    sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
+    return sampled, _remember(ids, rows, seats)
+
+
+def _remember(ids: Array, rows: RowFields, seats: Seats) -> Seats:
+    """`seats` once the rows that sample have drawn `ids` [R]."""
+    samples = _flag(rows, upload.SAMPLES)
+    counted = samples[:, 0].astype(jnp.int32)
+    recent = seats.recent[rows.slot]
+    later = jnp.concatenate([recent[:, 1:], ids[:, None]], axis=1)
+    return seats._replace(
+        seen=seats.seen.at[rows.slot, ids].add(counted),
+        generated=seats.generated.at[rows.slot, ids].add(counted),
+        recent=seats.recent.at[rows.slot].set(jnp.where(samples, later, recent)),
+    )
+
+
+def top_logprobs(logits: Array, top: int) -> tuple[Array, Array]:
+    """The `top` likeliest ids of each row and their logprobs, i32 and f32 [R, top]."""
+    value, ids = _highest(logits, top)
+    return ids, value - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def _highest(values: Array, top: int) -> tuple[Array, Array]:
+    """`jax.lax.top_k` of f32 [R, V], values and i32 ids [R, top], without sorting V as a GPU does for `top` above 16.
+
+    The highest lie in the `top` blocks with the highest maxima; among equals the first count, of blocks as of ids.
+    """
+    rows, vocab = values.shape
+    count = -(-vocab // BLOCK)
+    if count <= top:
+        value, ids = jax.lax.top_k(values, top)
+        return value, ids.astype(jnp.int32)
+    padded = jnp.pad(values, ((0, 0), (0, count * BLOCK - vocab)), constant_values=-jnp.inf)
+    blocks = padded.reshape(rows, count, BLOCK)
+    chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), top)[1], axis=-1)  # [R, top]
+    candidates = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(rows, -1)
+    value, place = jax.lax.top_k(candidates, top)
+    ids = jnp.take_along_axis(chosen, place // BLOCK, axis=1) * BLOCK + place % BLOCK
+    return value, ids.astype(jnp.int32)
+
+
+def _flag(rows: RowFields, bit: int) -> Array:
+    """bool [R, 1]"""
+    return (rows.flags & bit)[:, None] != 0
+
+
+def _logprob(logits: Array, ids: Array) -> Array:
+    return jnp.take_along_axis(logits, ids[:, None], axis=-1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _finite(logits: Array) -> Array:
+    return jnp.isfinite(logits).all(axis=-1)
+
+
+def green_list(previous: Array, gamma: Array, vocab: int) -> Array:
+    """bool [vocab]: the share `gamma` of ids that a watermark favours after `previous`; known to who detects it."""
+    key = jax.random.wrap_key_data(jnp.stack([jnp.uint32(WATERMARK), previous.astype(jnp.uint32)]), impl="threefry2x32")
+    return jax.random.uniform(key, (vocab,)) < gamma
+
+
+def _watermark(logits: Array, rows: RowFields) -> Array:
+    """The soft watermark of Kirchenbauer et al. 2023 (arXiv 2301.10226), one id of context."""
+
+    def favoured() -> Array:
+        green = jax.vmap(green_list, (0, 0, None))(rows.previous, rows.watermark_gamma, logits.shape[1])
+        return logits + green * rows.watermark_delta[:, None]
+
+    return jax.lax.cond(jnp.any(rows.watermark_gamma > 0), favoured, lambda: logits)
+
+
+def _bias(logits: Array, rows: RowFields, seats: Seats) -> Array:
+    return logits + jnp.where(_flag(rows, upload.BIASED), seats.bias[rows.slot], 0)
+
+
+def _penalise(logits: Array, rows: RowFields, seats: Seats) -> Array:
+    """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
+    active = _flag(rows, upload.PENALISED)
+    seen, generated = seats.seen[rows.slot], seats.generated[rows.slot]  # [R, V]
+    repetition = jnp.where(active & (seen > 0), rows.repetition_penalty[:, None], 1)
+    scores = jnp.where(logits < 0, logits * repetition, logits / repetition)
+    share = seen / jnp.maximum(rows.length, 1)[:, None]
+    frequency = jnp.where(_flag(rows, upload.OVER_LENGTH), share, generated) * rows.frequency_penalty[:, None]
+    presence = (generated > 0) * rows.presence_penalty[:, None]
+    return scores - jnp.where(active, frequency + presence, 0)
+
+
+def _ban(scores: Array, rows: RowFields, seats: Seats) -> Array:
+    """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
+    vocab, words = scores.shape[1], seats.words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD]
+    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == seats.recent[rows.slot][:, None])
+    ends = jnp.where(begun.all(axis=-1) & _flag(rows, upload.WORDS), words[..., -1], vocab)  # [R, MAX_BAD_WORDS]
+    bans = jnp.where(_flag(rows, upload.BANNED), seats.bans[rows.slot], vocab)  # [R, BANS]
+    banned = jnp.concatenate([bans, ends], axis=1)
+    return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
+
+
+def _warm(scores: Array, temperature: Array) -> Array:
+    """`scores` over `temperature`, the best at 0: a quotient that overflows must be -inf, which is greedy, not +inf."""
+    return (scores - scores.max(axis=-1, keepdims=True)) / temperature
+
+
+def _filter(scores: Array, rows: RowFields) -> Array:
+    """top-k; top-p (Holtzman et al. 2020, arXiv 1904.09751); typical (Meister et al. 2023, 2202.00666); min-p."""
+
+    def top_k(scores: Array) -> Array:
+        keys = _ordered(scores)
+        return _keep(scores, keys, _threshold(keys, jnp.ones_like(scores), rows.top_k), rows.top_k > 0)
+
+    def top_p(scores: Array) -> Array:
+        keys = _ordered(scores)
+        return _keep(scores, keys, _threshold(keys, jax.nn.softmax(scores), rows.top_p), rows.top_p < 1)
+
+    def typical(scores: Array) -> Array:
+        logp = jax.nn.log_softmax(scores)
+        p = jnp.exp(logp)
+        entropy = -jnp.sum(jnp.where(p > 0, p * logp, 0), axis=-1, keepdims=True)
+        keys = _ordered(-jnp.abs(logp + entropy))
+        return _keep(scores, keys, _threshold(keys, p, rows.typical_p), rows.typical_p < 1)
+
+    def min_p(scores: Array) -> Array:
+        floor = scores.max(axis=-1, keepdims=True) + jnp.log(rows.min_p)[:, None]
+        return jnp.where(scores >= floor, scores, -jnp.inf)
+
+    for needed, narrow in (
+        (rows.top_k > 0, top_k),
+        (rows.top_p < 1, top_p),
+        (rows.typical_p < 1, typical),
+        (rows.min_p > 0, min_p),
+    ):
+        scores = jax.lax.cond(jnp.any(needed), narrow, lambda scores: scores, scores)
+    return scores
+
+
+def _keep(scores: Array, keys: Array, threshold: Array, active: Array) -> Array:
+    return jnp.where((keys >= threshold[:, None]) | ~active[:, None], scores, -jnp.inf)
+
+
+def _ordered(values: Array) -> Array:
+    """u32 keys in the order of f32 `values`."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
+    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+
+
+def _threshold(keys: Array, weights: Array, wanted: Array) -> Array:
+    """The largest u32 [R] such that the `weights` of the `keys` [R, V] at or above it reach `wanted` [R].
+
+    Never above the largest key: a `wanted` below the smallest f32 is 0, which no key at all would reach too.
+    """
+
+    def bit(i: Array, threshold: Array) -> Array:
+        candidate = threshold | (jnp.uint32(1 << 31) >> i.astype(jnp.uint32))
+        reached = jnp.sum(jnp.where(keys >= candidate[:, None], weights, 0), axis=-1) >= wanted
+        return jnp.where(reached, candidate, threshold)
+
+    threshold = jax.lax.fori_loop(0, 32, bit, jnp.zeros(keys.shape[0], jnp.uint32))
+    return jnp.minimum(threshold, keys.max(axis=-1))
+
+
+def _noise(rows: RowFields, vocab: int) -> Array:
+    """Gumbel noise f32 [R, V] of key (seed, position)."""
+    seeds = jax.lax.bitcast_convert_type(jnp.stack([rows.seed_high, rows.seed_low], axis=-1), jnp.uint32)
+
+    def one(seed: Array, position: Array) -> Array:
+        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab,), jnp.float32)
+
+    return jax.vmap(one)(seeds, rows.length)

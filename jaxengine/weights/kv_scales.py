@@ -1,0 +1,85 @@
+"""Keys and values that fit a cache of 8 bits: each layer's are divided by what the checkpoint was calibrated to.
+
+The division is part of the weights, so it costs a step nothing and no kernel knows of it: what makes keys has them
+divided and queries multiplied by the scale of the keys, which their products do not notice; values are divided, and
+what reads them multiplied. Scales are rounded up to powers of two. Those change no weight's digits, and an 8-bit float
+is as exact at one as at another, as long as it holds the largest value. What is larger still saturates
+(`jaxengine/ops/cache.stored`).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import ParameterSource
+
+# With less, keys of 1000 would overflow f16 once they are divided; with more, queries of 500 that are multiplied.
+LEAST, MOST = 2.0**-6, 2.0**7
+
+
+def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
+    """`source` for a cache of `cache_dtype`: itself, unless that is an 8-bit one and the checkpoint has scales.
+
+    Where projections are clipped, a scale would move the limit, and nothing is needed: keys and values are small.
+    """
+    spec = source.spec
+    if not cache_dtype.startswith("float8") or not spec.cache_scales or spec.attention.clip:
+        return source
+    return CalibratedSource(source)
+
+
+def whole_power(scale: float) -> float:
+    """The power of two that `scale` is rounded up to, within limits."""
+    return min(max(2.0 ** math.ceil(math.log2(scale)), LEAST), MOST)
+
+
+def scaling(spec: ModelSpec) -> str:
+    """What an 8-bit cache does with the numbers of `spec`'s model, for the log."""
+    if spec.attention.clip:
+        return f"are clipped by the model at {spec.attention.clip}, and cached unscaled"
+    if not spec.cache_scales:
+        return "are cached unscaled, and saturate: the checkpoint has no scales"
+    return "are cached scaled as the checkpoint was calibrated"
+
+
+@dataclass(frozen=True)
+class CalibratedSource:
+    """`source` with the scales of its specification worked into attention's parameters."""
+
+    source: ParameterSource
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """That of `source`, but a norm that adds one to its weights has it added here: a scale is none of such."""
+        spec, norm = self.source.spec, self.source.spec.attention.qk_norm
+        if norm is None or norm.kind != "rms_plus_one":
+            return spec
+        return replace(spec, attention=replace(spec.attention, qk_norm=replace(norm, kind="rms")))
+
+    @property
+    def dtype(self) -> str:
+        return self.source.dtype
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        values = self.source.read(name, index)
+        layer, _, kind = name.removeprefix("layers.").rpartition(".")
+        if not layer.isdigit() or kind not in ("qkv", "qkv_bias", "qk_norm", "qk_norm_bias", "out"):
+            return values
+        if kind == "qk_norm" and self.spec is not self.source.spec:
+            values = 1 + values.astype(np.float32)
+        factors = self._factors(int(layer), kind)  # of each of the second axis' elements
+        along = factors[index[1] if len(index) > 1 and len(factors) > 1 else slice(None)]
+        scaled: np.ndarray = values * along.reshape(1, -1, *(1,) * (values.ndim - 2)).astype(values.dtype)
+        return scaled
+
+    def _factors(self, layer: int, kind: str) -> np.ndarray:
+        spec = self.spec
+        key, value = map(whole_power, spec.cache_scales[layer])
+        if kind == "out":
+            return np.array([value])
+        normalised = spec.attention.qk_norm is not None and kind.startswith("qkv")  # what comes behind undoes a factor
+        heads = [1.0] * (spec.group + 1) if normalised else [key] * spec.group + [1 / key]
+        return np.array(heads if kind.startswith("qk_norm") else [*heads, 1 / value])

@@ -1,0 +1,205 @@
+"""The table of options: every row from the command line and the environment, and every wrong value in one line."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gateway.config.command_line import parse
+from gateway.config.option import UsageError
+from gateway.config.options import MISSING, Options
+from tests.processes import PATIENCE, ROOT
+
+ROWS = {row.name: row for row in dataclasses.fields(Options)}
+# A valid value other than the default, for each option.
+EXAMPLES = {
+    "model_id": "org/model", "revision": "main", "validation_workers": "3", "sharded": "true", "num_shard": "2",
+    "dtype": "bfloat16", "max_concurrent_requests": "7", "max_queued_tokens": "99",
+    "max_best_of": "5", "max_stop_sequences": "9", "max_top_n_tokens": "8", "max_input_tokens": "100",
+    "max_input_length": "100", "max_total_tokens": "200", "waiting_served_ratio": "1.2", "max_waiting_tokens": "5",
+    "max_batch_prefill_tokens": "512", "max_batch_total_tokens": "4096", "max_batch_size": "16",
+    "hostname": "127.0.0.1", "port": "8080", "shard_uds_path": "/run/engine", "huggingface_hub_cache": "/data",
+    "cuda_memory_fraction": "0.5", "json_output": "true", "cors_allow_origin": "https://a.example", "api_key": "secret",
+    "tokenizer_config_path": __file__, "max_client_batch_size": "2", "payload_limit": "1000",
+    "enable_prefill_logprobs": "true", "graceful_termination_timeout": "5", "usage_stats": "on",
+    "max_engine_restarts": "3", "engine_restart_window": "60",
+    "engine_hang_timeout": "9", "startup_timeout": "60", "api_key_file": str(ROOT / "LICENSE"),
+    "share_prefix_cache": "true", "request_timeout": "5", "queue_timeout": "5", "ssl_certfile": __file__,
+    "enable_per_request_metrics": "true",
+    "ssl_keyfile": __file__, "weights_cache_override": "/tmp", "cuda_graphs": "1,2,4", "env": "true",
+    "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
+    "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",
+    "aip_health_route": "/v1/p", "watermark_gamma": "0.25", "watermark_delta": "4",
+    "rope_scaling": "dynamic", "rope_factor": "2", "attention": "flashinfer",
+    "quantize": "eetq", "kv_cache_dtype": "fp8",
+    "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
+    "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
+    "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
+    "admin_port": "9002", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
+}  # fmt: skip
+FLAG_ONLY = {"env"}  # TGI reads no variable of that name
+TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile"), "admin_exclusive": ("admin_port", "admin_exclusive")}
+# TGI 3's launcher, as its reference lists it.
+TGI = """
+model-id revision validation-workers sharded num-shard quantize speculate dtype kv-cache-dtype trust-remote-code
+max-concurrent-requests max-best-of max-stop-sequences max-top-n-tokens max-input-tokens max-input-length
+max-total-tokens waiting-served-ratio max-batch-prefill-tokens max-batch-total-tokens max-waiting-tokens
+max-batch-size cuda-graphs hostname port prometheus-port shard-uds-path huggingface-hub-cache weights-cache-override
+disable-custom-kernels cuda-memory-fraction rope-scaling rope-factor json-output otlp-endpoint otlp-service-name
+cors-allow-origin api-key watermark-gamma watermark-delta ngrok ngrok-authtoken ngrok-edge tokenizer-config-path
+disable-grammar-support max-client-batch-size lora-adapters usage-stats payload-limit enable-prefill-logprobs
+graceful-termination-timeout master-addr master-port env
+"""
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def test_every_row_has_an_example() -> None:
+    assert EXAMPLES.keys() == ROWS.keys()
+
+
+def flags(name: str) -> list[str]:
+    """`name` with its example, and what cannot be without it."""
+    return [f"{flag(each)}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_command_line_and_the_environment_say_the_same(name: str) -> None:
+    by_variable = parse([], {each.upper(): EXAMPLES[each] for each in TOGETHER.get(name, (name,))})
+    assert (parse(flags(name), {}) == by_variable) is (name not in FLAG_ONLY)
+    assert getattr(parse(flags(name), {}), name) != ROWS[name].default
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_command_line_wins_and_an_empty_variable_is_not_set(name: str) -> None:
+    assert parse(flags(name), {name.upper(): "nonsense" * 50}) == parse(flags(name), {})
+    assert parse([], {name.upper(): ""}) == Options()
+
+
+@pytest.mark.parametrize("name", TGI.split())
+def test_every_option_of_tgi_is_known_or_refused_by_name(name: str) -> None:
+    row = name.replace("-", "_")
+    assert (row in ROWS) != (row in MISSING)
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag(name)} 'something' is not supported"):
+        parse([flag(name), "something"], {})
+    with pytest.raises(UsageError, match=f"{name.upper()} 'something' is not supported"):
+        parse([], {name.upper(): "something"})
+    for harmless in MISSING[name]:
+        assert parse([flag(name), harmless], {}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("port", "65536", "must be between 0 and 65535"),
+        ("port", "http", "must be a whole number"),
+        ("max_concurrent_requests", "0", "must be between 1 and 1000000"),
+        ("validation_workers", "-1", "must be between 1 and 64"),
+        ("cuda_memory_fraction", "nan", "must be between 0.01 and 1"),
+        ("cuda_memory_fraction", "1.5", "must be between 0.01 and 1"),
+        ("graceful_termination_timeout", "inf", "must be between 0 and 86400"),
+        ("dtype", "int8", "must be one of auto, float32, float16, bfloat16"),
+        ("quantize", "gptq", "must be one of int8, fp8, eetq, bitsandbytes"),
+        ("kv_cache_dtype", "int8", "must be one of auto, fp8, fp8_e4m3fn, fp8_e5m2"),
+        ("json_output", "maybe", "must be true or false"),
+        ("cors_allow_origin", "example.com", "must be '*' or start with http"),
+        ("tokenizer_config_path", "/nowhere.json", "must be an existing file"),
+        ("model_id", " ", "must not be empty"),
+        ("compute_type", "a\nb", "must be printable ASCII"),
+        ("max_logprobs", "-2", "must be between -1 and 1000"),
+        ("root_path", "llm", "must be a path that begins with /"),
+        ("log_level", "loud", "must be one of debug, info, warn, error"),
+    ],
+)
+def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str, value: str, reason: str) -> None:
+    for arguments, environment, source in (
+        ([f"{flag(name)}={value}"], {}, flag(name)),
+        ([], {name.upper(): value}, name.upper()),
+    ):
+        with pytest.raises(UsageError) as wrong:
+            parse(arguments, environment)
+        assert str(wrong.value).startswith(f"{source} {value!r} {reason}")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.metadata["idle"]])
+def test_an_option_without_effect_is_taken_with_one_warning_that_says_what_happens_instead(name: str) -> None:
+    [warning] = parse(flags(name), {}).warnings
+    assert warning.startswith(f"{flag(name)} has no effect: ")
+    assert warning.endswith(ROWS[name].metadata["help"])
+
+
+def test_options_with_an_effect_are_taken_without_warning() -> None:
+    idle = {name for name, row in ROWS.items() if row.metadata["idle"]} | {"max_input_length"}
+    given = [f"{flag(name)}={value}" for name, value in EXAMPLES.items() if name not in idle]
+    assert parse(given, {}).warnings == []
+
+
+def test_a_wrong_key_is_not_repeated() -> None:
+    with pytest.raises(UsageError) as wrong:
+        parse(["--api-key=hush\tnow"], {})
+    assert "hush" not in str(wrong.value)
+    assert "hush" not in repr(parse(["--api-key=hush"], {}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-input-tokens=5", "--max-input-length=6"], "older name"),
+        (["--max-input-tokens=9", "--max-total-tokens=9"], "less than --max-total-tokens, got 9 and 9"),
+        (["--no-such-thing"], "--no-such-thing"),
+        (["--max-best"], "--max-best"),
+    ],
+)
+def test_contradictions_and_unknown_options_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        parse(arguments, {})
+
+
+def test_the_older_name_of_the_input_limit_means_the_same() -> None:
+    assert parse(["--max-input-length=77"], {}).max_input_tokens == 77
+
+
+def test_a_container_name_in_HOSTNAME_is_no_address() -> None:
+    assert parse([], {"HOSTNAME": "f3a9c2b1"}).hostname == "0.0.0.0"
+    assert parse([], {"HOSTNAME": "::1"}).hostname == "::1"
+
+
+def test_origins_may_be_repeated_and_are_a_comma_list_in_the_environment() -> None:
+    origins = ("https://a.example", "http://b.example")
+    assert parse([f"--cors-allow-origin={origin}" for origin in origins], {}).cors_allow_origin == origins
+    assert parse([], {"CORS_ALLOW_ORIGIN": ",".join(origins)}).cors_allow_origin == origins
+
+
+def test_a_usage_error_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "gateway.launcher", "--port=nine"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert done.stderr == "error: --port 'nine' must be a whole number\n"
+
+
+def test_the_gateway_starts_without_what_only_the_engine_needs() -> None:
+    """Listening within a second and a half depends on it."""
+    heavy = "{'jax', 'jaxlib', 'flax', 'transformers', 'torch', 'convert', 'jaxengine.request.sampling_params'}"
+    code = f"import sys, gateway.launcher, gateway.processes.server; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("int8", "int8"), ("eetq", "int8"), ("bitsandbytes", "int8"), ("fp8", "fp8")]
+)
+def test_a_format_of_weights_goes_by_tgi_s_names_too(given: str, meant: str) -> None:
+    assert parse(["--quantize", given], {}).quantize == parse([], {"QUANTIZE": given}).quantize == meant
+
+
+@pytest.mark.parametrize(("given", "meant"), [("fp8", "fp8_e4m3fn"), ("fp8_e5m2", "fp8_e5m2"), ("auto", "auto")])
+def test_the_cache_goes_by_vllm_s_names_too(given: str, meant: str) -> None:
+    assert parse(["--kv-cache-dtype", given], {}).kv_cache_dtype == meant

@@ -1,0 +1,190 @@
+"""The gateway's end of the wire, against real mock-engine processes that are killed, stopped and restarted."""
+
+import asyncio
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.engine.client import EngineClient
+from gateway.engine.event_buffer import Inbox
+from gateway.engine.interface import EngineUnavailable
+from jaxengine.rpc import engine_pb2 as pb
+from tests.engine_mock import CRASH, HANG, continuation
+from tests.processes import PATIENCE, ask, collect, connected, running_engine, until
+
+STEP = "--step-seconds=0.002"
+LIMIT = 3.0  # seconds: six heartbeats, so that a busy machine is not taken for a stuck engine
+
+
+async def test_streams_are_exact_and_in_order(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        async with connected(engine) as client:
+            answers = await asyncio.gather(*(collect(client, ask([n, 3], 300)) for n in range(1, 65)))
+    for n, (ids, last) in enumerate(answers, 1):
+        assert ids == continuation([n, 3], 300)
+        assert last.finish == pb.LENGTH
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_stream_of_a_killed_engine_ends_exact_or_in_one_clear_error(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with running_engine(tmp_path, STEP) as engine:
+        async with connected(engine, hang_limit=1e6) as client:  # by silence it would never be noticed
+            lengths = [chance.randint(1, 200) for _ in range(16)]
+            tasks = [asyncio.create_task(collect(client, ask([n], length))) for n, length in enumerate(lengths, 1)]
+            await asyncio.sleep(chance.uniform(0, 0.3))
+            engine.process.kill()
+            answers = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)  # 0.02 s on an idle machine
+            assert not client.ready
+    for n, (length, (ids, last)) in enumerate(zip(lengths, answers, strict=True), 1):
+        whole = continuation([n], length)
+        if isinstance(last, EngineUnavailable):
+            assert ids == whole[: len(ids)] and 1 <= last.retry_after <= 60
+        else:
+            assert ids == whole
+
+
+async def test_requests_to_an_engine_that_is_not_there_fail_at_once_with_advice(tmp_path: Path) -> None:
+    client = EngineClient(tmp_path / "nothing.sock", "token")
+    running = asyncio.create_task(client.run())
+    ids, error = await asyncio.wait_for(collect(client, ask([1], 1)), PATIENCE)
+    assert ids == [] and isinstance(error, EngineUnavailable) and 1 <= error.retry_after <= 60
+    assert client.description is None and not client.ready and client.last_step_age == 0
+    running.cancel()
+
+
+async def test_it_reconnects_when_the_engine_is_back(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as first:
+        async with connected(first) as client:
+            first.process.kill()
+            await until(lambda: not client.ready)
+            with running_engine(tmp_path, token=first.token):
+                await until(lambda: client.ready)
+                assert (await collect(client, ask([5], 10)))[0] == continuation([5], 10)
+
+
+async def test_an_engine_that_stops_is_noticed_by_its_silence(tmp_path: Path) -> None:
+    hangs: list[float] = []  # seconds of silence
+    with running_engine(tmp_path, STEP) as engine:
+        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(client.last_step_age)) as client:
+            stream = asyncio.create_task(collect(client, ask([5], 2000)))
+            await until(lambda: client.stats.running == 1)
+            engine.process.send_signal(signal.SIGSTOP)
+            ids, error = await asyncio.wait_for(stream, PATIENCE)
+            assert isinstance(error, EngineUnavailable)
+            assert ids == continuation([5], 2000)[: len(ids)]
+            assert hangs[0] > 0.9 * LIMIT
+        engine.process.send_signal(signal.SIGCONT)
+
+
+async def test_a_step_that_never_ends_is_a_hang_although_grpc_still_answers(tmp_path: Path) -> None:
+    hangs: list[None] = []
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+            _, error = await asyncio.wait_for(collect(client, ask([HANG], 5)), PATIENCE)
+            assert isinstance(error, EngineUnavailable) and hangs
+            assert engine.process.poll() is None
+
+
+async def test_deadlines_that_pass_during_a_step_that_never_ends_do_not_hide_the_hang(tmp_path: Path) -> None:
+    hangs: list[None] = []
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+            stuck = asyncio.create_task(collect(client, ask([HANG], 5)))
+            began, ends = time.monotonic(), []
+            while not hangs and time.monotonic() - began < PATIENCE:
+                _, last = await collect(client, ask([5], 5, timeout_seconds=0.2))
+                ends.append(getattr(last, "finish", None))
+            assert hangs and ends.count(pb.DEADLINE) > 1
+            await stuck
+
+
+async def test_an_idle_engine_is_never_taken_for_stuck(tmp_path: Path) -> None:
+    hangs: list[None] = []
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+            await asyncio.sleep(1.5 * LIMIT)
+            assert client.ready and not hangs
+            assert client.last_step_age < LIMIT
+
+
+async def test_a_gateway_that_was_stalled_itself_does_not_blame_the_engine(tmp_path: Path) -> None:
+    hangs: list[None] = []
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+            time.sleep(1.5 * LIMIT)  # the event loop, deliberately
+            await asyncio.sleep(0.3)
+            assert client.ready and not hangs
+
+
+async def test_closing_a_stream_cancels_the_request(tmp_path: Path) -> None:
+    with running_engine(tmp_path, STEP) as engine:
+        async with connected(engine) as client:
+            streams = [client.generate(ask([n], 2000)) for n in range(1, 9)]
+            for stream in streams:
+                await anext(stream)
+            for stream in streams:
+                await stream.aclose()
+            await until(lambda: client.stats.running == 0 and client.stats.pages_used == 0)
+
+
+async def test_a_crash_caused_by_one_request_is_an_error_for_it(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        async with connected(engine) as client:
+            ids, error = await asyncio.wait_for(collect(client, ask([CRASH], 5)), PATIENCE)
+            assert ids == [] and isinstance(error, EngineUnavailable)
+
+
+async def test_closing_the_client_ends_what_runs_with_the_reason(tmp_path: Path) -> None:
+    with running_engine(tmp_path, STEP) as engine:
+        async with connected(engine) as client:
+            stream = asyncio.create_task(collect(client, ask([5], 2000)))
+            await until(lambda: client.stats.running == 1)
+            client.close("the server is shutting down")
+            _, error = await asyncio.wait_for(stream, PATIENCE)
+            assert str(error) == "the server is shutting down"
+            _, error = await collect(client, ask([5], 5))
+            assert str(error) == "the server is shutting down"
+
+
+async def test_preparation_comes_before_readiness(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    async def prepare(description: pb.Description) -> None:
+        order.append(f"prepare {description.model_id}")
+
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, prepare=prepare, on_ready=lambda _: order.append("ready")):
+            assert order == ["prepare mock/model", "ready"]
+
+
+async def test_what_preparation_raises_ends_the_client(tmp_path: Path) -> None:
+    async def prepare(description: pb.Description) -> None:
+        raise ValueError("tokenizer.json: broken")
+
+    with running_engine(tmp_path) as engine:
+        client = EngineClient(engine.path, engine.token, prepare=prepare)
+        with pytest.raises(ValueError, match="broken"):
+            await asyncio.wait_for(client.run(), PATIENCE)
+
+
+async def test_a_slow_reader_gets_one_merged_event() -> None:
+    inbox = Inbox()
+    for number in range(1000):
+        inbox.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=number)]))
+    inbox.put(pb.RequestEvent(id=1, finish=pb.LENGTH))
+    event = await inbox.take()
+    assert [token.id for token in event.tokens] == list(range(1000))
+    assert event.finish == pb.LENGTH
+
+
+async def test_what_came_before_a_failure_is_still_delivered() -> None:
+    inbox = Inbox()
+    inbox.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=4)]))
+    inbox.fail(EngineUnavailable("gone", 5))
+    assert (await inbox.take()).tokens[0].id == 4
+    with pytest.raises(EngineUnavailable, match="gone"):
+        await inbox.take()

@@ -1,0 +1,56 @@
+"""Bodies that are long, or long to read: bounded by what reading them costs, and read beside the event loop."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.http import body
+from gateway.http.body import LARGE, MAX_CONTAINERS, MAX_NAMES, MAX_VALUES
+from tests.gateway.fixtures import Callers, serve
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "/generate": {"inputs": "hello"},
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
+    "/tokenize": {"prompt": "hello"},
+    "/invocations": {"inputs": "hello"},
+}
+COSTLY = {
+    "objects and lists": b",".join([b"[]"] * (MAX_CONTAINERS + 1)),
+    "values": b",".join([b"1"] * (MAX_VALUES + 1)),
+    "names": b"{" + b",".join(b'"%d":1' % number for number in range(MAX_NAMES + 1)) + b"}",
+}
+LIMITS = {"objects and lists": MAX_CONTAINERS, "values": MAX_VALUES, "names": MAX_NAMES}
+
+
+def with_extra(path: str, values: bytes) -> bytes:
+    """The route's body, with `values` in a field that it does not know."""
+    return json.dumps(ROUTES[path]).encode()[:-1] + b',"extra":[' + values + b"]}"
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("what", COSTLY)
+async def test_more_values_than_can_be_read_quickly_are_refused_naming_the_limit(path: str, what: str) -> None:
+    async with serve() as served:
+        answer = await served.raw(path, with_extra(path, COSTLY[what]))
+    assert answer.status_code == (400 if path.startswith("/v1") else 422)
+    assert f"more than {LIMITS[what]} {what}" in answer.text
+
+
+@pytest.mark.parametrize(
+    "text", [",[{" * 100_000, ":" * 100_000, '\\",[' * 50_000, "\\\\" * 50_000 + '\\"' + "[" * 50_000]
+)
+async def test_what_stands_in_strings_is_no_value(text: str) -> None:
+    async with serve() as served:
+        answer = await served.post("/v1/chat/completions", {**ROUTES["/v1/chat/completions"], "extra": text})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations"])
+async def test_a_long_body_is_read_beside_the_event_loop(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve() as served:
+        readers = Callers(monkeypatch, body._checked, body)
+        answer = await served.raw(path, with_extra(path, b'"' + b"x" * LARGE + b'"'))
+        assert answer.status_code == 200
+        assert readers.beside_the_event_loop

@@ -1,0 +1,104 @@
+"""The OpenAPI document says every route, every body and every status that routes really answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.http.openapi import Told
+from gateway.routes.openai.errors import WORDING as OPENAI
+from gateway.routes.openai.responses import Cards, ChatCompletion, Completion
+from gateway.routes.tgi.errors import WORDING as TGI
+from gateway.routes.tgi.responses import Info
+from tests.gateway.fixtures import serve
+from tests.gateway.http.test_fuzz import ROUTES, SAME_BODY
+
+# TGI's, OpenAI's, and those of vLLM that clients rely on.
+PATHS = {
+    "/": {"get", "post"}, "/generate": {"post"}, "/generate_stream": {"post"}, "/info": {"get"}, "/health": {"get"},
+    "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
+    "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
+    "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"},
+    "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
+    "/tokenizer_info": {"get"},
+    "/health/live": {"get"}, "/health/ready": {"get"},
+}  # fmt: skip
+
+
+async def document(path: str = "/api-doc/openapi.json") -> dict[str, Any]:
+    async with serve() as served:
+        answer = await served.http.get(path)
+        assert answer.headers["content-type"] == "application/json"
+        found: dict[str, Any] = answer.json()
+        return found
+
+
+async def test_every_route_is_described_and_no_other() -> None:
+    paths = (await document())["paths"]
+    assert {path: set(methods) for path, methods in paths.items()} == PATHS
+
+
+async def test_both_addresses_answer_the_same_document() -> None:
+    assert await document("/openapi.json") == await document()
+
+
+@pytest.mark.parametrize("path", [*ROUTES, *SAME_BODY, "/invocations", "/vertex", "/chat_tokenize", "/detokenize"])
+async def test_every_status_of_a_route_is_documented_and_its_body_described(path: str) -> None:
+    operation = (await document())["paths"][path]["post"]
+    wording = OPENAI if path.startswith("/v1") or path == "/detokenize" else TGI
+    statuses = {str(row[0]) for row in wording.values()} | {"200", "408", "413"}
+    assert statuses <= operation["responses"].keys()
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert "properties" in schema or "anyOf" in schema
+    assert "#/$defs" not in json.dumps(schema)
+
+
+async def test_every_route_says_what_it_does() -> None:
+    for path, methods in (await document())["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description") or operation.get("summary"), f"{method} {path}"
+
+
+async def test_info_has_the_fields_that_are_documented() -> None:
+    async with serve() as served:
+        Info.model_validate((await served.http.get("/info")).json(), strict=True)
+
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
+ASKED: dict[str, Any] = {"prompt_logprobs": 1, "return_token_ids": True}
+V1: dict[str, tuple[type[Told], str, dict[str, Any] | None]] = {
+    "chat": (ChatCompletion, "/v1/chat/completions", CHAT),
+    "chat with all": (ChatCompletion, "/v1/chat/completions", {**CHAT, **ASKED, "logprobs": True, "top_logprobs": 2}),
+    "chats": (ChatCompletion, "/v1/chat/completions/batch", {"messages": [CHAT["messages"]] * 2}),
+    "completion": (Completion, "/v1/completions", {"prompt": "lo"}),
+    "completion with all": (Completion, "/v1/completions", {"prompt": "lo", **ASKED, "logprobs": 2, "echo": True}),
+    "models": (Cards, "/v1/models", None),
+}
+
+
+@pytest.mark.parametrize("name", V1)
+async def test_an_answer_of_v1_has_the_fields_that_are_documented_and_no_other(name: str) -> None:
+    model, path, body = V1[name]
+    async with serve(served_model_name=("mine", "other")) as served:
+        response = await (served.http.get(path) if body is None else served.post(path, body))
+        model.model_validate(response.json(), strict=True)
+
+
+async def test_tgis_ranges_are_told_as_far_as_they_are_the_same_on_every_server() -> None:
+    body = (await document())["paths"]["/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    parameters = next(each for each in body["properties"]["parameters"]["anyOf"] if "properties" in each)["properties"]
+    told = {name: next(iter(schema.get("anyOf", [schema.get("items", {})]))) for name, schema in parameters.items()}
+    assert {name: {key: value for key, value in told[name].items() if key != "type"} for name in RANGES} == RANGES
+
+
+RANGES = {
+    "temperature": {"exclusiveMinimum": 0, "maximum": 100},
+    "repetition_penalty": {"minimum": 0.001, "maximum": 100},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "top_p": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "typical_p": {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "top_k": {"minimum": 1, "maximum": 2**31 - 1},
+    "max_new_tokens": {"minimum": 1, "maximum": 2**32 - 1},
+    "truncate": {"minimum": 1},
+    "stop": {"minLength": 1, "maxLength": 256},
+}

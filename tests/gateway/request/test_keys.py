@@ -1,0 +1,140 @@
+"""Several API keys: which open, what they share, and that one cannot take everything."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.config.command_line import parse
+from gateway.config.option import UsageError
+from gateway.request.admission import Admission, Overloaded
+from gateway.request.keys import ANYBODY, Keys
+from gateway.request.shared_counters import Tally
+from tests.gateway.fixtures import Served, serve
+
+TWO = "first key\nsecond-key"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("key", ["first key", "second-key"])
+async def test_every_key_opens(key: str) -> None:
+    async with serve(api_key=TWO) as served:
+        assert (await served.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["first", "first key\nsecond-key", "FIRST KEY", "second-key ,", ""])
+async def test_nothing_else_opens(key: str) -> None:
+    async with serve(api_key=TWO) as served:
+        response = await served.http.get("/info", headers={b"authorization": f"Bearer {key}".encode()})
+        assert response.status_code == 401
+
+
+async def scrape(served: Served, key: str | None = None) -> httpx.Response:
+    """`/metrics` once the model is known."""
+    assert served.engine.description is not None
+    served.gateway.metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
+    return await served.http.get("/metrics", headers={} if key is None else bearer(key))
+
+
+async def test_metrics_name_the_model_only_to_who_sends_a_key() -> None:
+    async with serve(api_key=TWO) as served:
+        anybodys, theirs = (await scrape(served)).text, (await scrape(served, "second-key")).text
+        assert "mock/model" not in anybodys and 'model_name="mock/model"' in theirs
+        assert anybodys.replace('model_name="model"', 'model_name="mock/model"') == theirs, "a series has another shape"
+
+
+async def test_metrics_refuse_a_wrong_key() -> None:
+    async with serve(api_key=TWO) as served:
+        refused = await scrape(served, "wrong")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("key", [None, "whatever"])
+async def test_without_keys_metrics_name_the_model_to_all(key: str | None) -> None:
+    async with serve() as served:
+        assert 'model_name="mock/model"' in (await scrape(served, key)).text
+
+
+def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\n  two  \n")
+    assert parse([f"--api-key-file={file}"], {"API_KEY": "three\nfour"}).keys == ["three", "four", "one", "two"]
+    file.write_text("\n")
+    with pytest.raises(UsageError, match="at least one key"):
+        parse([f"--api-key-file={file}"], {})
+    file.write_text("böse")
+    with pytest.raises(UsageError, match="printable ASCII") as wrong:
+        parse([f"--api-key-file={file}"], {})
+    assert "böse" not in str(wrong.value)
+
+
+def test_a_file_of_keys_that_cannot_be_read_is_a_wrong_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=r"^--api-key-file must be UTF-8 text that can be read$"):
+        parse([f"--api-key-file={file}"], {})
+
+    def denied(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(UsageError, match=r"^--api-key-file must be UTF-8 text that can be read$"):
+        parse([f"--api-key-file={file}"], {})
+
+
+def test_callers_with_different_keys_share_no_cache_unless_told_to() -> None:
+    keys = Keys(["a", "b"])
+    a, b = keys.caller(["Bearer a"]), keys.caller(["Bearer b"])
+    assert a is not None and b is not None
+    assert a.salt and b.salt and a.salt != b.salt
+    again = Keys(["a", "b"]).caller(["Bearer a"])
+    assert again is not None and again.salt != a.salt, "the salt of another boot must be unknown"
+    shared = Keys(["a", "b"], share_cache=True)
+    assert {caller.salt for key in "ab" if (caller := shared.caller([f"Bearer {key}"]))} == {b""}
+
+
+def test_one_key_or_none_shares_one_cache() -> None:
+    assert Keys([]).caller([]) is ANYBODY
+    only = Keys(["a"]).caller(["Bearer a"])
+    assert only is not None and only.salt == b""
+
+
+async def test_a_clients_own_salt_stays_within_its_keys() -> None:
+    async with serve(api_key=TWO) as served:
+        for key in ("first key", "second-key"):
+            body = {"prompt": "lo", "cache_salt": "mine"}
+            await served.http.post("/v1/completions", json=body, headers=bearer(key))
+        first, second = (request.cache_salt for request in served.engine.requests)
+        assert first != second
+        assert first.endswith(b"mine") and second.endswith(b"mine")
+
+
+async def test_the_engine_is_told_whose_a_request_is() -> None:
+    async with serve(api_key=TWO) as served:
+        for key in ("second-key", "first key"):
+            await served.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))
+        assert [request.caller for request in served.engine.requests] == [1, 0]
+
+
+def test_one_key_cannot_take_every_permit() -> None:
+    admission = Admission(20, 100, Tally(callers=2))
+    held = []
+    with pytest.raises(Overloaded):
+        for _ in range(20):
+            held.append(admission.request(1, caller=0))
+            held[-1].__enter__()
+    assert admission.active == 16
+    with admission.request(1, caller=1):
+        assert admission.active == 17
+    for each in held[:-1]:
+        each.__exit__(None, None, None)
+    assert admission.active == 0
+
+
+def test_without_several_keys_every_permit_may_be_taken() -> None:
+    admission = Admission(4, 100)
+    with admission.request(3), admission.request(1):
+        assert admission.active == 4

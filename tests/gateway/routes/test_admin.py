@@ -1,0 +1,63 @@
+"""The admin listener: probes and metrics on a port of their own, whatever the main one is busy with."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.admin import create_admin_app
+from gateway.config.command_line import parse
+from gateway.config.option import UsageError
+from tests.gateway.fixtures import serve
+from tests.gateway.toys import write_model
+from tests.processes import PATIENCE, running_launcher
+
+PROBES = ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")
+
+
+async def test_it_answers_probes_and_metrics_without_a_key_and_nothing_else() -> None:
+    async with serve(api_key="hush", admin_port=0) as served:
+        assert served.engine.description is not None
+        served.gateway.metrics.engine_ready(served.engine.description, 64)
+        transport = httpx.ASGITransport(create_admin_app(served.gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as http:
+            assert {path: (await http.get(path)).status_code for path in PROBES} == dict.fromkeys(PROBES, 200)
+            assert b'model_name="mock/model"' in (await http.get("/metrics")).content
+            for path in ("/generate", "/v1/completions"):
+                assert (await http.post(path, json={})).status_code == 404
+            for path in ("/info", "/v1/models", "/docs", "/openapi.json"):
+                assert (await http.get(path)).status_code == 404
+
+
+async def test_the_main_port_answers_them_too_unless_told_otherwise() -> None:
+    async with serve(admin_port=0) as served:
+        assert {path: (await served.http.get(path)).status_code for path in PROBES} == dict.fromkeys(PROBES, 200)
+    async with serve(admin_port=0, admin_exclusive=True) as served:
+        assert {(await served.http.get(path)).status_code for path in PROBES} == {404, 405}  # / takes POST
+        assert (await served.post("/generate", inputs="hello")).status_code == 200
+
+
+def test_being_the_only_one_needs_a_port() -> None:
+    with pytest.raises(UsageError, match="--admin-exclusive needs --admin-port"):
+        parse(["--admin-exclusive"], {})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_launcher_listens_there_on_loopback(tmp_path: Path, workers: int) -> None:
+    flags = ("--admin-port=0", f"--api-workers={workers}")
+    with running_launcher(write_model(tmp_path), *flags) as server:
+        server.wait_for(200)
+        found = re.search(r"probes and metrics on (http://127\.0\.0\.1:\d+)", server.log.read_text())
+        assert found is not None and found[1] != server.url
+        assert httpx.get(found[1] + "/health", timeout=PATIENCE).status_code == 200
+        assert b"tgi_request_count" in httpx.get(found[1] + "/metrics", timeout=PATIENCE).content
+
+
+def test_a_port_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> None:
+    with running_launcher(write_model(tmp_path)) as server:
+        port = server.url.rpartition(":")[2]
+        (second := tmp_path / "second").mkdir()
+        with running_launcher(write_model(second), f"--admin-port={port}") as refused:
+            assert refused.process.wait(PATIENCE) == 71
+            assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused.log.read_text()

@@ -1,0 +1,73 @@
+"""What the model is called: all names are accepted on `/v1`, the first is what answers and metrics say."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from gateway.config.command_line import parse
+from gateway.processes.http_process import Front, Place
+from gateway.request.shared_counters import Tally
+from jaxengine.telemetry.tracing import Tracing
+from tests.gateway.fixtures import events, serve
+
+NAMES = ("mine", "org/other")
+CHAT = {"messages": [{"role": "user", "content": "lo"}]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--served-model-name", *NAMES],
+        [f"--served-model-name={name}" for name in NAMES],
+        ["--served-model-name", NAMES[0], "--served-model-name", NAMES[1], "--port=1"],
+    ],
+)
+def test_names_follow_one_flag_or_each_its_own(arguments: list[str]) -> None:
+    assert parse(arguments, {}).served_model_name == NAMES
+
+
+def test_names_are_a_comma_list_in_the_environment() -> None:
+    assert parse([], {"SERVED_MODEL_NAME": ",".join(NAMES)}).served_model_name == NAMES
+
+
+async def test_every_name_is_served_and_the_first_is_answered() -> None:
+    async with serve(served_model_name=NAMES) as served:
+        for name in (*NAMES, "tgi", None):
+            assert (await served.post("/v1/completions", prompt="lo", model=name)).json()["model"] == "mine"
+            stream = await served.post("/v1/chat/completions", {**CHAT, "model": name, "stream": True})
+            assert {chunk["model"] for chunk in events(stream)[:-1]} == {"mine"}
+            assert (await served.post("/tokenize", prompt="lo", model=name)).status_code == 200
+
+
+async def test_the_models_own_id_is_not_served_beside_its_names() -> None:
+    async with serve(served_model_name=NAMES) as served:
+        refused = await served.post("/v1/completions", prompt="lo", model="mock/model")
+        assert refused.status_code == 404
+        message = "the model `mock/model` does not exist; this server serves `mine`"
+        assert refused.json()["error"]["message"] == message
+
+
+async def test_there_is_a_card_for_every_name_with_the_model_as_its_root() -> None:
+    async with serve(served_model_name=NAMES) as served:
+        listed = (await served.http.get("/v1/models")).json()["data"]
+        assert [(card["id"], card["root"]) for card in listed] == [(name, "mock/model") for name in NAMES]
+        for card in listed:
+            assert (await served.http.get(f"/v1/models/{card['id']}")).json() == card
+        assert (await served.http.get("/v1/models/mock/model")).status_code == 404
+
+
+async def test_info_names_the_model_itself() -> None:
+    async with serve(served_model_name=NAMES) as served:
+        assert (await served.http.get("/info")).json()["model_id"] == "mock/model"
+
+
+async def test_vllms_series_carry_the_first_name(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        place = Place(0, listener, tmp_path / "engine.sock", "token", Tally())
+        metrics = Front(parse(["--served-model-name", *NAMES], {}), place, Tracing()).metrics
+    async with serve() as served:
+        assert served.engine.description is not None
+        metrics.engine_ready(served.engine.description, 63)
+    scrape = metrics.render(named=True)
+    assert b'model_name="mine"' in scrape and b"mock/model" not in scrape

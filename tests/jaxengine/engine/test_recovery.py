@@ -1,0 +1,246 @@
+"""A step that fails costs nobody but the culprit, and a device that always fails ends the engine.
+
+The failing runner is the real one: it launches the step, which donates the caches, destroys them, and then raises.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
+from jaxengine.engine.fault_isolation import Suspects
+from jaxengine.executor.runner import Runner
+from jaxengine.request.plan import Plan
+from jaxengine.request.sequence import FinishReason, Request
+from jaxengine.step.results import InFlight, Results
+from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, prompt, serve, step
+
+ROWS = 32
+REQUESTS = [
+    ask(number, prompt(4 + number % 9, seed=number), max_tokens=6 + number % 5, temperature=number % 3 / 2)
+    for number in range(ROWS)
+]
+CULPRIT = 13
+
+Fails = Callable[[Plan], bool]
+
+
+class BrokenDevice(RuntimeError):
+    pass
+
+
+class FailingRunner:
+    """The runner `inner`, except that a step for whose plan `fails` says so is lost, and the caches with it."""
+
+    def __init__(self, inner: Runner, fails: Fails, *, late: bool = False) -> None:
+        self.inner = inner
+        self.fails = fails
+        self.late = late  # raise when the results are read, not at the launch
+        self.failures = 0
+
+    def dispatch(self, plan: Plan) -> InFlight:
+        flight = self.inner.dispatch(plan)
+        if not self.late:
+            self._maybe_fail(plan)
+        return flight
+
+    def fetch(self, flight: InFlight) -> Results:
+        if self.late:
+            self._maybe_fail(flight.plan)
+        return self.inner.fetch(flight)
+
+    def reset(self) -> None:
+        self.inner.reset()
+
+    def warm_next(self) -> bool:
+        return self.inner.warm_next()
+
+    def _maybe_fail(self, plan: Plan) -> None:
+        if self.fails(plan):
+            self.failures += 1
+            for keys, values in self.inner.layers:
+                keys.delete()
+                values.delete()
+            raise BrokenDevice
+
+
+class NanRunner:
+    """The runner `inner`, except that the logits of request `culprit` are not finite once it has `after` tokens."""
+
+    def __init__(self, inner: Runner, culprit: int, *, after: int = 0) -> None:
+        self.inner = inner
+        self.culprit = culprit
+        self.after = after
+
+    def dispatch(self, plan: Plan) -> InFlight:
+        return self.inner.dispatch(plan)
+
+    def warm_next(self) -> bool:
+        return self.inner.warm_next()
+
+    def fetch(self, flight: InFlight) -> Results:
+        results = self.inner.fetch(flight)
+        for i, row in enumerate(flight.plan.rows):
+            read = len(row.sequence.tokens) - row.sequence.prompt_length
+            if row.samples and row.sequence.request.id == self.culprit and read >= self.after:
+                results.drawn.finite[i] = False
+        return results
+
+
+def holds(*culprits: int) -> Fails:
+    return lambda plan: any(row.sequence.request.id in culprits for row in plan.rows)
+
+
+@pytest.fixture
+def engine(wide: Engine) -> Iterator[Engine]:
+    """The wide engine, mended after the test."""
+    runner = wide.runner
+    yield wide
+    wide.runner, wide.flight = runner, None
+    wide.scheduler.reset()
+    runner.reset()
+    for request in list(wide.live):
+        wide.cancel(request)
+    while not wide.idle:
+        wide.step()
+    serve(wide, [ask(1, [1])])  # a good step ends the run of failures
+    check_idle(wide)
+
+
+@pytest.fixture(scope="module")
+def expected(wide: Engine) -> Answers:
+    return {request.id: alone(wide, request) for request in REQUESTS}
+
+
+def failing(engine: Engine, fails: Fails, *, late: bool = False) -> FailingRunner:
+    engine.runner = runner = FailingRunner(engine.runner, fails, late=late)  # type: ignore[assignment]
+    return runner
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at launch", "at reading"])
+def test_only_the_request_that_breaks_its_steps_fails(engine: Engine, expected: Answers, late: bool) -> None:
+    runner = failing(engine, holds(CULPRIT), late=late)
+    answers = serve(engine, REQUESTS)
+    assert answers[CULPRIT].finish is FinishReason.ERROR and "failed inside the engine" in answers[CULPRIT].error
+    for request in REQUESTS:
+        if request.id != CULPRIT:
+            assert answers[request.id].ids == expected[request.id].ids
+            assert answers[request.id].finish is FinishReason.LENGTH
+    assert runner.failures <= math.log2(ROWS) + 1
+
+
+def test_a_culprit_found_in_mid_answer_keeps_what_it_had(engine: Engine, expected: Answers) -> None:
+    failing(engine, lambda plan: any(r.sequence.request.id == CULPRIT and r.sequence.generated > 3 for r in plan.rows))
+    answers = serve(engine, REQUESTS)
+    assert answers[CULPRIT].finish is FinishReason.ERROR
+    assert answers[CULPRIT].ids and answers[CULPRIT].ids == expected[CULPRIT].ids[: len(answers[CULPRIT].ids)]
+    others = [request.id for request in REQUESTS if request.id != CULPRIT]
+    assert [answers[number].ids for number in others] == [expected[number].ids for number in others]
+
+
+@pytest.mark.parametrize("requests", [REQUESTS, REQUESTS[:1]], ids=["of many", "of one"])
+@pytest.mark.parametrize("when", [1, 2, 5])
+def test_a_failure_that_does_not_repeat_costs_nobody(
+    engine: Engine, expected: Answers, requests: list[Request], when: int
+) -> None:
+    steps = iter(range(1, 10_000))
+    runner = failing(engine, lambda plan: next(steps) == when)
+    answers = serve(engine, requests)
+    assert runner.failures == 1
+    assert {number: answer.ids for number, answer in answers.items()} == {r.id: expected[r.id].ids for r in requests}
+
+
+def test_two_culprits_of_different_batches_are_both_found(engine: Engine, expected: Answers) -> None:
+    runner = failing(engine, holds(3, 29))
+    answers = serve(engine, REQUESTS)
+    assert {number for number, answer in answers.items() if answer.finish is FinishReason.ERROR} == {3, 29}
+    assert all(answers[n].ids == expected[n].ids for n in answers if n not in (3, 29))
+    assert runner.failures <= 2 * (math.log2(ROWS) + 1)
+
+
+def test_the_prefix_cache_is_empty_after_a_failure(engine: Engine) -> None:
+    ids = prompt(50, seed=77)
+    serve(engine, [ask(100, ids)])
+    assert engine.stats().pages_cached > 0
+    once = iter([True])
+    failing(engine, lambda plan: next(once, False))
+    expected = alone(engine, ask(100, ids)).ids
+    assert serve(engine, [ask(100, ids)])[100].ids == expected
+
+
+def test_a_culprit_cancelled_while_suspected_holds_nobody_up(engine: Engine, expected: Answers) -> None:
+    failing(engine, holds(CULPRIT))
+    answers = {request.id: Answer() for request in REQUESTS}
+    for request in REQUESTS:
+        engine.submit(request)
+    while not engine.suspects:
+        step(engine, answers)
+    engine.cancel(CULPRIT)
+    finish(engine, answers)
+    assert answers[CULPRIT].finish is FinishReason.CANCELLED
+    assert all(answers[n].ids == expected[n].ids for n in answers if n != CULPRIT)
+
+
+def test_a_culprit_cancelled_while_its_step_runs_does_not_end_the_engine(engine: Engine) -> None:
+    failing(engine, holds(CULPRIT), late=True)
+    answers = {CULPRIT: Answer()}
+    engine.submit(REQUESTS[CULPRIT])
+    step(engine, answers)
+    engine.cancel(CULPRIT)
+    finish(engine, answers)
+    assert answers[CULPRIT].finish is FinishReason.CANCELLED
+
+
+def test_a_device_that_always_fails_ends_the_engine_soon(engine: Engine) -> None:
+    runner = failing(engine, lambda plan: True)
+    with pytest.raises(EngineFailure, match=f"{MAX_LONE_FAILURES} steps in a row failed"):
+        serve(engine, REQUESTS)
+    assert runner.failures <= 2 * (math.log2(ROWS) + 1)
+
+
+def test_caches_that_cannot_be_rebuilt_end_the_engine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = failing(engine, holds(CULPRIT))
+
+    def no_memory() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(runner, "reset", no_memory)
+    with pytest.raises(EngineFailure, match="cannot be rebuilt"):
+        serve(engine, REQUESTS)
+
+
+def test_logits_that_are_not_finite_end_their_own_request_only(engine: Engine, expected: Answers) -> None:
+    engine.runner = NanRunner(engine.runner, CULPRIT)  # type: ignore[assignment]
+    answers = serve(engine, REQUESTS)
+    assert answers[CULPRIT].finish is FinishReason.ERROR and "not finite" in answers[CULPRIT].error
+    assert answers[CULPRIT].ids == []
+    assert all(answers[n].ids == expected[n].ids for n in answers if n != CULPRIT)
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_pages_of_a_sequence_that_was_not_finite_are_never_found_again(engine: Engine, after: int) -> None:
+    ids = prompt(50, seed=78 + after)
+    inner = engine.runner
+    engine.runner = NanRunner(inner, 200, after=after)  # type: ignore[assignment]
+    assert len(serve(engine, [ask(200, ids)])[200].ids) == after
+    engine.runner = inner
+    assert serve(engine, [ask(201, ids)])[201].cached_tokens == 0
+
+
+# --- the search itself --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 8, 31, 32, 256])
+def test_the_search_takes_at_most_log2_n_and_one_failures(size: int) -> None:
+    for culprit in range(0, size, max(1, size // 16)):
+        suspects, live, group, failures = Suspects(), set(range(size)), set(range(size)), 0
+        while True:
+            if culprit in group:
+                failures += 1
+                if suspects.blame(sorted(group)) is not None:
+                    break
+            else:
+                suspects.clear(group)
+            group = suspects.current(live) or set()
+        assert failures <= math.ceil(math.log2(size)) + 1

@@ -1,0 +1,82 @@
+"""Compiling in the background: what serving waits for, what it does not, and what a failure does."""
+
+import threading
+from functools import partial
+
+import jax
+import pytest
+
+from jaxengine.executor.executables import Executables
+
+
+def quiet(done: int, total: int) -> None:
+    pass
+
+
+def test_serving_waits_for_the_essential_ones_only() -> None:
+    gate = threading.Event()
+    jobs = {"later": lambda: gate.wait(10) and (lambda: 2), "first": lambda: lambda: 1}
+    executables = Executables(jobs, ["first"], quiet)
+    executables.build_rest()
+    assert executables["first"]() == 1
+    assert "later" not in executables
+    gate.set()
+    executables.finish()
+    assert executables["later"]() == 2
+
+
+def test_progress_counts_the_essential_ones_to_the_end() -> None:
+    told: list[tuple[int, int]] = []
+    jobs = {name: lambda: print for name in "abcd"}
+    Executables(jobs, ["c", "a"], lambda done, total: told.append((done, total)))
+    assert told[-1] == (2, 2)
+    assert sorted(told) == told
+
+
+def broken() -> object:
+    raise ValueError("does not compile")
+
+
+def test_an_essential_one_that_fails_is_the_constructors_failure() -> None:
+    with pytest.raises(ValueError, match="does not compile"):
+        Executables({"first": broken}, ["first"], quiet)  # type: ignore[dict-item]
+
+
+def test_a_later_one_that_fails_is_logged_and_stays_missing(caplog: pytest.LogCaptureFixture) -> None:
+    executables = Executables({"first": lambda: print, "later": broken}, ["first"], quiet)  # type: ignore[dict-item]
+    executables.build_rest()
+    executables.finish()
+    assert "later" not in executables
+    assert "compiling later failed" in caplog.text
+
+
+def test_closing_leaves_the_rest_uncompiled() -> None:
+    started, gate = threading.Semaphore(0), threading.Event()
+
+    def slow() -> object:
+        started.release()
+        gate.wait(10)
+        return print
+
+    jobs = {"first": lambda: print} | {f"later {i}": slow for i in range(50)}
+    executables = Executables(jobs, ["first"], quiet)  # type: ignore[arg-type]
+    executables.build_rest()
+    started.acquire(timeout=10)
+    threading.Timer(0.1, gate.set).start()
+    executables.close()
+    assert sum(f"later {i}" in executables for i in range(50)) < 50
+
+
+def compiled(number: int) -> object:
+    """Afresh, or from the cache if this was compiled before."""
+    return jax.jit(lambda x: x * number + 1).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
+
+
+def test_what_is_wanted_soon_is_waited_for_where_the_compile_cache_has_everything(compile_cache: None) -> None:
+    jobs = {number: partial(compiled, number) for number in (101, 102, 103)}
+    first = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
+    assert 101 in first and 102 not in first
+    first.build_rest()
+    first.finish()
+    again = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
+    assert 102 in again and 103 not in again
