@@ -25,7 +25,7 @@ from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.routes.tgi import routes as tgi
 from gateway.routes.tgi.errors import RESPONSES as TGI_ERRORS
 from gateway.routes.tgi.errors import TgiRoute
-from gateway.routes.unrouted import plain_error
+from gateway.routes.unrouted import no_such_route, refusal
 
 pages = APIRouter(route_class=TgiRoute, include_in_schema=False)
 scrapes = APIRouter(route_class=TgiRoute, include_in_schema=False)  # no key needed: few scrapers carry one
@@ -61,8 +61,8 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
         app.include_router(router)
     app.add_exception_handler(HTTPException, _no_route)
     probes = frozenset(filter(None, (*QUIET_PATHS, gateway.options.aip_health_route)))
-    app.add_middleware(BodyGuard, limit=gateway.options.payload_limit)
-    app.add_middleware(RequestLimit, most=max_requests, exempt=probes)
+    app.add_middleware(BodyGuard, limit=gateway.options.payload_limit, refuse=refusal)
+    app.add_middleware(RequestLimit, most=max_requests, exempt=probes, refuse=refusal)
     app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
     if gateway.options.cors_allow_origin:
         app.add_middleware(
@@ -136,7 +136,7 @@ async def docs() -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     """A path or method that does not exist."""
     assert isinstance(error, HTTPException)
-    response = plain_error(request.scope["path"], error.status_code, f"{error.detail}: /docs lists every route")
+    response = no_such_route(request.scope["path"], error.status_code, f"{error.detail}: /docs lists every route")
     response.headers.update(error.headers or {})
     if allowed := response.headers.get("allow"):
         methods = {*allowed.split(", "), *_methods(request)}

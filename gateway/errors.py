@@ -7,9 +7,12 @@ client's input at length.
 
 import logging
 from enum import Enum, auto
+from typing import Literal
 
 from gateway.config.options import Options
 from jaxengine.rpc import engine_pb2 as pb
+
+Bound = Literal["requests", "tokens"]  # which limit of `Admission` refuses a request
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +23,8 @@ QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer 
 
 
 class Kind(Enum):
+    HEAD_TOO_LONG = auto()
+    TWO_LENGTHS = auto()  # a content-length and a transfer-encoding
     MALFORMED = auto()  # not JSON, not UTF-8
     MEDIA_TYPE = auto()  # not declared as JSON
     BODY_TOO_LONG = auto()

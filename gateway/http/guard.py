@@ -6,14 +6,15 @@ itself, so a request that is refused by its head (no such route, no key, not JSO
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Kind, RequestError
 from gateway.http.protocol import BODY_SECONDS, MAX_HEAD_BYTES
-from gateway.routes.unrouted import plain_error, plain_refusal
+
+Refuse = Callable[[str, RequestError], Response]  # an error in the dialect spoken at a path
 
 BODIES = 64  # of the largest size: how much of all bodies is held at once
 SMALL = 64 << 10  # bytes of a body that are always taken, as a head of that size is
@@ -26,8 +27,9 @@ class BodyGuard:
     together take more than `BODIES` of the largest, further ones above `SMALL` bytes are a 503.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, app: ASGIApp, limit: int, refuse: Refuse, seconds: float = BODY_SECONDS) -> None:
         self._app = app
+        self._refuse = refuse
         self._limit = limit
         self._seconds = seconds
         self._held = 0  # bytes of bodies that are not complete
@@ -35,21 +37,24 @@ class BodyGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif refusal := self._refusal(scope):
+        elif error := self._error(scope):
+            refusal = self._refuse(scope["path"], error)
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
         else:
             await self._guarded(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _error(self, scope: Scope) -> RequestError | None:
         """What is wrong with the request's head."""
-        path, headers = scope["path"], dict(scope["headers"])
+        headers = dict(scope["headers"])
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD_BYTES:
-            return plain_error(path, 431, f"The request's headers are longer than {MAX_HEAD_BYTES} bytes")
+            message = f"The request's headers are longer than {MAX_HEAD_BYTES} bytes"
+            return RequestError(Kind.HEAD_TOO_LONG, message)
         if {b"content-length", b"transfer-encoding"} <= headers.keys():
-            return plain_error(path, 400, "The request has both a content-length and a transfer-encoding")
+            message = "The request has both a content-length and a transfer-encoding"
+            return RequestError(Kind.TWO_LENGTHS, message)
         if int(headers.get(b"content-length", 0)) > self._limit:  # h11 has checked that it is a number
-            return plain_refusal(path, self._too_long())
+            return self._too_long()
         return None
 
     def _too_long(self) -> RequestError:
@@ -98,8 +103,9 @@ class RequestLimit:
     the place of another. `gateway.http.connections` bounds how many wait.
     """
 
-    def __init__(self, app: ASGIApp, most: int, exempt: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, most: int, exempt: Collection[str], refuse: Refuse) -> None:
         self._app = app
+        self._refuse = refuse
         self._most, self._exempt = most, exempt
         self._working = 0
 
@@ -108,7 +114,7 @@ class RequestLimit:
             await self._app(scope, receive, send)
             return
         if self._working >= self._most:
-            refusal = plain_refusal(scope["path"], self._too_many())
+            refusal = self._refuse(scope["path"], self._too_many())
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
             return

@@ -14,11 +14,11 @@ from typing import Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from gateway.errors import Bound
 from gateway.observability.engine_report import EngineReport
 from gateway.observability.exposition import render
 from gateway.observability.request_stats import Served
 from gateway.observability.vllm_metrics import FIRST_TOKEN_SECONDS, MODEL, TOKEN_SECONDS, VllmMetrics
-from gateway.request.admission import Bound
 from jaxengine.rpc import engine_pb2 as pb
 
 DURATIONS = tuple(0.0001 * 1.5**k for k in range(1, 36))

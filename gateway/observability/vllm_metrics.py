@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
+from gateway.errors import Bound
 from gateway.observability.request_stats import Sequence, Served
-from gateway.request.admission import Bound
 from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model_name"

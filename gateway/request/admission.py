@@ -16,9 +16,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
-from gateway.errors import Kind, RequestError
+from gateway.errors import Bound, Kind, RequestError
 from gateway.request.shared_counters import Tally
 from gateway.request.waiting_line import HoldingTime, WaitingLine
 from jaxengine.rpc import engine_pb2 as pb
@@ -29,8 +28,6 @@ RETRY_AFTER_SECONDS = (1, 60)
 TURNS = 4
 SHARE = 4
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
-
-Bound = Literal["requests", "tokens"]
 
 
 class Overloaded(RequestError):

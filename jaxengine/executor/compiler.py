@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxengine.cache.limits import Limits
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.model.cache import layer_cache
@@ -27,7 +28,6 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, 
 from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.options import Limits
 from jaxengine.step import functions
 from jaxengine.step.sampler_state import BANS, Seats, empty_seats, take_seat
 from jaxengine.step.upload import Layout, RowFields

@@ -8,6 +8,7 @@ from typing import Any
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.engine.engine import Engine
@@ -22,7 +23,7 @@ from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
-from jaxengine.startup.options import EngineOptions, Limits, derive_limits, resolve_cache_dtype, resolve_dtype
+from jaxengine.startup.options import EngineOptions, derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters

@@ -10,12 +10,13 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
+from jaxengine.cache.limits import Limits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executables import deep_stacks
 from jaxengine.model.cache import layer_cache
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.options import EngineOptions, Limits
+from jaxengine.startup.options import EngineOptions
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from gateway.http.protocol import BODY_SECONDS
 from gateway.processes.http_process import HttpServer, http_config
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.tgi.errors import TgiRoute
+from gateway.routes.unrouted import refusal
 from tests.processes import PATIENCE
 
 LIMIT = 1000
@@ -46,7 +47,7 @@ def application(seconds: float = BODY_SECONDS) -> ASGIApp:
         app.include_router(router)
     app.add_api_route("/stream", stream)
     app.add_api_route("/", hello)
-    return BodyGuard(app, LIMIT, seconds)
+    return BodyGuard(app, LIMIT, refusal, seconds)
 
 
 STREAMING = {"now": 0}

@@ -18,6 +18,8 @@ from gateway.routes.openai.identity import request_id
 
 # kind: status, type, code
 WORDING: dict[Kind, tuple[int, str, str | None]] = {
+    Kind.HEAD_TOO_LONG: (431, "invalid_request_error", None),
+    Kind.TWO_LENGTHS: (400, "invalid_request_error", None),
     Kind.MALFORMED: (400, "invalid_request_error", None),
     Kind.MEDIA_TYPE: (415, "invalid_request_error", None),
     Kind.BODY_TOO_LONG: (413, "invalid_request_error", None),

@@ -17,6 +17,8 @@ from gateway.http.openapi import refusals
 
 # kind: status, error_type, prefix of the message
 WORDING: dict[Kind, tuple[int, str | None, str]] = {
+    Kind.HEAD_TOO_LONG: (431, None, ""),
+    Kind.TWO_LENGTHS: (400, "validation", ""),
     Kind.MALFORMED: (400, "validation", "Failed to parse the request body as JSON: "),
     Kind.MEDIA_TYPE: (415, "validation", ""),
     Kind.BODY_TOO_LONG: (413, "validation", ""),

@@ -14,6 +14,7 @@ from gateway.http import guard
 from gateway.http.guard import RequestLimit
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.tgi.errors import TgiRoute
+from gateway.routes.unrouted import refusal
 from tests.gateway.listening import DEADLINE, LIMIT, Listening, application, listening, until_closed
 from tests.processes import PATIENCE, until
 
@@ -114,7 +115,7 @@ async def test_bodies_take_a_bounded_part_of_memory_together(
 
 
 async def test_requests_whose_body_does_not_come_take_nobodys_place() -> None:
-    async with listening(RequestLimit(application(), 2, ())) as server:
+    async with listening(RequestLimit(application(), 2, (), refusal)) as server:
         half_sent = [await server.connect() for _ in range(5)]
         for _, writer in half_sent:
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
@@ -141,7 +142,7 @@ async def test_bodies_that_become_whole_at_once_are_no_more_requests_than_others
         router = APIRouter(route_class=dialect)
         router.add_api_route(each, patient, methods=["POST"])
         app.include_router(router)
-    async with listening(RequestLimit(app, 2, ())) as server:
+    async with listening(RequestLimit(app, 2, (), refusal)) as server:
         clients = [await server.connect() for _ in range(3)]
         for _, writer in clients:
             writer.write(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nha" % path.encode())
@@ -167,7 +168,10 @@ async def test_requests_at_work_are_bounded_and_probes_answer_all_the_same(path:
             await release.wait()
         await PlainTextResponse("done")(scope, receive, send)
 
-    async with listening(RequestLimit(busy, 2, ("/health",))) as server, httpx.AsyncClient(timeout=PATIENCE) as http:
+    async with (
+        listening(RequestLimit(busy, 2, ("/health",), refusal)) as server,
+        httpx.AsyncClient(timeout=PATIENCE) as http,
+    ):
         working = [asyncio.create_task(http.post(server.url + "/generate")) for _ in range(2)]
         await until(lambda: len(begun) == 2)
         refused = await http.post(server.url + path)
