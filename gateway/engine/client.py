@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from gateway.engine.event_buffer import Inbox
+from gateway.engine.event_buffer import EventBuffer
 from gateway.engine.interface import EngineUnavailable
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
@@ -68,7 +68,7 @@ class EngineClient:
         self.description: pb.Description | None = None  # as last told
         self.stats = pb.Stats()  # likewise
         self._ids = itertools.count(1)
-        self._inboxes: dict[int, Inbox] = {}
+        self._inboxes: dict[int, EventBuffer] = {}
         self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
         self._last_sign = time.monotonic()
         self._began = time.monotonic()
@@ -102,7 +102,7 @@ class EngineClient:
             raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
         command = pb.Command(generate=request)
         number = command.generate.id = next(self._ids)
-        inbox = self._inboxes[number] = Inbox()
+        inbox = self._inboxes[number] = EventBuffer()
         commands.put_nowait(command)
         finished = False
         try:

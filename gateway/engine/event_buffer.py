@@ -5,7 +5,7 @@ import asyncio
 from jaxengine.rpc import engine_pb2 as pb
 
 
-class Inbox:
+class EventBuffer:
     """Events of one request on their way to its reader, merged while the reader is slow.
 
     Memory is bounded by the request's own output, which `max_new_tokens` bounds.

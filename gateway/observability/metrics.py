@@ -17,7 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway.errors import Bound
 from gateway.observability.engine_report import EngineReport
 from gateway.observability.exposition import render
-from gateway.observability.request_stats import Served
+from gateway.observability.request_stats import RequestStats
 from gateway.observability.vllm_metrics import FIRST_TOKEN_SECONDS, MODEL, TOKEN_SECONDS, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -114,7 +114,7 @@ class Metrics:
     def received(self) -> None:
         self._count.inc()
 
-    def succeeded(self, served: Served) -> None:
+    def succeeded(self, served: RequestStats) -> None:
         self._success.inc()
         self._total.observe(served.total)
         self._validation.observe(served.validation)

@@ -16,7 +16,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class RequestStats:
     """One finished request: its sequences, and seconds over all of them. `inference` runs from first scheduled to the
     last token; `first_token` counts from arrival.
     """

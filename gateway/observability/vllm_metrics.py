@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
 from gateway.errors import Bound
-from gateway.observability.request_stats import Sequence, Served
+from gateway.observability.request_stats import RequestStats, Sequence
 from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model_name"
@@ -65,7 +65,7 @@ class VllmMetrics:
         if self._engine is not None and stats.step_answered_tokens:
             self._engine.step_tokens.observe(stats.step_answered_tokens)
 
-    def succeeded(self, served: Served) -> None:
+    def succeeded(self, served: RequestStats) -> None:
         if self._engine is not None:
             self._engine.succeeded(served)
 
@@ -137,7 +137,7 @@ class _Engine:
         self._waiting_for_room.set(stats.waiting)
         self._usage.set(stats.pages_used / max(1, stats.pages_total))
 
-    def succeeded(self, served: Served) -> None:
+    def succeeded(self, served: RequestStats) -> None:
         for each in served.sequences:
             self._sequence(each)
         for part, histogram in self._seconds.items():

@@ -25,7 +25,7 @@ from gateway.http.connections import Connections, connection_limit
 from gateway.http.protocol import GuardedProtocol
 from gateway.observability.metrics import Metrics
 from gateway.request.admission import Admission
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from gateway.request.state import Gateway
 from gateway.text.model_text import Texts
 from jaxengine.rpc import engine_pb2 as pb
@@ -37,7 +37,7 @@ REQUESTS_PER_PERMIT = 8  # most requests are refused, or ask for no generation
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerSpec:
     """Where an HTTP process stands among the others.
 
     number: 0 is the launcher itself.
@@ -51,7 +51,7 @@ class Place:
     listener: socket.socket
     engine: Path
     token: str
-    tally: Tally
+    tally: SharedCounters
     shared: Path | None = None
     admin: socket.socket | None = None
 
@@ -64,7 +64,7 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-class Front:
+class HttpProcess:
     """Everything that one process needs to speak HTTP.
 
     Args:
@@ -76,7 +76,7 @@ class Front:
     def __init__(
         self,
         options: Options,
-        place: Place,
+        place: WorkerSpec,
         tracing: Tracing,
         *,
         on_ready: Callable[[pb.Description], None] = lambda _: None,

@@ -19,8 +19,8 @@ from typing import Any, get_args
 import uvloop
 
 from gateway.config.options import Options
-from gateway.processes.http_process import Front, Place
-from gateway.request.shared_counters import Tally
+from gateway.processes.http_process import HttpProcess, WorkerSpec
+from gateway.request.shared_counters import SharedCounters
 from gateway.text.model_text import UnusableModel
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
@@ -31,7 +31,7 @@ ORPHANED = 1
 TALLY = "tally"  # the file, among the metrics of all
 
 
-def orders(place: Place, options: Options) -> bytes:
+def orders(place: WorkerSpec, options: Options) -> bytes:
     """The line that `main` reads. On a pipe the keys in it are nobody else's to see."""
     given = {
         "number": place.number,
@@ -68,17 +68,17 @@ def _options(given: dict[str, Any]) -> Options:
     return Options(**given)
 
 
-def _place(options: Options, number: int, listener: int, engine: str, token: str, shared: str) -> Place:
-    tally = Tally(len(options.keys), row=number, rows=options.api_workers, file=Path(shared) / TALLY)
-    return Place(number, socket.socket(fileno=listener), Path(engine), token, tally, Path(shared))
+def _place(options: Options, number: int, listener: int, engine: str, token: str, shared: str) -> WorkerSpec:
+    tally = SharedCounters(len(options.keys), row=number, rows=options.api_workers, file=Path(shared) / TALLY)
+    return WorkerSpec(number, socket.socket(fileno=listener), Path(engine), token, tally, Path(shared))
 
 
-async def _serve(options: Options, place: Place, tracing: Tracing) -> int:
+async def _serve(options: Options, place: WorkerSpec, tracing: Tracing) -> int:
     told: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, told.put_nowait, None)
     loop.add_reader(sys.stdin.fileno(), os._exit, ORPHANED)  # nothing more is written there: the launcher is gone
-    front = Front(options, place, tracing)
+    front = HttpProcess(options, place, tracing)
     orders = asyncio.create_task(_obey(told, front))
     done, _ = await asyncio.wait((*front.start(), orders), return_when=asyncio.FIRST_COMPLETED)
     await front.stop()
@@ -90,7 +90,7 @@ async def _serve(options: Options, place: Place, tracing: Tracing) -> int:
     return os.EX_SOFTWARE
 
 
-async def _obey(told: "asyncio.Queue[None]", front: Front) -> None:
+async def _obey(told: "asyncio.Queue[None]", front: HttpProcess) -> None:
     await told.get()
     front.drain()
     await told.get()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from gateway import child_process
 from gateway.config.options import Options
-from gateway.processes.http_process import Place
+from gateway.processes.http_process import WorkerSpec
 from gateway.processes.http_worker import orders
 from gateway.processes.supervisor import RestartBudget
 
@@ -35,7 +35,7 @@ class Workers:
         options: the launcher's, which each is told.
     """
 
-    def __init__(self, places: Sequence[Place], options: Options) -> None:
+    def __init__(self, places: Sequence[WorkerSpec], options: Options) -> None:
         self._places, self._options = places, options
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = asyncio.Event()
@@ -68,7 +68,7 @@ class Workers:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    async def _keep(self, place: Place) -> None:
+    async def _keep(self, place: WorkerSpec) -> None:
         """One process over its lives; ends when the server does, or when starting it again does not help."""
         budget = RestartBudget(self._options.max_engine_restarts, self._options.engine_restart_window)
         while True:
@@ -86,7 +86,7 @@ class Workers:
                 await asyncio.wait_for(self._ending.wait(), delay)
                 return
 
-    async def _live(self, place: Place) -> int:
+    async def _live(self, place: WorkerSpec) -> int:
         process = await asyncio.create_subprocess_exec(
             *child_process.python("gateway.processes.http_worker"),
             cwd=place.shared,

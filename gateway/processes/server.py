@@ -17,13 +17,13 @@ from typing import Literal
 from gateway.config.options import Options
 from gateway.processes import engine_process, signals
 from gateway.processes.engine_process import EngineCommand
-from gateway.processes.http_process import Front, Place
+from gateway.processes.http_process import HttpProcess, WorkerSpec
 from gateway.processes.http_worker import TALLY
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
 from gateway.processes.runtime_directory import SOCKET
 from gateway.processes.supervisor import RestartBudget, Supervisor
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from gateway.text.model_text import UnusableModel
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
@@ -53,11 +53,11 @@ async def serve(
     return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
 
 
-def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[Place]:
+def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[WorkerSpec]:
     shared = directory if len(listeners) > 1 else None
     path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
-    tally = Tally.create(directory / TALLY, len(listeners), callers) if shared else Tally(callers)
-    return [Place(number, listener, path, token, tally, shared) for number, listener in enumerate(listeners)]
+    tally = SharedCounters.create(directory / TALLY, len(listeners), callers) if shared else SharedCounters(callers)
+    return [WorkerSpec(number, listener, path, token, tally, shared) for number, listener in enumerate(listeners)]
 
 
 class Server:
@@ -75,7 +75,7 @@ class Server:
         self,
         options: Options,
         environ: Mapping[str, str],
-        place: Place,
+        place: WorkerSpec,
         workers: Workers,
         engine: EngineCommand,
         began: float,
@@ -94,7 +94,7 @@ class Server:
             on_state=lambda state: self._front.metrics.engine_state(state.value),
             on_restart=self._restarted,
         )
-        self._front = Front(
+        self._front = HttpProcess(
             options,
             place,
             tracing,

@@ -7,7 +7,7 @@ queued until the first token comes. What does not fit is refused at once, with t
 Between several API keys it is fair by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `SHARE`
 times as many permits as are free. One alone gets four fifths of them, two get four ninths each, and there is always
 room for one more to begin. Both bounds, the shares and the order in which refused requests may return hold over all
-HTTP processes together, as exactly as `Tally` says.
+HTTP processes together, as exactly as `SharedCounters` says.
 """
 
 import math
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.errors import Bound, Kind, RequestError
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from gateway.request.waiting_line import HoldingTime, WaitingLine
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -91,14 +91,14 @@ class Admission:
         self,
         max_requests: int,
         max_queued_tokens: int,
-        tally: Tally | None = None,
+        tally: SharedCounters | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.max_requests = max_requests
         self.max_queued_tokens = max_queued_tokens
-        self.tally = tally or Tally()
+        self.tally = tally or SharedCounters()
         self.throughput = Throughput()
         self._clock, self._chance = clock, chance
         self._holding = HoldingTime()

@@ -10,7 +10,7 @@ from gateway.request.keys import Caller
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class RequestInfo:
     caller: Caller
     arrival: float  # of time.perf_counter
     name: str  # method and route
@@ -18,7 +18,7 @@ class Visit:
     notes: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: Request, arrival: float) -> "Visit":
+    def of(cls, request: Request, arrival: float) -> "RequestInfo":
         name = f"{request.method} {request.scope['route'].path}"
         notes: dict[str, str] = request.scope.setdefault(NOTES, {})
         return cls(caller_of(request), arrival, name, request.headers.get("traceparent", ""), notes)

@@ -15,10 +15,10 @@ from gateway.engine.interface import EngineUnavailable
 from gateway.errors import SHUTTING_DOWN, ClientGone, Kind, RequestError
 from gateway.http.encoding import json_bytes, short_float
 from gateway.observability.metrics import Failure
-from gateway.observability.request_stats import Sequence, Served
+from gateway.observability.request_stats import RequestStats, Sequence
 from gateway.request.admission import Overloaded, Ticket
-from gateway.request.info import Visit
-from gateway.request.output import Finish, Step, Transcript, run_all
+from gateway.request.info import RequestInfo
+from gateway.request.output import Finish, OutputDelta, OutputProcessor, run_all
 from gateway.request.state import Gateway
 from gateway.text.model_text import TextModel
 from jaxengine.rpc import engine_pb2 as pb
@@ -72,21 +72,21 @@ def _seed(request: pb.Generate) -> str:
     return f"Some({request.sampling.seed})" if request.sampling.temperature else "None"
 
 
-class Exchange:
+class RequestLifecycle:
     """A `with` block around everything done for one request."""
 
-    def __init__(self, gateway: Gateway, visit: Visit) -> None:
+    def __init__(self, gateway: Gateway, visit: RequestInfo) -> None:
         self._gateway, self._visit = gateway, visit
         self._stack = ExitStack()
         self._ticket: Ticket | None = None
-        self._transcripts: list[Transcript] = []
+        self._transcripts: list[OutputProcessor] = []
         self._span = Span("")
         self.arrival = visit.arrival
         self.submitted = self.arrival
         self.ended = self.arrival
         self.first_token = self.arrival
 
-    def __enter__(self) -> "Exchange":
+    def __enter__(self) -> "RequestLifecycle":
         self._gateway.metrics.received()
         ago = time.perf_counter() - self.arrival
         self._span = self._gateway.tracing.start(self._visit.name, self._visit.traceparent, ago=ago)
@@ -119,7 +119,7 @@ class Exchange:
         finally:
             self._gateway.tracing.past(name, self._span.traceparent, began, time.perf_counter())
 
-    async def run(self, transcripts: list[Transcript]) -> AsyncGenerator[tuple[int, Step], None]:
+    async def run(self, transcripts: list[OutputProcessor]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """Steps of all sequences as they come. `admit` must have been called."""
         assert self._ticket is not None, "run before admit"
         self._transcripts = transcripts
@@ -154,7 +154,7 @@ class Exchange:
             elapsed = self.submitted - self.arrival
             request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
 
-    def _note(self, served: Served) -> None:
+    def _note(self, served: RequestStats) -> None:
         """What TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
         seconds = {"total_time": served.total, "validation_time": served.validation, "queue_time": served.queue}
         seconds |= {"inference_time": served.inference, "time_per_token": served.per_token}
@@ -163,20 +163,20 @@ class Exchange:
         self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
         self._visit.notes.update(prompt_tokens=str(served.input_tokens), generated_tokens=str(served.generated_tokens))
 
-    async def collect(self, transcripts: list[Transcript]) -> list[list[Step]]:
+    async def collect(self, transcripts: list[OutputProcessor]) -> list[list[OutputDelta]]:
         """Run to the end: every sequence's steps."""
-        collected: list[list[Step]] = [[] for _ in transcripts]
+        collected: list[list[OutputDelta]] = [[] for _ in transcripts]
         async with aclosing(self.run(transcripts)) as steps:
             async for index, step in steps:
                 collected[index].append(step)
         return collected
 
-    def served(self) -> Served:
+    def served(self) -> RequestStats:
         """Tokens over all sequences; the queue time of the first one."""
         total = self.ended - self.arrival
         validation = self.submitted - self.arrival
         queue = min(self._transcripts[0].prompt.queue_seconds, max(0.0, total - validation))
-        return Served(
+        return RequestStats(
             sequences=tuple(map(_sequence, self._transcripts)),
             validation=validation,
             queue=queue,
@@ -186,7 +186,7 @@ class Exchange:
         )
 
 
-def _sequence(transcript: Transcript) -> Sequence:
+def _sequence(transcript: OutputProcessor) -> Sequence:
     return Sequence(
         input_tokens=len(transcript.prompt_ids),
         cached_tokens=transcript.prompt.cached_tokens,

@@ -1,7 +1,7 @@
 """One sequence from the engine, as text: the join of engine events, detokenising and stop strings.
 
-Both dialects read the same `Step`s. They differ in `Manner`: whether stop strings stay in the output, whether the
-token that ended the sequence shows, and which of two reasons for the end is named.
+Both dialects read the same `OutputDelta`s. They differ in `OutputPolicy`: whether stop strings stay in the output,
+whether the token that ended the sequence shows, and which of two reasons for the end is named.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Finish(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class OutputPolicy:
     """What a dialect (or a request) wants of the text."""
 
     keep_stop: bool  # the stop string stays in the text, and nothing is held back for it
@@ -54,7 +54,7 @@ class TokenText:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OutputDelta:
     """What one engine event brought. `text` is the running text released by it."""
 
     tokens: list[TokenText]
@@ -64,14 +64,14 @@ class Step:
 
 
 @dataclass
-class Transcript:
+class OutputProcessor:
     """The text of one sequence so far."""
 
     model: TextModel
     request: pb.Generate
     prompt_ids: list[int]  # of the request; shared by the choices of one prompt
     stops: list[str]
-    manner: Manner
+    manner: OutputPolicy
     released: int = 0  # characters of it
     generated: int = 0
     finish: Finish | None = None
@@ -90,7 +90,7 @@ class Transcript:
         """What has been released."""
         return "".join(self._parts)
 
-    def push(self, event: pb.RequestEvent) -> Step:
+    def push(self, event: pb.RequestEvent) -> OutputDelta:
         """Add an event that did not fail. After a step with `finish` nothing more may come."""
         if event.HasField("prompt"):
             self.prompt = event.prompt
@@ -107,7 +107,7 @@ class Transcript:
             released += self._end(event.finish, 0)
         self._parts.append(released)
         self.released += len(released)
-        return Step(tokens, released, self.finish, event.prompt if event.HasField("prompt") else None)
+        return OutputDelta(tokens, released, self.finish, event.prompt if event.HasField("prompt") else None)
 
     def _add(self, token: pb.Token, ending: int) -> tuple[TokenText, str]:
         self.generated += 1
@@ -149,10 +149,10 @@ class Transcript:
         return self._matcher.flush()
 
 
-_Arrival = tuple[int, Step | Exception | None]
+_Arrival = tuple[int, OutputDelta | Exception | None]
 
 
-async def run(engine: Engine, transcript: Transcript, options: Options) -> AsyncGenerator[Step, None]:
+async def run(engine: Engine, transcript: OutputProcessor, options: Options) -> AsyncGenerator[OutputDelta, None]:
     """Generate `transcript.request`; closing the iterator cancels it in the engine.
 
     Raises:
@@ -171,8 +171,8 @@ async def run(engine: Engine, transcript: Transcript, options: Options) -> Async
 
 
 async def run_all(
-    engine: Engine, transcripts: list[Transcript], options: Options
-) -> AsyncGenerator[tuple[int, Step], None]:
+    engine: Engine, transcripts: list[OutputProcessor], options: Options
+) -> AsyncGenerator[tuple[int, OutputDelta], None]:
     """Steps of several sequences as they come, each with its index. One failure ends them all."""
     if len(transcripts) == 1:
         async with aclosing(run(engine, transcripts[0], options)) as steps:
@@ -197,7 +197,7 @@ async def run_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, steps: AsyncGenerator[Step, None]) -> None:
+async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, steps: AsyncGenerator[OutputDelta, None]) -> None:
     """Put a sequence's steps, then None, or the exception that ended it."""
     async with aclosing(steps):
         try:

@@ -13,7 +13,7 @@ ACTIVE, QUEUED_TOKENS, ABSENT, HELD = range(4)  # columns; from HELD on two bloc
 NANOSECONDS = 10**9
 
 
-class Tally:
+class SharedCounters:
     """Rows of processes; as made, of one that is alone.
 
     Args:
@@ -31,7 +31,7 @@ class Tally:
         self._cells = memoryview(_map(file, self.size) if file else bytearray(self.size)).cast("q")
 
     @classmethod
-    def create(cls, file: Path, rows: int, callers: int) -> "Tally":
+    def create(cls, file: Path, rows: int, callers: int) -> "SharedCounters":
         """The launcher's, of row 0; every other process counts as absent."""
         with file.open("xb") as empty:
             empty.truncate(cls(callers, rows=rows).size)

@@ -7,7 +7,7 @@ moment it is answered would take every permit before one that was told to wait.
 
 With 600 clients on 128 permits for 11 s each, telling everybody "1 s" refuses 40 times a success; this does 1.5 times,
 and serves all, with 98 % of the permits in use. A booking that nobody claims keeps a permit for a moment only. Several
-HTTP processes share the promises (`Tally`), so none is made twice, but each knows the owners of its own only.
+HTTP processes share the promises (`SharedCounters`), so none is made twice, but each knows the owners of its own only.
 """
 
 import bisect

@@ -13,8 +13,8 @@ from gateway.errors import RequestError
 from gateway.http import openapi
 from gateway.http.body import StrictModel, read_body
 from gateway.http.sse import while_connected
-from gateway.request.info import Visit
-from gateway.request.lifecycle import Exchange
+from gateway.request.info import RequestInfo
+from gateway.request.lifecycle import RequestLifecycle
 from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import chat
 from gateway.routes.openai.schemas import ChatRequest
@@ -49,14 +49,14 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     most = gateway.options.max_concurrent_requests
     if len(body.instances) > most:
         raise RequestError.invalid(f"`instances` takes at most {most}. Given: {len(body.instances)}", "instances")
-    visit = Visit.of(request, arrival)
+    visit = RequestInfo.of(request, arrival)
     predictions = _all([_predict(gateway, visit, each) for each in body.instances])
     fields = {"predictions": await while_connected(request.receive, predictions)}
     return JSONResponse(fields)
 
 
-async def _predict(gateway: Gateway, visit: Visit, instance: Instance) -> str:
-    with Exchange(gateway, visit) as exchange:
+async def _predict(gateway: Gateway, visit: RequestInfo, instance: Instance) -> str:
+    with RequestLifecycle(gateway, visit) as exchange:
         if isinstance(instance, GenerateRequest):
             outcomes = await generate.run(gateway, exchange, instance)
             return str(answers.generation(outcomes, "")["generated_text"])

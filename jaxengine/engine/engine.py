@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from jaxengine.engine.fault_isolation import Suspects
+from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import Runner
 from jaxengine.request.checks import check_request
@@ -42,7 +42,7 @@ class Engine:
         self.eos_token_ids = frozenset(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
-        self.suspects = Suspects()
+        self.suspects = CulpritSearch()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
         self.untouched: set[int] = set()  # requests that no step has taken up, nor what they share

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 Group = set[int]  # request ids
 
 
-class Suspects:
+class CulpritSearch:
     """Groups still to be run apart, the last one first."""
 
     def __init__(self) -> None:

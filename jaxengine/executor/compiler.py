@@ -29,8 +29,8 @@ from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
 from jaxengine.step import functions
-from jaxengine.step.sampler_state import BANS, Seats, empty_seats, take_seat
-from jaxengine.step.upload import Layout, RowFields
+from jaxengine.step.sampler_state import BANS, SamplerState, empty_seats, take_seat
+from jaxengine.step.upload import RowFields, StepShape
 
 PLACES = 1024  # page-table entries one `place` call writes
 
@@ -68,23 +68,23 @@ class Shapes:
         """Page tables of a sequence."""
         return len(self.limits.windows)
 
-    def decode(self, rows: int) -> Layout:
-        return Layout(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
+    def decode(self, rows: int) -> StepShape:
+        return StepShape(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
 
-    def mixed(self, tokens: int) -> Layout:
+    def mixed(self, tokens: int) -> StepShape:
         rows = self.limits.rows_of(tokens)
         updates = (tokens // self.page_size + rows) * self.tables
-        return Layout(tokens=tokens, rows=rows, updates=updates, ragged=True)
+        return StepShape(tokens=tokens, rows=rows, updates=updates, ragged=True)
 
-    def encode(self, tokens: int) -> Layout:
+    def encode(self, tokens: int) -> StepShape:
         """Its updates bring each prompt's pages, and the first of those behind."""
         rows = self.limits.rows_of(tokens)
-        return Layout(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
+        return StepShape(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
 
-    def encodes(self) -> list[Layout]:
+    def encodes(self) -> list[StepShape]:
         return [self.encode(tokens) for tokens in self.limits.encode_buckets]
 
-    def layouts(self) -> list[Layout]:
+    def layouts(self) -> list[StepShape]:
         """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
         limits = self.limits
         return [
@@ -124,25 +124,27 @@ class Compiler:
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
         return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
 
-    def rooms(self) -> functions.Rooms:
+    def rooms(self) -> functions.SlotState:
         slots = self.shapes.slots + 1
-        return functions.Rooms(self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,)))
+        return functions.SlotState(
+            self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,))
+        )
 
-    def seats(self) -> Seats:
+    def seats(self) -> SamplerState:
         empty = jax.eval_shape(lambda: empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
-        return Seats(*(self.array(each.shape, each.dtype) for each in empty))
+        return SamplerState(*(self.array(each.shape, each.dtype) for each in empty))
 
     def hidden(self, rows: int) -> Any:
         return self.array((rows, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
 
     # --- functions ----------------------------------------------------------------------------------------------
 
-    def lower_backbone(self, layout: Layout) -> Any:
+    def lower_backbone(self, layout: StepShape) -> Any:
         arguments = (_abstract(self.leaves), self.caches(), self.rooms(), self.array((layout.size,)))
         returns = (*arguments[1:3], None, None, None)
         return self._lower(partial(self.backbone, layout), arguments, donate=(1, 2), returns=returns)
 
-    def lower_encode(self, layout: Layout) -> Any:
+    def lower_encode(self, layout: StepShape) -> Any:
         arguments = (_abstract(self.encoder_leaves), self.caches(), self.rooms(), self.array((layout.size,)))
         return self._lower(partial(self.encode, layout), arguments, donate=(1, 2), returns=arguments[1:3])
 
@@ -227,7 +229,7 @@ class Compiler:
         return self.compile(lower())
 
 
-def names(layout: Layout) -> list[Any]:
+def names(layout: StepShape) -> list[Any]:
     """The executables a step of `layout` may call."""
     score = [("score", layout.tokens)] if layout.ragged else []
     return [("backbone", layout), ("draw", layout.rows, True), ("draw", layout.rows, False), *score]

@@ -22,7 +22,7 @@ from jaxengine.request.sequence import Sequence
 from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_state import BANS, padded_words
-from jaxengine.step.upload import CHOOSES, SAMPLES, Layout, SlotFields, Upload, needs_seat
+from jaxengine.step.upload import CHOOSES, SAMPLES, SlotFields, StepShape, Upload, needs_seat
 
 WARM_SECONDS = 10.0  # under requests without a pause: at most one first run in so many seconds stops them
 
@@ -41,7 +41,7 @@ class Runner:
         self.placed = [0] * self.shapes.slots  # entries of each slot's page tables that the device has
         self.encodes = self.shapes.encodes()
         self.cold = [*self.shapes.layouts(), *self.encodes]  # steps that no one has tried to run yet
-        self.warm: set[Layout] = set()  # steps that have run
+        self.warm: set[StepShape] = set()  # steps that have run
         self.warmed = 0.0  # when the last of them did so first
         self.first_runs_cost = compiler.platform != "cpu"
         self.reset()
@@ -73,7 +73,7 @@ class Runner:
         self._place([(0, self.shapes.table_width, 0)])
         jax.block_until_ready(self.rooms)
 
-    def _warm(self, layout: Layout) -> None:
+    def _warm(self, layout: StepShape) -> None:
         self.cold.remove(layout)
         upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
         results: list[Array] = []
@@ -110,7 +110,7 @@ class Runner:
         """Wait for a step and read what it produced. Raises what the device raised."""
         return flight.read(self.shapes.top, self.shapes.scored)
 
-    def _layout(self, plan: Plan) -> Layout:
+    def _layout(self, plan: Plan) -> StepShape:
         """The smallest step that holds `plan`."""
         limits, rows = self.shapes.limits, len(plan.rows)
         if plan.decode_only:
@@ -119,10 +119,10 @@ class Runner:
             layouts = [self.shapes.mixed(size) for size in limits.mixed_buckets if size >= plan.tokens]
         return self._ready([layout for layout in layouts if layout.rows >= rows])
 
-    def _encode_layout(self, plan: Plan) -> Layout:
+    def _encode_layout(self, plan: Plan) -> StepShape:
         return self._ready([layout for layout in self.encodes if layout.tokens >= plan.source_tokens])
 
-    def _ready(self, layouts: list[Layout]) -> Layout:
+    def _ready(self, layouts: list[StepShape]) -> StepShape:
         """The first of `layouts` that is compiled and warm; the last one always is.
 
         An engine that never rests would keep to that: there a first run may stop the requests, now and then.
@@ -134,11 +134,11 @@ class Runner:
             self._warm(first)
         return next(layout for layout in layouts if layout in self.warm)
 
-    def _compiled(self, layout: Layout) -> bool:
+    def _compiled(self, layout: StepShape) -> bool:
         wanted = [("encode", layout)] if layout in self.encodes else names(layout)
         return all(name in self.executables for name in wanted)
 
-    def _upload(self, layout: Layout, rows: list[Row]) -> Upload:
+    def _upload(self, layout: StepShape, rows: list[Row]) -> Upload:
         """`rows` packed for a step of `layout`, with the page-table entries that it needs first."""
         upload = Upload(layout, self.shapes.slots, self.shapes.table_width)
         upload.add_rows(rows, self.fields)
@@ -147,13 +147,13 @@ class Runner:
         upload.add_updates(updates[: layout.updates])
         return upload
 
-    def _encode(self, layout: Layout, upload: Upload) -> None:
+    def _encode(self, layout: StepShape, upload: Upload) -> None:
         packed = jax.device_put(upload.buffer, self.everywhere)
         self.layers, self.rooms = self.executables["encode", layout](
             self.encoder_leaves, self.layers, self.rooms, packed
         )
 
-    def _backbone(self, layout: Layout, upload: Upload) -> tuple[Array, Array, Array | None]:
+    def _backbone(self, layout: StepShape, upload: Upload) -> tuple[Array, Array, Array | None]:
         packed = jax.device_put(upload.buffer, self.everywhere)
         self.layers, self.rooms, packed_rows, hidden, every = self.executables["backbone", layout](
             self.leaves, self.layers, self.rooms, packed

@@ -13,7 +13,7 @@ from jax import Array
 
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm
-from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, Ops
+from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
 from jaxengine.spec.model import LayerKind, ModelSpec
 
 
@@ -32,7 +32,7 @@ class Attention(nnx.Module):
         self.ops = ops
 
     def __call__(
-        self, x: Array, keys: Array, values: Array, angles: Angles | None, terms: HeadTerms, batch: AttentionBatch
+        self, x: Array, keys: Array, values: Array, angles: RopeTables | None, terms: AttentionBias, batch: StepBatch
     ) -> tuple[Array, Array, Array]:
         qkv = self.qkv(x)  # [T, K, G+2, D]
         if self.clip:
@@ -52,5 +52,5 @@ class CrossAttention(nnx.Module):
         self.spec = AttentionSpec(kind.scale)
         self.ops = ops
 
-    def __call__(self, x: Array, keys: Array, values: Array, source: AttentionBatch) -> Array:
+    def __call__(self, x: Array, keys: Array, values: Array, source: StepBatch) -> Array:
         return self.out(self.ops.read(self.q(x), keys, values, source, self.spec))

@@ -20,7 +20,7 @@ from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import angles
 from jaxengine.model.state_space import StateSpaceLayer
-from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
+from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.ops.scan import state_scan
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec, Rope
@@ -34,9 +34,9 @@ def run_layer(
     stream: Stream,
     keys: Array,
     values: Array,
-    angles: Angles | None,
-    terms: HeadTerms,
-    batch: AttentionBatch,
+    angles: RopeTables | None,
+    terms: AttentionBias,
+    batch: StepBatch,
 ) -> tuple[Stream, Array, Array]:
     """One layer under a jit of its own: identical layers are traced and lowered once."""
     return layer(stream, keys, values, angles, terms, batch)
@@ -72,7 +72,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
 
-    def __call__(self, ids: Array, layers: Layers, batches: Sequence[AttentionBatch]) -> tuple[Array, Layers]:
+    def __call__(self, ids: Array, layers: Layers, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
         `batches` differ in their pages: layers take those of their group. Layers that outnumber the caches, as an
@@ -95,22 +95,22 @@ class Decoder(nnx.Module):
             return Stream(x, branch).sum(), caches
         return self.final_norm.after(x, branch, self.ops)[1], caches
 
-    def _angles(self, rope: Rope | None, batch: AttentionBatch) -> Angles | None:
+    def _angles(self, rope: Rope | None, batch: StepBatch) -> RopeTables | None:
         if rope is None:
             return None
         make = partial(angles, rope, self.spec.head_dim, batch.position, batch.prompt_length)
         return _once(make, batch) if self.platform == "cpu" else make()
 
-    def _terms(self) -> list[HeadTerms]:
+    def _terms(self) -> list[AttentionBias]:
         """What the layers add to their scores, in turn."""
         attention, heads = self.spec.attention, (self.spec.num_kv_heads, self.spec.group)
         slopes = jnp.asarray(np.asarray(attention.alibi, np.float32).reshape(heads)) if attention.alibi else None
         if attention.relative is None:
-            return [HeadTerms(slopes)]
-        return [HeadTerms(slopes, relative=by_distance(attention.relative, rows[...])) for rows in self.relative]
+            return [AttentionBias(slopes)]
+        return [AttentionBias(slopes, relative=by_distance(attention.relative, rows[...])) for rows in self.relative]
 
 
-def _once(make: Callable[[], Angles], batch: AttentionBatch) -> Angles:
+def _once(make: Callable[[], RopeTables], batch: StepBatch) -> RopeTables:
     """What `make` returns, but of a step without tokens zeros.
 
     XLA on a CPU would fuse cos and sin into every layer, optimization barriers or not, but not across a condition: of

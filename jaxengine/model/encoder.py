@@ -12,7 +12,7 @@ from jax import Array
 
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.linear import Linear
-from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops import Ops, StepBatch
 from jaxengine.ops.cache import write
 from jaxengine.spec.model import ModelSpec
 
@@ -29,7 +29,7 @@ class Encoder(nnx.Module):
             Linear.named(f"layers.{i}.cross_kv", parameters.get, platform) for i in range(spec.num_layers)
         )
 
-    def __call__(self, ids: Array, layers: Layers, batch: AttentionBatch) -> Layers:
+    def __call__(self, ids: Array, layers: Layers, batch: StepBatch) -> Layers:
         """ids [T] of whole prompts → the decoder's caches with their keys and values written."""
         hidden, layers = self.stack(ids, layers, [batch])
         written = []

@@ -14,7 +14,7 @@ from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
-from jaxengine.ops import Angles, AttentionBatch, HeadTerms, Ops
+from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.spec.model import LayerKind, ModelSpec
 
 
@@ -53,9 +53,9 @@ class Layer(nnx.Module):
         stream: Stream,
         keys: Array,
         values: Array,
-        angles: Angles | None,
-        terms: HeadTerms,
-        batch: AttentionBatch,
+        angles: RopeTables | None,
+        terms: AttentionBias,
+        batch: StepBatch,
     ) -> tuple[Stream, Array, Array]:
         x, seen = self._before(stream, self.attention_norm)
         attended, keys, values = self.attention(seen, keys, values, angles, terms, batch)
@@ -70,7 +70,7 @@ class Layer(nnx.Module):
         x, seen = self._before(stream, self.mlp_norm)
         return self._behind(x, self._mlp(seen, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 
-    def _mlp(self, x: Array, batch: AttentionBatch) -> Array:
+    def _mlp(self, x: Array, batch: StepBatch) -> Array:
         return self.mlp(x, batch.tokens) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(x)
 
     def _before(self, stream: Stream, norm: Norm | None) -> tuple[Array, Array]:

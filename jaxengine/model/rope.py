@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import Angles
+from jaxengine.ops import RopeTables
 from jaxengine.spec.model import Rope
 
 
@@ -64,7 +64,7 @@ def attention_factor(rope: Rope) -> float:
     return mscale(1.0)
 
 
-def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> Angles:
+def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> RopeTables:
     """Of tokens at `position` [T] of prompts of `prompt_length` [T].
 
     `dynamic` and `longrope` depend on the length of the text when the token is processed, which is the prompt's length
@@ -87,4 +87,4 @@ def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> 
     factor: float | Array = attention_factor(rope)
     if rope.short_attention_factor is not None:
         factor = jnp.where(length > rope.original_positions, factor, rope.short_attention_factor)  # [T, 1]
-    return Angles(jnp.cos(angle) * factor, jnp.sin(angle) * factor)
+    return RopeTables(jnp.cos(angle) * factor, jnp.sin(angle) * factor)

@@ -17,7 +17,7 @@ from jax import Array
 from jaxengine.model.layer import Stream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
-from jaxengine.ops import Angles, AttentionBatch, HeadTerms
+from jaxengine.ops import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.batch import ScanInputs, row_starts
 from jaxengine.ops.scan import Scan
 from jaxengine.spec.model import ModelSpec
@@ -44,9 +44,9 @@ class StateSpaceLayer(nnx.Module):
         stream: Stream,
         inputs: Array,
         states: Array,
-        angles: Angles | None,
-        terms: HeadTerms,
-        batch: AttentionBatch,
+        angles: RopeTables | None,
+        terms: AttentionBias,
+        batch: StepBatch,
     ) -> tuple[Stream, Array, Array]:
         x = stream.sum()
         projected = self.in_proj(self.norm(x.astype(self.skip[...].dtype)))  # [T, 2, C]
@@ -78,7 +78,7 @@ class Convolution(nnx.Module):
         self.taps = nnx.Param(taps)  # [C, K], the last for the token itself
         self.bias = None if bias is None else nnx.Param(bias)
 
-    def __call__(self, u: Array, kept: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+    def __call__(self, u: Array, kept: Array, batch: StepBatch) -> tuple[Array, Array]:
         """kept [pages, K - 1, C]: the inputs before each row's first token, the oldest first."""
         taps = self.taps[...].astype(jnp.float32)
         before = taps.shape[1] - 1

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import AttentionBatch, AttentionSpec, HeadTerms, Ops
+from jaxengine.ops import AttentionBias, AttentionSpec, Ops, StepBatch
 from jaxengine.spec.model import ModelSpec
 
 NAME = "paged"  # of our attention, in transformers' interface
@@ -27,7 +27,7 @@ class Call:
 
     spec: ModelSpec
     ops: Ops
-    batch: AttentionBatch
+    batch: StepBatch
     layers: Layers
     seen: set[int] = field(default_factory=set)
 
@@ -47,7 +47,7 @@ class Call:
         k, v = (jnp.repeat(array, spec.num_kv_heads // array.shape[1], axis=1) for array in (k, v))
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
-        terms = HeadTerms(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
+        terms = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
         attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, terms, kind)
         self.layers[layer] = keys, values
         return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]

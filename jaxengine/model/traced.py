@@ -17,7 +17,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.torch_module import Call, Layers, TorchModule
-from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops import Ops, StepBatch
 from jaxengine.spec.model import ModelSpec
 
 TRIAL_TOKENS, TRIAL_PAGE = 4, 16
@@ -41,22 +41,22 @@ class TracedDecoder(nnx.Module):
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         jax.eval_shape(self._run, shapes, *self._trial(arrays[0].dtype))
 
-    def __call__(self, ids: Array, layers: Any, batches: Sequence[AttentionBatch]) -> tuple[Array, Layers]:
+    def __call__(self, ids: Array, layers: Any, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
         """ids [T] → hidden states [T, hidden], and the caches with these tokens written. All layers share one table."""
         (batch,) = batches
         return self._run([array[...] for array in self.arrays], ids, layers, batch)
 
-    def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: AttentionBatch) -> tuple[Array, Layers]:
+    def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: StepBatch) -> tuple[Array, Layers]:
         call = Call(self.spec, self.ops, batch, list(layers))
         hidden = self.module(dict(zip(self.names, arrays, strict=True)), ids, batch.position, call)
         return hidden.astype(arrays[0].dtype), call.layers
 
-    def _trial(self, dtype: Any) -> tuple[Any, Any, AttentionBatch]:
+    def _trial(self, dtype: Any) -> tuple[Any, Any, StepBatch]:
         """Shapes of a step, for a trace that shows whether there can be others."""
         spec = self.spec
         tokens: Any = jax.ShapeDtypeStruct((TRIAL_TOKENS,), jnp.int32)
         cache = jax.ShapeDtypeStruct((2, TRIAL_PAGE, spec.num_kv_heads, spec.head_dim), dtype)
         table: Any = jax.ShapeDtypeStruct((TRIAL_TOKENS, 128 // TRIAL_PAGE), jnp.int32)
         count: Any = jax.ShapeDtypeStruct((), jnp.int32)
-        batch = AttentionBatch(tokens, tokens, tokens, tokens, tokens, table, count, ragged=False)
+        batch = StepBatch(tokens, tokens, tokens, tokens, tokens, table, count, ragged=False)
         return tokens, [(cache, cache)] * spec.num_layers, batch

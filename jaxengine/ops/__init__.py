@@ -17,14 +17,14 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxengine.ops import norm, reference, triton
 from jaxengine.ops.backend import choose
-from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
+from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.sharding import TP
 from jaxengine.spec.model import Norm
 
-__all__ = ["BACKENDS", "Angles", "AttentionBatch", "AttentionSpec", "HeadTerms", "Ops", "choose"]
+__all__ = ["BACKENDS", "AttentionBias", "AttentionSpec", "Ops", "RopeTables", "StepBatch", "choose"]
 
-NO_TERMS, PLAIN = HeadTerms(), AttentionSpec()
+NO_TERMS, PLAIN = AttentionBias(), AttentionSpec()
 REPLICATED = PartitionSpec()
 
 
@@ -61,11 +61,11 @@ class Ops:
     def attend(
         self,
         qkv: Array,
-        angles: Angles | None,
+        angles: RopeTables | None,
         keys: Array,
         values: Array,
-        batch: AttentionBatch,
-        heads: HeadTerms = NO_TERMS,
+        batch: StepBatch,
+        heads: AttentionBias = NO_TERMS,
         spec: AttentionSpec = PLAIN,
     ) -> tuple[Array, Array, Array]:
         """Rotate queries and keys, write keys and values into the pages, and let every query read its sequence.
@@ -84,7 +84,7 @@ class Ops:
         local = self._local(attend, of_arguments, (by_token, cache, cache))
         return local(qkv, angles, keys, values, batch, heads)  # type: ignore[no-any-return]
 
-    def read(self, q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec) -> Array:
+    def read(self, q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec) -> Array:
         """q [T, K, G, D] over caches as they are → [T, K, G, D]: how a decoder reads its encoder's output."""
         by_token, cache = PartitionSpec(None, TP), PartitionSpec(None, None, TP)
         read = partial(BACKENDS[self.backend].read, spec=spec)

@@ -10,7 +10,7 @@ from jax import Array
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class AttentionBatch:
+class StepBatch:
     """T tokens in R rows, each row a contiguous run of one sequence's tokens. Padding tokens write to page 0.
 
     A token sees the keys up to its own; with `seen` the first so many, wherever its own is. `source` is how the same
@@ -27,7 +27,7 @@ class AttentionBatch:
     tokens: Array  # [] i32, how many of the T tokens are real
     ragged: bool = dataclasses.field(metadata={"static": True})
     seen: Array | None = None  # [T] i32
-    source: "AttentionBatch | None" = None
+    source: "StepBatch | None" = None
 
     @property
     def keys(self) -> Array:
@@ -35,7 +35,7 @@ class AttentionBatch:
         return self.position + 1 if self.seen is None else self.seen
 
 
-def row_starts(batch: AttentionBatch) -> Array:
+def row_starts(batch: StepBatch) -> Array:
     """i32 [R + 1]: each row's first token; the last is the first token of the padding."""
     rows = jnp.arange(batch.tables.shape[0] + 1, dtype=jnp.int32)
     if not batch.ragged:
@@ -53,14 +53,14 @@ class ScanInputs(NamedTuple):
     a: Array  # [C, N], negative
 
 
-class Angles(NamedTuple):
+class RopeTables(NamedTuple):
     """By how much each token's queries and keys are turned: of the pairs (i, i + dim/2) of their first dim elements."""
 
     cos: Array  # f32 [T, dim/2]
     sin: Array
 
 
-class HeadTerms(NamedTuple):
+class AttentionBias(NamedTuple):
     """What a layer adds to the scores head by head, where its model does."""
 
     slopes: Array | None = None  # f32 [K, G], ALiBi's

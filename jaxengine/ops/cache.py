@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.ops.batch import Angles, AttentionBatch
+from jaxengine.ops.batch import RopeTables, StepBatch
 
 INTEGERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "int8"}
 FLOATS = {integer: jnp.dtype(float) for float, integer in INTEGERS.items()}
@@ -25,7 +25,7 @@ def floats(x: Array) -> Array:
     return x if dtype is None else jax.lax.bitcast_convert_type(x, dtype)
 
 
-def split(qkv: Array, angles: Angles | None) -> tuple[Array, Array, Array]:
+def split(qkv: Array, angles: RopeTables | None) -> tuple[Array, Array, Array]:
     """qkv [T, K, G+2, D] → q [T, K, G, D], k and v [T, K, D], queries and keys rotated."""
     q_and_k = qkv[:, :, :-1]
     if angles is not None:
@@ -33,7 +33,7 @@ def split(qkv: Array, angles: Angles | None) -> tuple[Array, Array, Array]:
     return q_and_k[:, :, :-1], q_and_k[:, :, -1], qkv[:, :, -1]
 
 
-def rotated(x: Array, angles: Angles) -> Array:
+def rotated(x: Array, angles: RopeTables) -> Array:
     """`x` [T, …, D] turned by its token's angles, in f32 (Su et al. 2021, arXiv 2104.09864)."""
     half = angles.cos.shape[1]
     shape = (x.shape[0], *(1,) * (x.ndim - 2), half)
@@ -44,7 +44,7 @@ def rotated(x: Array, angles: Angles) -> Array:
     return turned if x.shape[-1] == 2 * half else jnp.concatenate([turned, x[..., 2 * half :]], axis=-1)
 
 
-def write(cache: Array, x: Array, batch: AttentionBatch) -> Array:
+def write(cache: Array, x: Array, batch: StepBatch) -> Array:
     """`cache` [pages, page_size, K, D] with every token's `x` [T, K, D] in its place."""
     return cache.at[batch.page, batch.offset].set(stored(x, cache.dtype), mode="drop")
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.ops.alibi import alibi
-from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
+from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.cache import floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
@@ -31,11 +31,11 @@ Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted valu
 
 def attend(
     qkv: Array,
-    angles: Angles | None,
+    angles: RopeTables | None,
     keys: Array,
     values: Array,
-    batch: AttentionBatch,
-    heads: HeadTerms,
+    batch: StepBatch,
+    heads: AttentionBias,
     spec: AttentionSpec,
 ) -> tuple[Array, Array, Array]:
     """`jaxengine.ops.Ops.attend` on one device."""
@@ -45,7 +45,7 @@ def attend(
 
 
 def attention(
-    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
+    q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, heads: AttentionBias
 ) -> Array:
     """q [T, K, G, D], keys and values [pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
     scaled = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
@@ -59,7 +59,7 @@ def _start(q: Array, sinks: Array | None) -> Running:
     return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
 
 
-def _biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, heads: HeadTerms) -> Array:
+def _biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, heads: AttentionBias) -> Array:
     """`scores` [T, K, G, S] of queries at `position` [T] and keys at `key` [S], with soft cap and biases."""
     if spec.softcap:
         scores = spec.softcap * jnp.tanh(scores / spec.softcap)
@@ -136,9 +136,7 @@ def _weighted(v: Array, weights: Array) -> Array:
     return jnp.einsum("rkgkd->rkgd", wide.reshape(rows, heads, group, heads, -1))
 
 
-def _decode(
-    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
-) -> Array:
+def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, heads: AttentionBias) -> Array:
     """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
     block = _block(keys)
     width = block // keys.shape[1]  # pages of a block
@@ -158,9 +156,7 @@ def _decode(
     return _finish(jax.lax.fori_loop(begin, end, body, _start(q, heads.sinks)))
 
 
-def _ragged(
-    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, heads: HeadTerms
-) -> Array:
+def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, heads: AttentionBias) -> Array:
     """Blocks of queries, which may span several rows; for each row in a block, its own key blocks."""
     tokens = q.shape[0]
     block = min(QUERY_BLOCK, tokens)
@@ -196,7 +192,7 @@ def _absorb_block(
     seen: Array,
     mine: Array,
     spec: AttentionSpec,
-    heads: HeadTerms,
+    heads: AttentionBias,
     j: Array,
     running: Running,
 ) -> Running:

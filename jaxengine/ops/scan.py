@@ -17,26 +17,26 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxengine.ops.batch import AttentionBatch, ScanInputs
+from jaxengine.ops.batch import ScanInputs, StepBatch
 from jaxengine.ops.triton import scan as triton
 from jaxengine.sharding import TP
 
-Scan = Callable[[ScanInputs, Array, AttentionBatch], tuple[Array, Array]]
+Scan = Callable[[ScanInputs, Array, StepBatch], tuple[Array, Array]]
 
 
-def reference(inputs: ScanInputs, states: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+def reference(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     """states [pages, C, N] → y [T, C], 0 for padding in a ragged step, and the states behind each row's last token."""
     return _ragged(inputs, states, batch) if batch.ragged else _one_token_each(inputs, states, batch)
 
 
-def _one_token_each(inputs: ScanInputs, states: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+def _one_token_each(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     x, dt, b, c, a = _wide(inputs)
     old = jnp.where((batch.position > 0)[:, None, None], states[batch.page], 0)  # [T, C, N]
     new = jnp.exp(dt[:, :, None] * a) * old + (dt * x)[:, :, None] * b[:, None]
     return (new * c[:, None]).sum(-1), states.at[batch.page].set(new, mode="drop")
 
 
-def _ragged(inputs: ScanInputs, states: Array, batch: AttentionBatch) -> tuple[Array, Array]:
+def _ragged(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
     x, dt, b, c, a = _wide(inputs)
 
     def token(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from jaxengine.request.sequence import Sequence
 
 
-class Shares:
+class FairQueue:
     """Tokens served to each caller. Comparable only while both are there."""
 
     def __init__(self) -> None:

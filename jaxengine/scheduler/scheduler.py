@@ -1,6 +1,6 @@
 """Who computes what in the next step: one token budget, decodes first, then prefill chunks, first come first served.
 
-Between callers (API keys) waiting requests take turns, see `Shares`.
+Between callers (API keys) waiting requests take turns, see `FairQueue`.
 
 The scheduler plans one step ahead of the device: while step n computes, it plans n+1 assuming that no running request
 stops. So two rules keep pages safe. A page is released only when no dispatched step holds a row of its sequence
@@ -18,7 +18,7 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import FinishReason, Sequence, Table
-from jaxengine.scheduler.fair_queue import Shares
+from jaxengine.scheduler.fair_queue import FairQueue
 
 
 class Scheduler:
@@ -42,7 +42,7 @@ class Scheduler:
         self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
         self.free_slots = list(range(slots))[::-1]
         self.preemptions = 0
-        self.shares = Shares()
+        self.shares = FairQueue()
 
     @property
     def pool(self) -> PagePool:

@@ -9,7 +9,7 @@ import time
 MIN_SHARE = 0.01
 
 
-class WorkMeter:
+class CpuLiveness:
     """CPU time of the process, without that of the thread that asks."""
 
     def __init__(self) -> None:

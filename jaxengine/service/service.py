@@ -23,10 +23,10 @@ from jaxengine.request.sequence import Event, FinishReason
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
 from jaxengine.service import codec
-from jaxengine.service.cpu_liveness import WorkMeter
+from jaxengine.service.cpu_liveness import CpuLiveness
 from jaxengine.service.deadlines import Deadlines
 from jaxengine.service.request_trace import RequestTrace
-from jaxengine.service.session import Peer
+from jaxengine.service.session import GatewaySession
 from jaxengine.service.step_loop import HEARTBEAT_SECONDS, Report, StepLoop
 from jaxengine.telemetry.tracing import Tracing
 
@@ -39,7 +39,7 @@ SLOW_STEP_SECONDS = 600.0  # a step that takes longer is stuck, whatever it does
 class Owner:
     """Whose a request is, its id there, and its spans."""
 
-    peer: Peer
+    peer: GatewaySession
     request_id: int
     trace: RequestTrace
 
@@ -66,7 +66,7 @@ class Service(EngineServicer):
         self._vouching: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._owners: dict[int, Owner] = {}  # by the engine's id
-        self._peers: set[Peer] = set()
+        self._peers: set[GatewaySession] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -102,7 +102,7 @@ class Service(EngineServicer):
     async def Session(self, request_iterator: AsyncIterator[pb.Command], context: Any) -> AsyncIterator[pb.StepEvents]:
         if self._steps is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {self.description.progress}")
-        peer = Peer()
+        peer = GatewaySession()
         peer.wake()  # a first message at once: the gateway knows that it is heard
         self._peers.add(peer)
         reader = asyncio.create_task(self._read(peer, request_iterator))
@@ -117,7 +117,7 @@ class Service(EngineServicer):
             self._peers.discard(peer)
             self._cancel(list(peer.numbers.values()))
 
-    async def _read(self, peer: Peer, commands: AsyncIterator[pb.Command]) -> None:
+    async def _read(self, peer: GatewaySession, commands: AsyncIterator[pb.Command]) -> None:
         """Obey commands until the gateway closes its side. Raises ValueError if it breaks the protocol."""
         async for command in commands:
             kind = command.WhichOneof("kind")
@@ -129,7 +129,7 @@ class Service(EngineServicer):
             else:
                 raise ValueError("a command must generate or cancel")
 
-    def _submit(self, peer: Peer, message: pb.Generate) -> None:
+    def _submit(self, peer: GatewaySession, message: pb.Generate) -> None:
         if message.id in peer.numbers:
             raise ValueError(f"request id {message.id} is already running")
         if self.description.state != pb.READY:
@@ -146,11 +146,11 @@ class Service(EngineServicer):
             self._release(number)
             self._refuse(peer, message.id, FinishReason.INVALID, str(error))
 
-    def _refuse(self, peer: Peer, request_id: int, finish: FinishReason, error: str) -> None:
+    def _refuse(self, peer: GatewaySession, request_id: int, finish: FinishReason, error: str) -> None:
         peer.put(request_id, Event(request_id, finish=finish, error=error))
         peer.wake()
 
-    def _adopt(self, peer: Peer, message: pb.Generate, number: int) -> None:
+    def _adopt(self, peer: GatewaySession, message: pb.Generate, number: int) -> None:
         peer.numbers[message.id] = number
         self._owners[number] = Owner(peer, message.id, RequestTrace(self._tracing, message.traceparent))
         self._idle.clear()
@@ -184,7 +184,7 @@ class Service(EngineServicer):
 
     async def _vouch(self, steps: StepLoop) -> None:
         """Send a sign of life while the step loop is silent and the process computes."""
-        meter = WorkMeter()
+        meter = CpuLiveness()
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             if meter.at_work() and HEARTBEAT_SECONDS < steps.silence < SLOW_STEP_SECONDS:

@@ -14,7 +14,7 @@ from jaxengine.rpc.limits import MAX_LISTED
 from jaxengine.service import codec
 
 
-class Peer:
+class GatewaySession:
     """The engine's end of a session."""
 
     def __init__(self) -> None:

@@ -17,15 +17,15 @@ from jax import Array
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
-from jaxengine.ops import AttentionBatch
+from jaxengine.ops import StepBatch
 from jaxengine.step import sampling
-from jaxengine.step.sampler_state import Seats
-from jaxengine.step.upload import LAST_TOKEN, PREVIOUS, SAMPLES, Layout, RowFields, TokenFields, unpack_rows
+from jaxengine.step.sampler_state import SamplerState
+from jaxengine.step.upload import LAST_TOKEN, PREVIOUS, SAMPLES, RowFields, StepShape, TokenFields, unpack_rows
 
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
 
 
-class Rooms(NamedTuple):
+class SlotState(NamedTuple):
     """What the device remembers per slot between steps; the last slot is the sink of padding."""
 
     table: Array  # i32 [G·(S+1), W], the pages of the slot's sequence in order, table after table
@@ -44,7 +44,7 @@ class Unpacked(NamedTuple):
     slots: int  # S+1
 
     @classmethod
-    def of(cls, layout: Layout, rooms: Rooms, packed: Array) -> "Unpacked":
+    def of(cls, layout: StepShape, rooms: SlotState, packed: Array) -> "Unpacked":
         real, tokens, packed_rows, updates = layout.sections(packed)
         rows = unpack_rows(packed_rows)
         table = rooms.table.at[updates.row, updates.place].set(updates.page, mode="drop")
@@ -56,12 +56,12 @@ class Unpacked(NamedTuple):
         """[R] → [T], 0 for padding."""
         return jnp.append(of_row, 0)[self.tokens.row]
 
-    def batches(self, layout: Layout, page_size: int) -> list[AttentionBatch]:
+    def batches(self, layout: StepShape, page_size: int) -> list[StepBatch]:
         """One for each page table of a sequence. Positions count from the start of their slot's pages."""
         position, prompt_length = self.tokens.position, self.per_token(self.rows.extent)
         entry, offset = position // page_size, position % page_size
         return [
-            AttentionBatch(
+            StepBatch(
                 position=position,
                 prompt_length=prompt_length,
                 row=self.tokens.row,
@@ -74,7 +74,7 @@ class Unpacked(NamedTuple):
             for first in range(0, self.table.shape[0], self.slots)
         ]
 
-    def behind_source(self, batch: AttentionBatch, page_size: int) -> AttentionBatch:
+    def behind_source(self, batch: StepBatch, page_size: int) -> StepBatch:
         """`batch`, but positions count from behind the pages of the source, which are read too."""
         pages = -(-self.rows.source // page_size)  # [R]
         columns = jnp.minimum(pages[:, None] + jnp.arange(self.table.shape[1]), self.table.shape[1] - 1)
@@ -108,8 +108,8 @@ class Encode(Split):
     """Prompts through the encoder, each whole: the caches with what the decoder will read of them."""
 
     def __call__(
-        self, layout: Layout, leaves: list[Array], layers: Layers, rooms: Rooms, packed: Array
-    ) -> tuple[Layers, Rooms]:
+        self, layout: StepShape, leaves: list[Array], layers: Layers, rooms: SlotState, packed: Array
+    ) -> tuple[Layers, SlotState]:
         encoder: Encoder = self.merged(leaves)
         step = Unpacked.of(layout, rooms, packed)
         (batch,) = step.batches(layout, self.page_size)
@@ -121,8 +121,8 @@ class Backbone(Split):
     """Tokens through the decoder."""
 
     def __call__(
-        self, layout: Layout, leaves: list[Array], layers: Layers, rooms: Rooms, packed: Array
-    ) -> tuple[Layers, Rooms, Array, Array, Array | None]:
+        self, layout: StepShape, leaves: list[Array], layers: Layers, rooms: SlotState, packed: Array
+    ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
         """Returns caches and rooms; the packed rows [fields, R] and the hidden states [R, h] of their last tokens, for
         `draw`; and of a ragged step the hidden states [T, h] of every token, for `score`.
         """
@@ -146,8 +146,8 @@ def draw_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: A
 
 
 def draw(
-    top: int, head: Head, last: Array, seats: Seats, packed_rows: Array, hidden: Array
-) -> tuple[Array, Seats, Array]:
+    top: int, head: Head, last: Array, seats: SamplerState, packed_rows: Array, hidden: Array
+) -> tuple[Array, SamplerState, Array]:
     """For a step where any row wants more: the new `last` and `seats`, and the packed result."""
     rows = unpack_rows(packed_rows)
     sampled, seats = sampling.sample(head(hidden), rows, seats, top)

@@ -11,7 +11,7 @@ from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Token
 
 
-class Drawn(NamedTuple):
+class SampledTokens(NamedTuple):
     """By row of the plan; those that do not sample have an entry without meaning. All empty if none does.
 
     `finite` is False where the model's logits were not: the token means nothing then.
@@ -25,7 +25,7 @@ class Drawn(NamedTuple):
 class Results:
     """Of one step: what its rows drew, and the logprobs of prompt tokens."""
 
-    drawn: Drawn
+    drawn: SampledTokens
     prompts: list[tuple[Row, list[Token]]]
 
 
@@ -48,15 +48,15 @@ class InFlight:
             jax.block_until_ready(self.done)
         return Results(self._read_drawn(top), self._read_prompts(scored))
 
-    def _read_drawn(self, top: int) -> Drawn:
+    def _read_drawn(self, top: int) -> SampledTokens:
         if self.drawn is None:
-            return Drawn([], [])
+            return SampledTokens([], [])
         packed = _Packed(self.drawn, top)
         tokens = packed.tokens()
         for i, row in enumerate(self.plan.rows):
             if wanted := row.sequence.params.logprobs:
                 tokens[i] = packed.with_others(i, wanted)
-        return Drawn(tokens, (packed.third != 0).tolist())
+        return SampledTokens(tokens, (packed.third != 0).tolist())
 
     def _read_prompts(self, scored: int) -> list[tuple[Row, list[Token]]]:
         """For each scored row, the tokens at positions start+1 …, as likely as the model found them."""

@@ -17,7 +17,7 @@ ANYTHING, NOTHING = -1, -2  # in front of a bad word, and of the first id that w
 BANS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # ids a row can ban at once
 
 
-class Seats(NamedTuple):
+class SamplerState(NamedTuple):
     """What processors remember per slot; the last slot is the sink."""
 
     seen: Array  # i32 [S, V], occurrences in prompt and generated ids
@@ -28,9 +28,9 @@ class Seats(NamedTuple):
     recent: Array  # i32 [S, MAX_BAD_WORD - 1], the ids generated last, NOTHING in front of the first
 
 
-def empty_seats(slots: int, vocab: int) -> Seats:
+def empty_seats(slots: int, vocab: int) -> SamplerState:
     shape = (slots + 1, vocab)
-    return Seats(
+    return SamplerState(
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(shape, jnp.float32),
@@ -49,7 +49,7 @@ def padded_words(words: Sequence[Sequence[int]], vocab: int) -> np.ndarray:
 
 
 def take_seat(
-    seats: Seats,
+    seats: SamplerState,
     slot: Array,
     ids: Array,
     prompt_length: Array,
@@ -58,7 +58,7 @@ def take_seat(
     bans: Array,
     words: Array,
     rest: Array,
-) -> Seats:
+) -> SamplerState:
     """Give `slot` to a sequence of `ids` [L], of which `length` are real and `prompt_length` the prompt's.
 
     `words` are `padded_words`; `rest` is the bias, 0 or -inf, of the ids that `bias` does not list.
@@ -69,7 +69,7 @@ def take_seat(
     seen = count.at[jnp.where(place < length, ids, vocab)].add(1, mode="drop")
     generated = count.at[jnp.where((place >= prompt_length) & (place < length), ids, vocab)].add(1, mode="drop")
     last = length - jnp.arange(MAX_BAD_WORD - 1, 0, -1)  # places of the last ids
-    return Seats(
+    return SamplerState(
         seats.seen.at[slot].set(seen),
         seats.generated.at[slot].set(generated),
         seats.bias.at[slot].set(jnp.full(vocab, rest, jnp.float32).at[bias[0]].set(bias[1], mode="drop")),

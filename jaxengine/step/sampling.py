@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.step import upload
-from jaxengine.step.sampler_state import ANYTHING, Seats
+from jaxengine.step.sampler_state import ANYTHING, SamplerState
 from jaxengine.step.upload import RowFields
 
 WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
@@ -44,7 +44,7 @@ def greedy(logits: Array, top: int) -> Sampled:
     )
 
 
-def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Sampled, Seats]:
+def sample(logits: Array, rows: RowFields, seats: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
     """Draw a token for every row of f32 `logits` [R, V], as its fields say, and count it in its seat."""
     scores = _penalise(_bias(_watermark(logits, rows), rows, seats), rows, seats)
     scores = _ban(scores, rows, seats)
@@ -59,7 +59,7 @@ def sample(logits: Array, rows: RowFields, seats: Seats, top: int) -> tuple[Samp
     return sampled, _remember(ids, rows, seats)
 
 
-def _remember(ids: Array, rows: RowFields, seats: Seats) -> Seats:
+def _remember(ids: Array, rows: RowFields, seats: SamplerState) -> SamplerState:
     """`seats` once the rows that sample have drawn `ids` [R]."""
     samples = _flag(rows, upload.SAMPLES)
     counted = samples[:, 0].astype(jnp.int32)
@@ -126,11 +126,11 @@ def _watermark(logits: Array, rows: RowFields) -> Array:
     return jax.lax.cond(jnp.any(rows.watermark_gamma > 0), favoured, lambda: logits)
 
 
-def _bias(logits: Array, rows: RowFields, seats: Seats) -> Array:
+def _bias(logits: Array, rows: RowFields, seats: SamplerState) -> Array:
     return logits + jnp.where(_flag(rows, upload.BIASED), seats.bias[rows.slot], 0)
 
 
-def _penalise(logits: Array, rows: RowFields, seats: Seats) -> Array:
+def _penalise(logits: Array, rows: RowFields, seats: SamplerState) -> Array:
     """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
     active = _flag(rows, upload.PENALISED)
     seen, generated = seats.seen[rows.slot], seats.generated[rows.slot]  # [R, V]
@@ -142,7 +142,7 @@ def _penalise(logits: Array, rows: RowFields, seats: Seats) -> Array:
     return scores - jnp.where(active, frequency + presence, 0)
 
 
-def _ban(scores: Array, rows: RowFields, seats: Seats) -> Array:
+def _ban(scores: Array, rows: RowFields, seats: SamplerState) -> Array:
     """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
     vocab, words = scores.shape[1], seats.words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD]
     begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == seats.recent[rows.slot][:, None])

@@ -73,7 +73,7 @@ FLOATS = len(RowFields._fields) - RowFields._fields.index("temperature")
 
 
 @dataclass(frozen=True)
-class Layout:
+class StepShape:
     """Sizes of a step's sections; the buffer is [tokens, 3·T, rows, 3·U] in this order."""
 
     tokens: int
@@ -132,7 +132,7 @@ class SlotFields:
 class Upload:
     """A step's buffer while the host fills it; as made, a step of nothing but padding."""
 
-    def __init__(self, layout: Layout, sink_slot: int, table_width: int) -> None:
+    def __init__(self, layout: StepShape, sink_slot: int, table_width: int) -> None:
         self.buffer = np.zeros(layout.size, np.int32)
         _, self.tokens, self.packed_rows, self.updates = layout.sections(self.buffer)  # type: ignore[arg-type]
         self.rows = _host_rows(self.packed_rows)  # type: ignore[arg-type]

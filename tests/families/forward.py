@@ -18,7 +18,7 @@ from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.model.traced import TracedDecoder
-from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops import Ops, StepBatch
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.parameters import ParameterSource
@@ -96,10 +96,10 @@ class Forward:
 
 def _batch(
     table: np.ndarray, count: int, start: int, prompt_length: int, tokens: int, page_size: int, *, ragged: bool
-) -> AttentionBatch:
+) -> StepBatch:
     real = np.arange(tokens) < count
     position = np.where(real, start + np.arange(tokens), 0)
-    return AttentionBatch(
+    return StepBatch(
         position=jnp.asarray(position, jnp.int32),
         prompt_length=jnp.where(real, prompt_length, 0).astype(jnp.int32),
         row=jnp.where(real, 0, 1).astype(jnp.int32),
@@ -116,7 +116,7 @@ def _padded(ids: list[int], tokens: int) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _encode(graph: Any, state: Any, ids: jax.Array, caches: Any, batch: AttentionBatch) -> Any:
+def _encode(graph: Any, state: Any, ids: jax.Array, caches: Any, batch: StepBatch) -> Any:
     return nnx.merge(graph, state)(ids, caches, batch)
 
 

@@ -18,7 +18,7 @@ from gateway.app import create_app
 from gateway.config.options import Options
 from gateway.observability.metrics import Metrics
 from gateway.request.admission import Admission
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from gateway.request.state import Gateway
 from gateway.text.model_text import Texts
 from tests.engine_mock import EOS, MockOptions
@@ -69,7 +69,7 @@ async def serve(
         texts = Texts(1, payload_limit=chosen_options.payload_limit)
         assert engine.description is not None
         await texts.prepare(engine.description)
-        admission = Admission(16, 10_000, Tally(len(chosen_options.keys)))
+        admission = Admission(16, 10_000, SharedCounters(len(chosen_options.keys)))
         gateway = Gateway(chosen_options, engine, admission, Metrics(), texts)
         app = create_app(gateway)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)

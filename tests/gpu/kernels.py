@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import BACKENDS, Angles, AttentionBatch, AttentionSpec, HeadTerms, Ops
+from jaxengine.ops import BACKENDS, AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
 from jaxengine.sharding import make_mesh
 from tests.gpu.record import Record
 
@@ -112,7 +112,7 @@ class Step:
         position = np.arange(count)
         return self.tables[row, position // PAGE_SIZE], position % PAGE_SIZE
 
-    def batch(self) -> AttentionBatch:
+    def batch(self) -> StepBatch:
         def padded(values: np.ndarray, fill: int) -> Array:
             return jnp.asarray(np.append(values, [fill] * self.case.padding), jnp.int32)
 
@@ -121,7 +121,7 @@ class Step:
         if not self.case.ragged:  # without it token t is row t, padding included
             rows += self.case.padding
             tables = np.pad(tables, ((0, self.case.padding), (0, 0)))
-        return AttentionBatch(
+        return StepBatch(
             position=padded(self.position, 0),
             prompt_length=padded(self.position + 1, 0),
             row=padded(self.row, rows),
@@ -132,12 +132,12 @@ class Step:
             ragged=self.case.ragged,
         )
 
-    def angles(self) -> Angles | None:
+    def angles(self) -> RopeTables | None:
         angle = jnp.asarray(self.angle, jnp.float32)
-        return Angles(jnp.cos(angle), jnp.sin(angle)) if self.case.turned else None
+        return RopeTables(jnp.cos(angle), jnp.sin(angle)) if self.case.turned else None
 
-    def terms(self) -> HeadTerms:
-        return HeadTerms(jnp.float32(self.slopes), jnp.float32(self.sinks)) if self.case.terms else HeadTerms()
+    def terms(self) -> AttentionBias:
+        return AttentionBias(jnp.float32(self.slopes), jnp.float32(self.sinks)) if self.case.terms else AttentionBias()
 
     def rotated(self, x: np.ndarray) -> np.ndarray:
         """`x` [T, …, D], the pairs of its first dimensions turned as complex numbers."""

@@ -15,7 +15,7 @@ from jax import Array
 
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
-from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops import Ops, StepBatch
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Token
 from jaxengine.sharding import make_mesh
@@ -66,11 +66,11 @@ def hammered(rows: int, longest: int, runs: int) -> int:
     return int(sum(np.asarray(differs(step(cache, batches[i]), first[i])) for i in order))
 
 
-def compiled(cache: Array, batch: AttentionBatch) -> jax.stages.Compiled:
+def compiled(cache: Array, batch: StepBatch) -> jax.stages.Compiled:
     """(cache, batch) → what `LAYERS` layers attend to, each layer's queries being what the one before attended to."""
     ops, platform = Ops(kernels.backends()[-1], make_mesh(1)), jax.devices()[0].platform
 
-    def step(cache: Array, batch: AttentionBatch) -> Array:
+    def step(cache: Array, batch: StepBatch) -> Array:
         keys, values = cache
         own = [each[batch.page, batch.offset][:, :, None] for each in (keys, values)]  # writing it changes nothing
         q = jnp.broadcast_to(own[0], (*own[0].shape[:2], GROUP, DIM))
@@ -82,12 +82,12 @@ def compiled(cache: Array, batch: AttentionBatch) -> jax.stages.Compiled:
     return lowered.compile(compiler_options=COMPILER_OPTIONS.get(platform))
 
 
-def drawn(random: np.random.Generator, rows: int, longest: int, pages: int) -> AttentionBatch:
+def drawn(random: np.random.Generator, rows: int, longest: int, pages: int) -> StepBatch:
     """A decode step of random lengths, short ones among them, whose pages lie anywhere and may be shared."""
     position = (longest * random.uniform(size=rows) ** 3).astype(np.int32)
     tables = random.integers(1, pages, (rows, longest // PAGE_SIZE)).astype(np.int32)
     at = np.arange(rows), position // PAGE_SIZE
-    return AttentionBatch(
+    return StepBatch(
         position=jnp.asarray(position),
         prompt_length=jnp.asarray(position + 1),
         row=jnp.arange(rows, dtype=jnp.int32),

@@ -11,7 +11,7 @@ import numpy as np
 from convert.source import open_model
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
-from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops import Ops, StepBatch
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.parameters import ParameterSource
 from jaxengine.weights.loading import load_parameters
@@ -51,7 +51,7 @@ def _golden_step(
     return np.asarray(jax.nn.log_softmax(head(hidden[asked]))), layers
 
 
-def _step() -> tuple[jax.Array, AttentionBatch, np.ndarray]:
+def _step() -> tuple[jax.Array, StepBatch, np.ndarray]:
     """Every prompt with its answer as a row: ids [T], and which of them predict an answered token."""
     texts = [golden["prompt_ids"] + golden["greedy_ids"] for golden in GOLDENS]
     tokens = -(-sum(map(len, texts)) // 32) * 32
@@ -63,7 +63,7 @@ def _step() -> tuple[jax.Array, AttentionBatch, np.ndarray]:
     def padded(values: np.ndarray, fill: int = 0) -> jax.Array:
         return jnp.asarray(np.append(values, [fill] * (tokens - len(position))), jnp.int32)
 
-    batch = AttentionBatch(
+    batch = StepBatch(
         position=padded(position),
         prompt_length=padded(position + 1),
         row=padded(row, len(texts)),

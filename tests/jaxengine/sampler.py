@@ -11,9 +11,9 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
 from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.step import sampling
-from jaxengine.step.sampler_state import BANS, Seats, empty_seats, padded_words, take_seat
+from jaxengine.step.sampler_state import BANS, SamplerState, empty_seats, padded_words, take_seat
 from jaxengine.step.sampling import Sampled
-from jaxengine.step.upload import Layout, SlotFields, Upload, needs_seat, unpack_rows
+from jaxengine.step.upload import SlotFields, StepShape, Upload, needs_seat, unpack_rows
 
 LONGEST = 64  # tokens a sequence may have here
 _take_seat = jax.jit(take_seat)
@@ -36,7 +36,7 @@ def pack(sequences: Items[Sequence]) -> np.ndarray:
     """The packed row fields of a decode step, i32 [fields, R]."""
     size = len(sequences)
     fields = SlotFields(size)
-    upload = Upload(Layout(size, size, size, ragged=False), sink_slot=size, table_width=8)
+    upload = Upload(StepShape(size, size, size, ragged=False), sink_slot=size, table_width=8)
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
         fields.take(sequence)
@@ -44,7 +44,7 @@ def pack(sequences: Items[Sequence]) -> np.ndarray:
     return upload.packed_rows
 
 
-def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> Seats:
+def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
     """The sampler's memory with `sequences` in slots 0 …"""
     seats = empty_seats(len(sequences), vocab)
     for slot, sequence in enumerate(sequences):
@@ -77,10 +77,10 @@ def in_order_of_ids(drawn: Sampled) -> np.ndarray:
 
 
 @jax.jit
-def _sample(logits: jax.Array, packed: jax.Array, seats: Seats) -> tuple[Sampled, Seats]:
+def _sample(logits: jax.Array, packed: jax.Array, seats: SamplerState) -> tuple[Sampled, SamplerState]:
     return sampling.sample(jnp.asarray(logits), unpack_rows(packed), seats, logits.shape[1])
 
 
-def after_draw(logits: np.ndarray, sequences: Items[Sequence]) -> Seats:
+def after_draw(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:
     """The sampler's memory when `draw` is done."""
     return _sample(logits, pack(sequences), seat(sequences, logits.shape[1]))[1]

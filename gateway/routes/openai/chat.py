@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.http.encoding import aside, json_bytes, json_text
-from gateway.request.info import Visit
-from gateway.request.lifecycle import Exchange, serving
-from gateway.request.output import Step, Transcript
+from gateway.request.info import RequestInfo
+from gateway.request.lifecycle import RequestLifecycle, serving
+from gateway.request.output import OutputDelta, OutputProcessor
 from gateway.request.state import Gateway
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.envelope import DONE, Envelope, ending, usage
@@ -26,7 +26,7 @@ NO_PROMPT = {"prompt_logprobs": None, "prompt_token_ids": None}  # of several ch
 async def answer(request: Request, gateway: Gateway, chats: Sequence[ChatRequest], arrival: float) -> Response:
     """The whole answer: the choices of one chat, or of each of several its only one."""
     body = chats[0]
-    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
         transcripts, description = await begin(gateway, exchange, *chats)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion")
         collected = await exchange.collect(transcripts)
@@ -41,7 +41,7 @@ async def answer(request: Request, gateway: Gateway, chats: Sequence[ChatRequest
         return await aside(worded, large=body.lists_logprobs)
 
 
-def _of_prompt(body: ChatRequest, transcript: Transcript) -> dict[str, Any]:
+def _of_prompt(body: ChatRequest, transcript: OutputProcessor) -> dict[str, Any]:
     """What is told of the prompt beside the choices."""
     listed = None
     if body.prompt_logprobs is not None:
@@ -49,7 +49,7 @@ def _of_prompt(body: ChatRequest, transcript: Transcript) -> dict[str, Any]:
     return {"prompt_logprobs": listed, "prompt_token_ids": transcript.prompt_ids if body.return_token_ids else None}
 
 
-def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[Step]) -> dict[str, Any]:
+def _choice(body: ChatRequest, index: int, transcript: OutputProcessor, steps: list[OutputDelta]) -> dict[str, Any]:
     tokens = [token for step in steps for token in step.tokens]
     logprobs = chat_logprobs(_names(transcript, body), tokens, body.top_logprobs or 0) if body.logprobs else None
     message = {"role": "assistant", "content": body.echoed + transcript.text, "refusal": None, "reasoning": None}
@@ -59,7 +59,7 @@ def _choice(body: ChatRequest, index: int, transcript: Transcript, steps: list[S
 
 async def stream(request: Request, gateway: Gateway, body: ChatRequest, arrival: float) -> AsyncGenerator[bytes, None]:
     """Chunks: per choice its role, its text, its end; then usage if asked for; then `[DONE]`."""
-    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
         transcripts, description = await begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "chatcmpl", "chat.completion.chunk")
         if body.return_token_ids:
@@ -90,7 +90,7 @@ def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
 class _Deltas:
     """The chunks of one choice, without their envelope: `as_tgi` or as OpenAI writes them."""
 
-    def __init__(self, body: ChatRequest, index: int, transcript: Transcript, *, as_tgi: bool) -> None:
+    def __init__(self, body: ChatRequest, index: int, transcript: OutputProcessor, *, as_tgi: bool) -> None:
         self._index, self._transcript, self._as_tgi = index, transcript, as_tgi
         self._began = False
         self._echoed = body.echoed
@@ -107,7 +107,7 @@ class _Deltas:
         role = self._chunk({"role": "assistant", "content": ""}, None)
         return [role, self._chunk(self._delta(self._echoed), None)] if self._echoed else [role]
 
-    def of(self, step: Step) -> list[bytes]:
+    def of(self, step: OutputDelta) -> list[bytes]:
         """What a step adds."""
         self.answered += len(step.tokens)
         chunks = []
@@ -136,11 +136,13 @@ class _Deltas:
         return json_bytes({**fields, **more})
 
 
-def _names(transcript: Transcript, body: ChatRequest) -> Names:
+def _names(transcript: OutputProcessor, body: ChatRequest) -> Names:
     return Names(transcript.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
 
 
-async def begin(gateway: Gateway, exchange: Exchange, *chats: ChatRequest) -> tuple[list[Transcript], pb.Description]:
+async def begin(
+    gateway: Gateway, exchange: RequestLifecycle, *chats: ChatRequest
+) -> tuple[list[OutputProcessor], pb.Description]:
     """Validate, admit, render and tokenise: one transcript per choice of each chat."""
     model, description = serving(gateway)
     for body in chats:
@@ -152,8 +154,8 @@ async def begin(gateway: Gateway, exchange: Exchange, *chats: ChatRequest) -> tu
 
 
 async def _transcripts(
-    gateway: Gateway, exchange: Exchange, body: ChatRequest, model: TextModel, description: pb.Description
-) -> list[Transcript]:
+    gateway: Gateway, exchange: RequestLifecycle, body: ChatRequest, model: TextModel, description: pb.Description
+) -> list[OutputProcessor]:
     with exchange.part("tokenize"):
         prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -161,7 +163,7 @@ async def _transcripts(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
     )
     requests = sampling.generate_requests(body, prompt, limit, model)
-    return [Transcript(model, each, prompt, body.stops, sampling.manner(body)) for each in requests]
+    return [OutputProcessor(model, each, prompt, body.stops, sampling.manner(body)) for each in requests]
 
 
 async def prompt_ids(model: TextModel, body: ChatRequest) -> list[int]:

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.http.encoding import aside, json_bytes, json_text
-from gateway.request.info import Visit
-from gateway.request.lifecycle import Exchange, serving
-from gateway.request.output import Step, TokenText, Transcript
+from gateway.request.info import RequestInfo
+from gateway.request.lifecycle import RequestLifecycle, serving
+from gateway.request.output import OutputDelta, OutputProcessor, TokenText
 from gateway.request.state import Gateway
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.envelope import DONE, Envelope, ending, usage
@@ -27,7 +27,7 @@ VLLMS = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # null in a whole 
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
     """The whole answer; choice `i * n + j` is the j-th of prompt i."""
-    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
         choices, description = await _begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
@@ -46,7 +46,7 @@ async def stream(
     request: Request, gateway: Gateway, body: CompletionRequest, arrival: float
 ) -> AsyncGenerator[bytes, None]:
     """Chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
-    with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
         choices, description = await _begin(gateway, exchange, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
         transcripts = [choice.transcript for choice in choices]
@@ -62,7 +62,9 @@ async def stream(
         yield DONE
 
 
-def _best(body: CompletionRequest, runs: list[tuple["_Choice", list[Step]]]) -> list[tuple["_Choice", list[Step]]]:
+def _best(
+    body: CompletionRequest, runs: list[tuple["_Choice", list[OutputDelta]]]
+) -> list[tuple["_Choice", list[OutputDelta]]]:
     """Of each prompt's sequences the `n` with the highest mean logprob, the best first."""
     if body.sequences == body.choices:
         return runs
@@ -73,7 +75,7 @@ def _best(body: CompletionRequest, runs: list[tuple["_Choice", list[Step]]]) -> 
     return chosen
 
 
-def _mean_logprob(steps: list[Step]) -> float:
+def _mean_logprob(steps: list[OutputDelta]) -> float:
     logprobs = [token.logprob for step in steps for token in step.tokens]
     return sum(logprobs) / max(1, len(logprobs))
 
@@ -86,7 +88,7 @@ def _generated(body: CompletionRequest) -> int | None:
 class _Choice:
     """One sequence, and the prompt text it echoes."""
 
-    def __init__(self, body: CompletionRequest, index: int, transcript: Transcript, echo: str) -> None:
+    def __init__(self, body: CompletionRequest, index: int, transcript: OutputProcessor, echo: str) -> None:
         self.transcript = transcript
         self._index, self._echo = index, echo
         self._silent = body.silent
@@ -100,19 +102,19 @@ class _Choice:
         self._began = False
         self.answered = 0  # generated tokens that chunks have told of
 
-    def whole(self, index: int, steps: list[Step]) -> dict[str, Any]:
+    def whole(self, index: int, steps: list[OutputDelta]) -> dict[str, Any]:
         """The finished choice, as number `index` of the answer."""
         self._index = index
         prompt = next((step.prompt for step in steps if step.prompt is not None), None)
         tokens = [token for step in steps for token in step.tokens]
-        merged = Step(tokens, self.transcript.text, self.transcript.finish, prompt)
+        merged = OutputDelta(tokens, self.transcript.text, self.transcript.finish, prompt)
         fields = dict.fromkeys(VLLMS) | self._fields(merged, self._echo)
         if self._prompt_top is not None:
             known = prompt.tokens if prompt is not None else []
             fields["prompt_logprobs"] = prompt_logprobs(self._tokenizer, known, self._prompt_top)
         return fields
 
-    def chunks(self, step: Step) -> list[bytes]:
+    def chunks(self, step: OutputDelta) -> list[bytes]:
         """At most one chunk; the echo comes with the first."""
         echo = "" if self._began else self._echo
         first, self._began = not self._began, True
@@ -128,17 +130,17 @@ class _Choice:
         text = json_text(step.text)
         return [f'{{"index":{self._index},"text":{text},"logprobs":null,"finish_reason":null}}'.encode()]
 
-    def _fields(self, step: Step, echo: str, *, first: bool = True) -> dict[str, Any]:
+    def _fields(self, step: OutputDelta, echo: str, *, first: bool = True) -> dict[str, Any]:
         end = ending(self.transcript) if step.finish is not None else {"finish_reason": None}
         text = echo if self._silent else echo + step.text
         ids = self._ids(step, first=first) if self._shows_ids else {}
         return {"index": self._index, "text": text, "logprobs": self._logprobs(step), **end, **ids}
 
-    def _ids(self, step: Step, *, first: bool) -> dict[str, list[int]]:
+    def _ids(self, step: OutputDelta, *, first: bool) -> dict[str, list[int]]:
         prompt = {"prompt_token_ids": self.transcript.prompt_ids} if first else {}
         return {"token_ids": [] if self._silent else [token.id for token in step.tokens], **prompt}
 
-    def _logprobs(self, step: Step) -> dict[str, Any] | None:
+    def _logprobs(self, step: OutputDelta) -> dict[str, Any] | None:
         if not self._lists_logprobs:
             return None
         shown = [] if self._silent else step.tokens
@@ -150,7 +152,9 @@ class _Choice:
         return completion_logprobs(self._names, tokens, offsets, self._top)
 
 
-async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) -> tuple[list[_Choice], pb.Description]:
+async def _begin(
+    gateway: Gateway, exchange: RequestLifecycle, body: CompletionRequest
+) -> tuple[list[_Choice], pb.Description]:
     """Validate, admit and tokenise: one choice per prompt and `n`."""
     model, description = serving(gateway)
     validation.check_model(body.model, gateway.options, description)
@@ -176,7 +180,7 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: CompletionRequest) 
         )
         echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
         for each in requests:
-            transcript = Transcript(model, each, ids, body.stops, manner)
+            transcript = OutputProcessor(model, each, ids, body.stops, manner)
             choices.append(_Choice(body, len(choices), transcript, echo))
     return choices, description
 

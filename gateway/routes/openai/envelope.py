@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from gateway.http.encoding import json_bytes
-from gateway.request.output import Finish, Transcript
+from gateway.request.output import Finish, OutputProcessor
 from gateway.request.state import gateway_in
 from gateway.routes.openai.common import Common
 from gateway.routes.openai.identity import fingerprint, names, request_id
@@ -41,7 +41,7 @@ class Envelope:
         """Fields beside `choices`, which the next chunk carries and no other."""
         self._once = b"," + json_bytes(fields)[1:-1] if fields else b""
 
-    def chunk(self, choice: bytes, transcript: Transcript, generated: int) -> bytes:
+    def chunk(self, choice: bytes, transcript: OutputProcessor, generated: int) -> bytes:
         """One event with one choice; continuous usage is of that choice alone, `generated` tokens so far."""
         if self._continuous:
             return self.with_usage(choice, usage([transcript], generated=generated))
@@ -63,7 +63,7 @@ class Envelope:
         return JSONResponse({**self.fields, "choices": choices, "usage": counts, **absent, **more})
 
 
-def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dict[str, Any]:
+def usage(transcripts: list[OutputProcessor], *, generated: int | None = None) -> dict[str, Any]:
     """Tokens spent: every distinct prompt once, every generated token.
 
     `generated` overrides the count where not all of them were asked for, or have been answered yet.
@@ -79,7 +79,7 @@ def usage(transcripts: list[Transcript], *, generated: int | None = None) -> dic
     }
 
 
-def ending(transcript: Transcript) -> dict[str, Any]:
+def ending(transcript: OutputProcessor) -> dict[str, Any]:
     """Why a choice ended; `stop_reason` is the stop text or id that did it, as in vLLM."""
     assert transcript.finish is not None, "asked for the end of a choice that goes on"
     return {"finish_reason": FINISH_REASONS[transcript.finish], "stop_reason": transcript.stop_reason}

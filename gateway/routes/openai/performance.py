@@ -9,13 +9,13 @@ from typing import Any
 from fastapi import Request
 
 from gateway.http.encoding import json_bytes
-from gateway.observability.request_stats import Served
+from gateway.observability.request_stats import RequestStats
 from gateway.request.state import Gateway
 
 ASKED, TOLD = "endpoint-load-metrics-format", "endpoint-load-metrics"
 
 
-def timings(gateway: Gateway, served: Served) -> dict[str, Any]:
+def timings(gateway: Gateway, served: RequestStats) -> dict[str, Any]:
     """`metrics` beside the choices of an answer, in milliseconds and tokens a second: null where there are several
     sequences, which share no clock; nothing unless the operator wants it.
 

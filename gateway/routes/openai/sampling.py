@@ -7,7 +7,7 @@ Temperature 0 and top_p 0 both mean greedy.
 import secrets
 
 from gateway.errors import RequestError
-from gateway.request.output import Manner
+from gateway.request.output import OutputPolicy
 from gateway.routes.openai.common import Common
 from gateway.text.model_text import TextModel
 from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
@@ -63,9 +63,9 @@ def generate_requests(
     return requests
 
 
-def manner(body: Common) -> Manner:
+def manner(body: Common) -> OutputPolicy:
     """What the request wants of the text."""
-    return Manner(
+    return OutputPolicy(
         keep_stop=bool(body.include_stop_str_in_output),
         show_end=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,

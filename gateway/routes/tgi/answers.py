@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from gateway.http.encoding import finite_or_none, json_bytes, json_text
-from gateway.observability.request_stats import Served
-from gateway.request.output import Step, TokenText, Transcript
+from gateway.observability.request_stats import RequestStats
+from gateway.request.output import OutputDelta, OutputProcessor, TokenText
 from gateway.request.state import Gateway
 from gateway.routes.tgi.sampling import samples
 from gateway.routes.tgi.schemas import Parameters
@@ -17,7 +17,7 @@ from jaxengine.rpc import engine_pb2 as pb
 class Outcome:
     """A finished sequence."""
 
-    def __init__(self, transcript: Transcript, steps: list[Step], settings: Parameters) -> None:
+    def __init__(self, transcript: OutputProcessor, steps: list[OutputDelta], settings: Parameters) -> None:
         self.transcript = transcript
         self.tokens = [token for step in steps for token in step.tokens]
         self.settings = settings
@@ -46,7 +46,7 @@ class Outcome:
         return {"generated_text": prompt_text + self.transcript.text, **self.details()}
 
 
-def ending(transcript: Transcript, settings: Parameters) -> dict[str, Any]:
+def ending(transcript: OutputProcessor, settings: Parameters) -> dict[str, Any]:
     return {
         "finish_reason": str(transcript.finish),
         "generated_tokens": transcript.generated,
@@ -109,7 +109,7 @@ def full_event(
     return b"data: " + json_bytes(fields) + b"\n\n"
 
 
-def timing_headers(served: Served, best: Outcome) -> dict[str, str]:
+def timing_headers(served: RequestStats, best: Outcome) -> dict[str, str]:
     """How long the parts of a request took: seconds in x-compute-time, whole milliseconds elsewhere. The tokens are
     those of the answer alone.
     """

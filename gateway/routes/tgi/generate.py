@@ -8,9 +8,9 @@ from starlette.responses import JSONResponse
 
 from gateway.http.encoding import aside
 from gateway.http.sse import EventStream, while_connected
-from gateway.request.info import Visit
-from gateway.request.lifecycle import Exchange, serving
-from gateway.request.output import Manner, Transcript
+from gateway.request.info import RequestInfo
+from gateway.request.lifecycle import RequestLifecycle, serving
+from gateway.request.output import OutputPolicy, OutputProcessor
 from gateway.request.state import Gateway
 from gateway.routes.tgi import answers
 from gateway.routes.tgi.errors import error_event
@@ -19,7 +19,7 @@ from gateway.routes.tgi.schemas import GenerateRequest
 from gateway.routes.tgi.validation import Limits, check_parameters, tokenize
 from jaxengine.rpc import engine_pb2 as pb
 
-MANNER = Manner(keep_stop=True, show_end=True, skip_special=True, length_first=True)
+MANNER = OutputPolicy(keep_stop=True, show_end=True, skip_special=True, length_first=True)
 
 
 async def answer(
@@ -34,7 +34,7 @@ async def answer(
     """The whole answer, as an object or as the array of one that the Inference API answers."""
 
     async def work() -> Response:
-        with Exchange(gateway, Visit.of(request, arrival)) as exchange:
+        with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
             outcomes = await run(gateway, exchange, body)
             headers = answers.compute_headers(gateway, body.inputs)
             headers |= answers.timing_headers(exchange.served(), outcomes[0])
@@ -49,7 +49,7 @@ async def answer(
     return await while_connected(request.receive, work())
 
 
-async def run(gateway: Gateway, exchange: Exchange, body: GenerateRequest) -> list[answers.Outcome]:
+async def run(gateway: Gateway, exchange: RequestLifecycle, body: GenerateRequest) -> list[answers.Outcome]:
     """All sequences of a request, run to their ends, the best one first."""
     transcripts = await _begin(gateway, exchange, body, stream=False)
     steps = await exchange.collect(transcripts)
@@ -61,14 +61,14 @@ async def stream(
     request: Request, gateway: Gateway, body: GenerateRequest, arrival: float, *, full_text: bool
 ) -> Response:
     """One event per token."""
-    events = _events(gateway, Visit.of(request, arrival), body, body.inputs if full_text else "")
+    events = _events(gateway, RequestInfo.of(request, arrival), body, body.inputs if full_text else "")
     return await EventStream.begin(request, events, error_event, answers.compute_headers(gateway, body.inputs))
 
 
 async def _events(
-    gateway: Gateway, visit: Visit, body: GenerateRequest, prompt_text: str
+    gateway: Gateway, visit: RequestInfo, body: GenerateRequest, prompt_text: str
 ) -> AsyncGenerator[bytes, None]:
-    with Exchange(gateway, visit) as exchange:
+    with RequestLifecycle(gateway, visit) as exchange:
         [transcript] = await _begin(gateway, exchange, body, stream=True)
         index = 0
         async with aclosing(exchange.run([transcript])) as steps:
@@ -85,11 +85,13 @@ async def _events(
                         yield answers.token_event(index, token)
 
 
-def _last_details(transcript: Transcript, body: GenerateRequest) -> dict[str, object]:
+def _last_details(transcript: OutputProcessor, body: GenerateRequest) -> dict[str, object]:
     return {**answers.ending(transcript, body.settings), "input_length": len(transcript.prompt_ids)}
 
 
-async def _begin(gateway: Gateway, exchange: Exchange, body: GenerateRequest, *, stream: bool) -> list[Transcript]:
+async def _begin(
+    gateway: Gateway, exchange: RequestLifecycle, body: GenerateRequest, *, stream: bool
+) -> list[OutputProcessor]:
     """Validate, admit and tokenise: one transcript per sequence to generate."""
     model, description = serving(gateway)
     limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
@@ -108,4 +110,4 @@ async def _begin(gateway: Gateway, exchange: Exchange, body: GenerateRequest, *,
         )
         for _ in range(copies)
     ]
-    return [Transcript(model, each, prompt, settings.stop, MANNER) for each in requests]
+    return [OutputProcessor(model, each, prompt, settings.stop, MANNER) for each in requests]

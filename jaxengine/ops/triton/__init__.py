@@ -23,7 +23,7 @@ time, the 4 query rows being padded to 16. Prefill of n tokens from 0 computes 4
 from jax import Array
 from jax.experimental import pallas as pl
 
-from jaxengine.ops.batch import Angles, AttentionBatch, HeadTerms
+from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.ops.triton.decode import attend_rows, attend_step, read_step, single_rows
 from jaxengine.ops.triton.norm import add_norm
@@ -55,11 +55,11 @@ def unsupported(head_dim: int, group: int, dtype: str) -> str:
 
 def attend(
     qkv: Array,
-    angles: Angles | None,
+    angles: RopeTables | None,
     keys: Array,
     values: Array,
-    batch: AttentionBatch,
-    heads: HeadTerms,
+    batch: StepBatch,
+    heads: AttentionBias,
     spec: AttentionSpec,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
@@ -84,13 +84,11 @@ def attend(
     return out, flat_keys.reshape(keys.shape), flat_values.reshape(values.shape)
 
 
-def read(
-    q: Array, keys: Array, values: Array, batch: AttentionBatch, spec: AttentionSpec, interpret: bool = False
-) -> Array:
+def read(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, interpret: bool = False) -> Array:
     """`jaxengine.ops.Ops.read` on one device; 0 for padding."""
     _, kv_heads, group, dim = q.shape
     problem = Problem(kv_heads, group, dim, keys.shape[1], q.dtype, spec, interpret, causal=batch.seen is None)
-    flat, inputs = q.reshape(-1, dim), flatten(keys, values, batch, HeadTerms())
+    flat, inputs = q.reshape(-1, dim), flatten(keys, values, batch, AttentionBias())
     if batch.ragged:
         out = attend_tiles(problem, flat, inputs, batch)
         out = attend_rows(problem, flat, inputs, single_rows(batch), out)

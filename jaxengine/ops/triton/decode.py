@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.alibi import alibi
-from jaxengine.ops.batch import AttentionBatch, row_starts
+from jaxengine.ops.batch import StepBatch, row_starts
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.merge import Partials, keep, merge, store
 from jaxengine.ops.triton.projected import Projected
@@ -50,13 +50,13 @@ class Rows(NamedTuple):
     token: Any  # its query; None where row r is token r
 
 
-def rows_of_step(batch: AttentionBatch) -> Rows:
+def rows_of_step(batch: StepBatch) -> Rows:
     """Of a decode step: row r is token r."""
     real = jnp.arange(batch.position.shape[0]) < batch.tokens
     return Rows(jnp.where(real, batch.keys, 0), None)
 
 
-def single_rows(batch: AttentionBatch) -> Rows:
+def single_rows(batch: StepBatch) -> Rows:
     """Of a mixed step: the rows that are one query."""
     starts = row_starts(batch)
     token = jnp.minimum(starts[:-1], batch.position.shape[0] - 1)
@@ -73,9 +73,7 @@ def tile_rows(group: int) -> int:
     return max(16, pl.next_power_of_2(group))
 
 
-def attend_step(
-    problem: Problem, projected: Projected, inputs: Inputs, batch: AttentionBatch
-) -> tuple[Array, Array, Array]:
+def attend_step(problem: Problem, projected: Projected, inputs: Inputs, batch: StepBatch) -> tuple[Array, Array, Array]:
     """A decode step whole: what is attended to [T·K·G, D], 0 for padding, and the caches, flat, written in place."""
     size = batch.position.shape[0] * problem.kv_heads * problem.group
     shapes = [jax.ShapeDtypeStruct(cache.shape, cache.dtype) for cache in (inputs.keys, inputs.values)]
@@ -84,7 +82,7 @@ def attend_step(
     return out, keys, values
 
 
-def read_step(problem: Problem, q: Array, inputs: Inputs, batch: AttentionBatch) -> Array:
+def read_step(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
     """A decode step whose caches are as they should be: flat like q [T·K·G, D], 0 for padding."""
     shape = jax.ShapeDtypeStruct(q.shape, q.dtype)
     (out,) = _call(problem, inputs, None, rows_of_step(batch), q, [shape], {})

@@ -14,7 +14,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import AttentionBatch, row_starts
+from jaxengine.ops.batch import StepBatch, row_starts
 from jaxengine.ops.triton.tile import (
     BLOCK_BYTES,
     LOG2E,
@@ -42,7 +42,7 @@ class Tiles(NamedTuple):
     keys: Array  # keys that the last query sees; 0 for padding
 
 
-def tiles_of(batch: AttentionBatch, queries: int) -> Tiles:
+def tiles_of(batch: StepBatch, queries: int) -> Tiles:
     """The tiles of a mixed step, `queries` to a tile; none for rows of one query."""
     rows, tokens = batch.tables.shape[0], batch.position.shape[0]
     starts = row_starts(batch)  # [R + 1]
@@ -75,7 +75,7 @@ def tile_rows(problem: Problem) -> int:
     return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
 
 
-def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: AttentionBatch) -> Array:
+def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
     """Attention of a mixed step, flat like q [T·K·G, D]; tokens that are a row by themselves are left unwritten."""
     rows = tile_rows(problem)
     tiles = tiles_of(batch, rows // problem.group)

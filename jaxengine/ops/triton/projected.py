@@ -1,7 +1,7 @@
 """Queries, keys and values as the projection leaves them: rotated while they are loaded, and written to their pages.
 
 A decode step does both inside its attention kernel. A tile of a mixed step reads keys that other programs write, so
-there a kernel of its own comes first. Angles are those of `Angles`, flat arrays as everywhere in this package.
+there a kernel of its own comes first. Angles are those of `RopeTables`, flat arrays as everywhere in this package.
 
 Legend: as in `tile`.
 """
@@ -15,7 +15,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import Angles, AttentionBatch
+from jaxengine.ops.batch import RopeTables, StepBatch
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.tile import Problem
 
@@ -26,7 +26,7 @@ class Projected(NamedTuple):
     """A step's own tokens."""
 
     qkv: Any  # [T·K·(G+2), D]
-    angles: Any  # `Angles`, or None
+    angles: Any  # `RopeTables`, or None
     page: Any  # i32 [T]
     offset: Any  # i32 [T]
 
@@ -71,7 +71,7 @@ class Projected(NamedTuple):
         return (wide * cos + across * jnp.where(low, -sin, sin)).astype(x.dtype)
 
 
-def project(qkv: Array, angles: Angles | None, batch: AttentionBatch) -> Projected:
+def project(qkv: Array, angles: RopeTables | None, batch: StepBatch) -> Projected:
     return Projected(qkv.reshape(-1, qkv.shape[-1]), angles, batch.page, batch.offset)
 
 

@@ -17,14 +17,14 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.batch import AttentionBatch, ScanInputs, row_starts
+from jaxengine.ops.batch import ScanInputs, StepBatch, row_starts
 
 CHANNELS = 32  # of a program: enough programs for a lone row, whole 128-byte lines of every input
 WARPS = 1
 UNROLLED = 8  # of a mixed step: 168 registers; 16 would take 255
 
 
-def scan(inputs: ScanInputs, states: Array, batch: AttentionBatch, interpret: bool = False) -> tuple[Array, Array]:
+def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = False) -> tuple[Array, Array]:
     """states [pages, C, N], overwritten in place → y [T, C], 0 for padding in a ragged step, and the states.
 
     Args:

@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.alibi import alibi
-from jaxengine.ops.batch import AttentionBatch, HeadTerms
+from jaxengine.ops.batch import AttentionBias, StepBatch
 from jaxengine.ops.spec import AttentionSpec
 
 LOG2E = math.log2(math.e)
@@ -43,7 +43,7 @@ class Inputs(NamedTuple):
     relative: Any  # f32 [K·G·(2m+1)], or None
 
 
-def flatten(keys: Array, values: Array, batch: AttentionBatch, heads: HeadTerms) -> Inputs:
+def flatten(keys: Array, values: Array, batch: StepBatch, heads: AttentionBias) -> Inputs:
     dim = keys.shape[-1]
     terms = (None if term is None else term.reshape(-1) for term in (heads.slopes, heads.sinks, heads.relative))
     return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), *terms)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.engine.client import EngineClient
-from gateway.engine.event_buffer import Inbox
+from gateway.engine.event_buffer import EventBuffer
 from gateway.engine.interface import EngineUnavailable
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import CRASH, HANG, continuation
@@ -172,7 +172,7 @@ async def test_what_preparation_raises_ends_the_client(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_gets_one_merged_event() -> None:
-    inbox = Inbox()
+    inbox = EventBuffer()
     for number in range(1000):
         inbox.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=number)]))
     inbox.put(pb.RequestEvent(id=1, finish=pb.LENGTH))
@@ -182,7 +182,7 @@ async def test_a_slow_reader_gets_one_merged_event() -> None:
 
 
 async def test_what_came_before_a_failure_is_still_delivered() -> None:
-    inbox = Inbox()
+    inbox = EventBuffer()
     inbox.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=4)]))
     inbox.fail(EngineUnavailable("gone", 5))
     assert (await inbox.take()).tokens[0].id == 4

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from tests.engine_mock import continuation
 from tests.gateway.processes.test_launcher import STEP, begin, prompt_ids, stream
 from tests.gateway.toys import write_model
@@ -146,9 +146,9 @@ def test_the_port_is_not_shared_with_another_server_and_no_process_outlives_the_
 
 
 def test_what_a_process_had_counted_is_forgotten_when_it_dies(tmp_path: Path) -> None:
-    launcher = Tally.create(tmp_path / "tally", rows=2, callers=2)
+    launcher = SharedCounters.create(tmp_path / "tally", rows=2, callers=2)
     assert not launcher.complete
-    other = Tally(2, row=1, rows=2, file=tmp_path / "tally")
+    other = SharedCounters(2, row=1, rows=2, file=tmp_path / "tally")
     other.absent(False)
     other.hold(3, caller=1)
     other.queue(100)

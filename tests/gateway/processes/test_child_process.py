@@ -16,8 +16,8 @@ from gateway import child_process
 from gateway.config.command_line import parse
 from gateway.config.options import Options
 from gateway.processes import engine_process, http_worker
-from gateway.processes.http_process import Place
-from gateway.request.shared_counters import Tally
+from gateway.processes.http_process import WorkerSpec
+from gateway.request.shared_counters import SharedCounters
 from tests.gateway.config.test_options import EXAMPLES, TOGETHER
 from tests.gateway.toys import write_model
 from tests.processes import PATIENCE, ROOT
@@ -129,7 +129,7 @@ def test_any_other_model_id_stays_as_it_is(here: Path, model_id: str) -> None:
 def test_an_http_process_is_told_every_option_as_the_launcher_has_it(here: Path, name: str) -> None:
     options = parse([f"--{each.replace('_', '-')}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))], {})
     listener: Any = SimpleNamespace(fileno=lambda: 7)
-    line = http_worker.orders(Place(1, listener, here / "engine.sock", "token", Tally(), here), options)
+    line = http_worker.orders(WorkerSpec(1, listener, here / "engine.sock", "token", SharedCounters(), here), options)
     assert http_worker._options(json.loads(line)["options"]) == options
     assert line.count(b"\n") == 1 and set(json.loads(line)["options"]) == {f.name for f in dataclasses.fields(Options)}
 

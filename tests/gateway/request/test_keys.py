@@ -9,7 +9,7 @@ from gateway.config.command_line import parse
 from gateway.config.option import UsageError
 from gateway.request.admission import Admission, Overloaded
 from gateway.request.keys import ANYBODY, Keys
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from tests.gateway.fixtures import Served, serve
 
 TWO = "first key\nsecond-key"
@@ -120,7 +120,7 @@ async def test_the_engine_is_told_whose_a_request_is() -> None:
 
 
 def test_one_key_cannot_take_every_permit() -> None:
-    admission = Admission(20, 100, Tally(callers=2))
+    admission = Admission(20, 100, SharedCounters(callers=2))
     held = []
     with pytest.raises(Overloaded):
         for _ in range(20):

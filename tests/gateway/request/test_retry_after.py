@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gateway.request.admission import TURNS, Admission, Overloaded, Ticket
-from gateway.request.shared_counters import Tally
+from gateway.request.shared_counters import SharedCounters
 from gateway.request.waiting_line import PATIENCE
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -49,7 +49,7 @@ class Crowd:
     arrival: float = 0.05
     service: float = SERVICE_SECONDS
     heeds: Advice = obedient
-    tallies: Sequence[Tally] = ()
+    tallies: Sequence[SharedCounters] = ()
     now: float = 0.0
     answered: Counter[int] = field(default_factory=Counter)
     refused: Counter[int] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class Crowd:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._doors = [
             Admission(self.permits, 1 << 30, tally, clock=lambda: self.now, chance=self._chance.random)
-            for tally in self.tallies or [Tally()]
+            for tally in self.tallies or [SharedCounters()]
         ]
 
     def run(self) -> "Crowd":
@@ -148,8 +148,8 @@ def test_so_it_is_for_quick_answers_and_small_servers(service: float, permits: i
 
 
 def test_several_processes_promise_no_permit_twice(tmp_path: Path) -> None:
-    Tally.create(tmp_path / "tally", rows=4, callers=1)
-    tallies = [Tally(row=row, rows=4, file=tmp_path / "tally") for row in range(4)]
+    SharedCounters.create(tmp_path / "tally", rows=4, callers=1)
+    tallies = [SharedCounters(row=row, rows=4, file=tmp_path / "tally") for row in range(4)]
     crowd = Crowd(300, tallies=tallies).run()
     assert crowd.refusals_per_answer() <= 2 and crowd.utilisation >= 0.95
 
@@ -235,7 +235,7 @@ def test_long_requests_behind_short_ones_are_noticed_before_they_end(hand: Hand)
 
 
 def test_who_is_refused_for_its_share_waits_for_its_own_permits(hand: Hand) -> None:
-    admission = Admission(10, 10**6, Tally(callers=2), clock=hand, chance=lambda: 0)
+    admission = Admission(10, 10**6, SharedCounters(callers=2), clock=hand, chance=lambda: 0)
     with admission.request(8) as ticket:
         ticket.started()
         hand.now += 16

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.command_line import parse
-from gateway.processes.http_process import Front, Place
-from gateway.request.shared_counters import Tally
+from gateway.processes.http_process import HttpProcess, WorkerSpec
+from gateway.request.shared_counters import SharedCounters
 from jaxengine.telemetry.tracing import Tracing
 from tests.gateway.fixtures import events, serve
 
@@ -64,8 +64,8 @@ async def test_info_names_the_model_itself() -> None:
 
 async def test_vllms_series_carry_the_first_name(tmp_path: Path) -> None:
     with socket.socket() as listener:
-        place = Place(0, listener, tmp_path / "engine.sock", "token", Tally())
-        metrics = Front(parse(["--served-model-name", *NAMES], {}), place, Tracing()).metrics
+        place = WorkerSpec(0, listener, tmp_path / "engine.sock", "token", SharedCounters())
+        metrics = HttpProcess(parse(["--served-model-name", *NAMES], {}), place, Tracing()).metrics
     async with serve() as served:
         assert served.engine.description is not None
         metrics.engine_ready(served.engine.description, 63)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
-from jaxengine.engine.fault_isolation import Suspects
+from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.runner import Runner
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import FinishReason, Request
@@ -234,7 +234,7 @@ def test_pages_of_a_sequence_that_was_not_finite_are_never_found_again(engine: E
 @pytest.mark.parametrize("size", [2, 3, 7, 8, 31, 32, 256])
 def test_the_search_takes_at_most_log2_n_and_one_failures(size: int) -> None:
     for culprit in range(0, size, max(1, size // 16)):
-        suspects, live, group, failures = Suspects(), set(range(size)), set(range(size)), 0
+        suspects, live, group, failures = CulpritSearch(), set(range(size)), set(range(size)), 0
         while True:
             if culprit in group:
                 failures += 1

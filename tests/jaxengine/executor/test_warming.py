@@ -10,7 +10,7 @@ from jaxengine.executor import runner
 from jaxengine.executor.runner import Runner
 from jaxengine.request.sequence import FinishReason
 from jaxengine.scheduler.scheduler import Row
-from jaxengine.step.upload import Layout, Upload
+from jaxengine.step.upload import StepShape, Upload
 from tests.jaxengine.engines import EngineOf, ask, prompt, serve
 
 REQUEST = ask(0, prompt(20), max_tokens=5)
@@ -35,7 +35,7 @@ def decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     sizes: set[int] = set()
     upload = engine.runner._upload
 
-    def spy(layout: Layout, rows: list[Row]) -> Upload:
+    def spy(layout: StepShape, rows: list[Row]) -> Upload:
         if not layout.ragged:
             sizes.add(layout.rows)
         return upload(layout, rows)
@@ -81,7 +81,7 @@ def test_a_step_whose_first_run_fails_is_left_out(
 ) -> None:
     """Its caches are lost with it."""
 
-    def failing(self: Runner, layout: Layout, upload: Upload) -> Any:
+    def failing(self: Runner, layout: StepShape, upload: Upload) -> Any:
         for keys, values in self.layers:
             keys.delete()
             values.delete()

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, triton
+from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch, triton
 from jaxengine.sharding import make_mesh
 from tests.gpu_compile import h200, thunks
 from tests.gpu_compile.toolchain import toolchain
@@ -75,17 +75,17 @@ def compile_step(
     page_bytes = PAGE_SIZE * kv_heads * dim * jnp.dtype(stored).itemsize
     cache = array(pool // page_bytes, PAGE_SIZE, kv_heads, dim, dtype=stored)
     each = array(tokens)
-    batch = AttentionBatch(each, each, each, each, each, array(rows, width), array(), ragged)
+    batch = StepBatch(each, each, each, each, each, array(rows, width), array(), ragged)
     per_head = array(kv_heads, group, dtype="float32")
-    heads = HeadTerms(per_head, per_head) if terms else HeadTerms()
+    heads = AttentionBias(per_head, per_head) if terms else AttentionBias()
     if relative:
         batch = dataclasses.replace(batch, seen=each if ragged else None)
-        heads = HeadTerms(relative=array(kv_heads, group, 257, dtype="float32"))
+        heads = AttentionBias(relative=array(kv_heads, group, 257, dtype="float32"))
     qkv = array(tokens, kv_heads, group + 2, dim, dtype=dtype)
     angle = array(tokens, dim // 2, dtype="float32")
     with tempfile.TemporaryDirectory() as dump:
         lowered = jax.jit(partial(triton.attend, spec=spec), donate_argnums=(2, 3)).lower(
-            qkv, Angles(angle, angle), cache, cache, batch, heads=heads
+            qkv, RopeTables(angle, angle), cache, cache, batch, heads=heads
         )
         compiled = lowered.compile(compiler_options=h200.dumping(dump))
         sequence = thunks.read(Path(dump))

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxengine.ops.batch import AttentionBatch, ScanInputs
+from jaxengine.ops.batch import ScanInputs, StepBatch
 from jaxengine.ops.triton.scan import scan
 from jaxengine.sharding import make_mesh, replicated
 from tests.gpu_compile import h200, thunks
@@ -37,7 +37,7 @@ def compile_scan(tokens: int, rows: int, ragged: bool) -> Kernel:
     wide, narrow, each = array(tokens, CHANNELS), array(tokens, STATES), array(tokens, dtype=jnp.int32)
     inputs = ScanInputs(array(tokens, CHANNELS, dtype=jnp.bfloat16), wide, narrow, narrow, array(CHANNELS, STATES))
     tables, count = array(rows, 1, dtype=jnp.int32), array(dtype=jnp.int32)
-    batch = AttentionBatch(each, each, each, each, each, tables, count, ragged)
+    batch = StepBatch(each, each, each, each, each, tables, count, ragged)
     with tempfile.TemporaryDirectory() as dump:
         lowered = jax.jit(scan, donate_argnums=1).lower(inputs, array(PAGES, CHANNELS, STATES), batch)
         lowered.compile(compiler_options=h200.dumping(dump))

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from jax import Array
 
-from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms
+from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Step:
     shape: Shape
     lengths: list[int]
     counts: list[int]
-    batch: AttentionBatch
+    batch: StepBatch
     qkv: np.ndarray  # [T, K, G+2, D]
-    angles: Angles | None
+    angles: RopeTables | None
     keys: np.ndarray  # [pages, page_size, K, D], before the step
     values: np.ndarray
 
@@ -47,7 +47,7 @@ class Step:
     def tokens(self) -> int:
         return sum(self.counts)
 
-    def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, Angles | None, Array, Array, AttentionBatch]:
+    def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, RopeTables | None, Array, Array, StepBatch]:
         """What a back end takes, the cache in a type of its own if told."""
         keys, values = (jnp.asarray(x, cache or dtype) for x in (self.keys, self.values))
         return jnp.asarray(self.qkv, dtype), self.angles, keys, values, self.batch
@@ -108,7 +108,7 @@ def build_step(
     position = np.concatenate([np.arange(n - c, n) for n, c in zip(lengths, counts, strict=True)] + [np.zeros(padding)])
     position, real = position.astype(np.int32), np.arange(tokens) < tokens - padding
     page = np.where(real, tables[np.minimum(row, rows - 1), position // shape.page_size], 0)
-    batch = AttentionBatch(
+    batch = StepBatch(
         position=jnp.asarray(position),
         prompt_length=jnp.zeros(tokens, jnp.int32),
         row=jnp.asarray(row, jnp.int32),
@@ -122,23 +122,23 @@ def build_step(
     return Step(shape, lengths, counts, batch, qkv, random_angles(random, tokens, turned), keys, values)
 
 
-def random_angles(random: np.random.Generator, tokens: int, turned: int) -> Angles | None:
+def random_angles(random: np.random.Generator, tokens: int, turned: int) -> RopeTables | None:
     if not turned:
         return None
     angle = jnp.asarray(random.uniform(0, 6.28, size=(tokens, turned // 2)), jnp.float32)
-    return Angles(jnp.cos(angle), jnp.sin(angle))
+    return RopeTables(jnp.cos(angle), jnp.sin(angle))
 
 
-def random_terms(seed: int, shape: Shape) -> HeadTerms:
+def random_terms(seed: int, shape: Shape) -> AttentionBias:
     random = np.random.default_rng(seed)
     heads = shape.kv_heads, shape.group
     slopes, sinks = 2.0 ** -random.uniform(1, 8, heads), random.normal(size=heads)
-    return HeadTerms(jnp.asarray(slopes, jnp.float32), jnp.asarray(sinks, jnp.float32))
+    return AttentionBias(jnp.asarray(slopes, jnp.float32), jnp.asarray(sinks, jnp.float32))
 
 
-def relative_terms(seed: int, shape: Shape, furthest: int = 20) -> HeadTerms:
+def relative_terms(seed: int, shape: Shape, furthest: int = 20) -> AttentionBias:
     by_distance = np.random.default_rng(seed).normal(size=(shape.kv_heads, shape.group, 2 * furthest + 1))
-    return HeadTerms(relative=jnp.asarray(by_distance, jnp.float32))
+    return AttentionBias(relative=jnp.asarray(by_distance, jnp.float32))
 
 
 def seeing_all(step: Step) -> Step:
@@ -147,7 +147,7 @@ def seeing_all(step: Step) -> Step:
     return replace(step, batch=replace(step.batch, seen=lengths[step.batch.row]))
 
 
-def dense_attention(step: Step, spec: AttentionSpec, heads: HeadTerms) -> np.ndarray:
+def dense_attention(step: Step, spec: AttentionSpec, heads: AttentionBias) -> np.ndarray:
     """Every real token's attention, [tokens, K, G, D], in f64 and one query at a time: the definition itself."""
     q, keys, values = _written(step)
     out, token = [], 0
@@ -187,7 +187,7 @@ def _alibi(slopes: np.ndarray, distance: np.ndarray, scale: float) -> np.ndarray
 
 
 def _one_query(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, distance: np.ndarray, spec: AttentionSpec, heads: HeadTerms
+    q: np.ndarray, keys: np.ndarray, values: np.ndarray, distance: np.ndarray, spec: AttentionSpec, heads: AttentionBias
 ) -> np.ndarray:
     """q [K, G, D], keys and values [n, K, D] → [K, G, D]."""
     scores = np.einsum("kgd,nkd->kgn", q, keys) * spec.scale_for(q.shape[-1])

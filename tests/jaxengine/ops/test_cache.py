@@ -7,18 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.ops import AttentionBatch, Ops
+from jaxengine.ops import Ops, StepBatch
 from jaxengine.ops.cache import floats, held_as
 from jaxengine.sharding import make_mesh
 
 PAGES, PAGE_SIZE = 12, 16
 
 
-def decode_batch(position: list[int], tables: np.ndarray, tokens: int) -> AttentionBatch:
+def decode_batch(position: list[int], tables: np.ndarray, tokens: int) -> StepBatch:
     at = jnp.asarray(position)
     rows = jnp.arange(len(position))
     real = rows < tokens
-    return AttentionBatch(
+    return StepBatch(
         position=at,
         prompt_length=at,
         row=jnp.where(real, rows, len(position)),

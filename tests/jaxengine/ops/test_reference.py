@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxengine.ops import AttentionSpec, HeadTerms, reference
+from jaxengine.ops import AttentionBias, AttentionSpec, reference
 from tests.jaxengine.ops.steps import Shape, dense_attention, random_step, random_terms, relative_terms, seeing_all
 
 SHAPE = Shape(kv_heads=2, group=3, dim=32)
@@ -25,7 +25,7 @@ SPECS = {
 @pytest.mark.parametrize("name", SPECS)
 def test_reference_is_attention_as_defined(name: str, ragged: bool) -> None:
     spec = SPECS[name]
-    heads = random_terms(1, SHAPE) if name in ("rounded", "all") else HeadTerms()
+    heads = random_terms(1, SHAPE) if name in ("rounded", "all") else AttentionBias()
     turned = {"plain": 0, "scaled": SHAPE.dim}.get(name, 20)
     step = random_step(0, SHAPE, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=spec.window, turned=turned)
     out, _, _ = jax.jit(partial(reference.attend, spec=spec, heads=heads))(*step.arrays("float32"))
@@ -36,8 +36,8 @@ def test_reference_is_attention_as_defined(name: str, ragged: bool) -> None:
 @pytest.mark.parametrize("shape", [Shape(kv_heads=8), Shape(page_size=128, width=3)], ids=["many heads", "large pages"])
 def test_heads_may_be_many_and_pages_large(shape: Shape, ragged: bool) -> None:
     step = random_step(1, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged)
-    out, _, _ = jax.jit(partial(reference.attend, spec=AttentionSpec(), heads=HeadTerms()))(*step.arrays("float32"))
-    expected = dense_attention(step, AttentionSpec(), HeadTerms())
+    out, _, _ = jax.jit(partial(reference.attend, spec=AttentionSpec(), heads=AttentionBias()))(*step.arrays("float32"))
+    expected = dense_attention(step, AttentionSpec(), AttentionBias())
     np.testing.assert_allclose(np.asarray(out)[: step.tokens], expected, atol=2e-6)
 
 
@@ -53,7 +53,7 @@ def test_relative_positions_and_queries_that_see_everything_are_as_defined(every
 @pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
 def test_a_row_gets_the_same_bits_whoever_its_neighbours_are(ragged: bool) -> None:
     spec = AttentionSpec(window=100)
-    attend = jax.jit(partial(reference.attend, spec=spec, heads=HeadTerms()))
+    attend = jax.jit(partial(reference.attend, spec=spec, heads=AttentionBias()))
     step = random_step(2, SHAPE, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=spec.window)
     before = np.asarray(attend(*step.arrays("float32"))[0])
     qkv, angles, keys, values, batch = step.arrays("float32")

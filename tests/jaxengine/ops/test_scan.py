@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.ops.batch import AttentionBatch, ScanInputs
+from jaxengine.ops.batch import ScanInputs, StepBatch
 from jaxengine.ops.scan import Scan, reference
 from jaxengine.ops.triton.scan import scan as kernel
 
@@ -27,7 +27,7 @@ class Step:
     pages: list[int]
     inputs: ScanInputs
     states: np.ndarray
-    batch: AttentionBatch
+    batch: StepBatch
 
 
 def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channels: int, size: int) -> Step:
@@ -42,7 +42,7 @@ def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channel
     row = np.repeat(np.arange(len(counts)), counts)
     place = np.concatenate([np.arange(count) for count in counts])
     table = np.pad(pages, (0, rows - len(counts)))[:, None]
-    batch = AttentionBatch(
+    batch = StepBatch(
         position=jnp.asarray(np.pad(place + np.array(before)[row], (0, padding)), jnp.int32),
         prompt_length=jnp.zeros(tokens, jnp.int32),
         row=jnp.asarray(np.pad(row, (0, padding), constant_values=rows), jnp.int32),

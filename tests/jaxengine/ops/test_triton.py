@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from jaxengine.ops import Angles, AttentionBatch, AttentionSpec, HeadTerms, reference, triton
+from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch, reference, triton
 from jaxengine.ops.triton import decode, prefill
 from tests.jaxengine.ops.steps import Shape, Step, build_step, random_step, random_terms, relative_terms, seeing_all
 
@@ -27,10 +27,10 @@ ROUNDING = {"float32": 1e-6, "float16": 4e-3, "bfloat16": 3.2e-2, "float8_e4m3fn
 TINY = Shape(kv_heads=1, group=1, dim=2, width=32)
 GEMMA = AttentionSpec(scale=0.08, window=200, softcap=5.0)
 
-Run = Callable[[Array, Angles | None, Array, Array, AttentionBatch], tuple[Array, Array, Array]]
+Run = Callable[[Array, RopeTables | None, Array, Array, StepBatch], tuple[Array, Array, Array]]
 
 
-def both(spec: AttentionSpec = AttentionSpec(), heads: HeadTerms = HeadTerms()) -> tuple[Run, Run]:
+def both(spec: AttentionSpec = AttentionSpec(), heads: AttentionBias = AttentionBias()) -> tuple[Run, Run]:
     """The kernels and the reference, each compiled at most once."""
     kernels = partial(triton.attend, spec=spec, heads=heads, interpret=True)
     return jax.jit(kernels), jax.jit(partial(reference.attend, spec=spec, heads=heads))
@@ -71,7 +71,7 @@ def close(ours: Array, theirs: Array, tolerance: float) -> None:
 def test_a_mixed_step_agrees_with_the_reference(
     shape: Shape, turned: int, spec: AttentionSpec, with_terms: bool, dtype: str
 ) -> None:
-    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
+    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else AttentionBias())
     for seed in range(3):
         step = random_step(seed, shape, rows=5, tokens=96, ragged=True, window=spec.window, turned=turned)
         check(kernels, oracle, step, dtype)
@@ -89,7 +89,7 @@ def test_a_mixed_step_agrees_with_the_reference(
 def test_a_decode_step_agrees_with_the_reference(
     shape: Shape, turned: int, spec: AttentionSpec, with_terms: bool, dtype: str
 ) -> None:
-    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else HeadTerms())
+    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else AttentionBias())
     for seed in range(3):
         step = random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window, turned=turned)
         check(kernels, oracle, step, dtype)
@@ -135,10 +135,10 @@ def test_caches_can_be_read_as_they_are_by_queries_that_see_all_of_them(ragged: 
     spec, shape = AttentionSpec(), Shape(kv_heads=2, group=1, dim=64, width=8)
     step = seeing_all(random_step(3, shape, rows=5, tokens=96 if ragged else 5, ragged=ragged))
     qkv, *_, batch = step.arrays("float32")
-    _, keys, values = jax.jit(partial(reference.attend, spec=spec, heads=HeadTerms()))(*step.arrays("float32"))
+    _, keys, values = jax.jit(partial(reference.attend, spec=spec, heads=AttentionBias()))(*step.arrays("float32"))
     q = qkv[:, :, :-2]
     out = jax.jit(partial(triton.read, spec=spec, interpret=True))(q, keys, values, batch)
-    expected = jax.jit(partial(reference.attention, spec=spec, heads=HeadTerms()))(q, keys, values, batch)
+    expected = jax.jit(partial(reference.attention, spec=spec, heads=AttentionBias()))(q, keys, values, batch)
     close(out[: step.tokens], expected[: step.tokens], TOLERANCE["float32"])
     assert not out[step.tokens :].any()
 

@@ -18,7 +18,7 @@ from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
 from jaxengine.service import session as peer_module
 from jaxengine.service.service import Service
-from jaxengine.service.session import Peer
+from jaxengine.service.session import GatewaySession
 from jaxengine.service.step_loop import HEARTBEAT_SECONDS
 from tests.engine_mock import RAISE, MockEngine, MockOptions, continuation
 from tests.processes import PATIENCE, ask, until
@@ -234,7 +234,7 @@ async def test_what_escapes_a_step_is_told_and_ends_the_loop(world: World) -> No
 
 async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_output() -> None:
     """A thousand steps unread are one message with one event per request."""
-    peer = Peer()
+    peer = GatewaySession()
     for step in range(1000):
         for number in (1, 2):
             peer.put(number, Event(number, [Token(step, 0.0)]))
@@ -248,7 +248,7 @@ async def test_of_a_gateway_that_does_not_read_no_message_lists_more_than_fits_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_module, "MAX_LISTED", 10)
-    peer = Peer()
+    peer = GatewaySession()
     for step in range(6):
         peer.put(1, Event(1, [Token(step, 0.0, tuple((number, 0.0) for number in range(4)))]))
         peer.flush(step, pb.Stats(running=1))
