@@ -3,9 +3,9 @@
 One thread calls `step`; `submit` and `cancel` may be called from any. Between the two stands an inbox, so scheduler and
 runner are only ever touched by the step thread.
 
-When a step raises, its caches are gone. Everything alive is requeued from host state and the suspects, the rows of the
-failed step, are run in halves, one step at a time, until the one that fails alone is found: it ends with an error, the
-others go on with the tokens they would have had, since those depend on (seed, position) only.
+When a step raises, its caches are gone. Every live request is requeued from host state. The requests of the failed step
+are then run in halves, one step at a time, until the one that fails alone is found, see `fault_isolation`. That request
+ends with an error. The others go on with the tokens they would have had, since tokens depend on (seed, position) only.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Engine:
         self.eos_token_ids = frozenset(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
-        self.suspects = CulpritSearch()
+        self.culprit_search = CulpritSearch()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
         self.untouched: set[int] = set()  # requests that no step has taken up, nor what they share
@@ -151,7 +151,7 @@ class Engine:
         return Event(request_id, finish=reason, error=error)
 
     def _turn(self, result: StepResult) -> None:
-        """Launch the next step, then complete the one before. While suspects run, one step at a time."""
+        """Launch the next step, then complete the one before. While a culprit is searched, steps run one at a time."""
         previous, self.flight = self.flight, None
         plan = self._plan(previous)
         if plan.rows:
@@ -165,7 +165,7 @@ class Engine:
             self._warm_next()
         if previous is not None:
             self._complete(previous, result)
-        if self.suspects and self.flight is not None:
+        if self.culprit_search and self.flight is not None:
             flight, self.flight = self.flight, None
             self._complete(flight, result)
 
@@ -178,8 +178,8 @@ class Engine:
             self._start_over()
 
     def _plan(self, previous: InFlight | None) -> Plan:
-        """The next step; only of the suspects while there are any."""
-        group = self.suspects.current(self.live)
+        """The next step; of the suspected group alone while a culprit is searched."""
+        group = self.culprit_search.current(self.live)
         if group is None:
             return self.scheduler.plan()
         return Plan() if previous else self.scheduler.plan(lambda sequence: sequence.request.id in group)
@@ -192,7 +192,7 @@ class Engine:
         self.steps += 1
         self.lone_failures = 0
         self._account(flight.plan, result)
-        for row, token, finite in zip(flight.plan.rows, *results.drawn, strict=False):  # padding has drawn too
+        for row, token, finite in zip(flight.plan.rows, *results.sampled, strict=False):  # padding is sampled too
             if not row.samples:
                 continue
             if not finite:
@@ -201,8 +201,8 @@ class Engine:
                 accepted = self._accept(row.sequence, token, now, result) if finite else self._give_up(row.sequence)
                 result.events.append(accepted)
         self.scheduler.complete(flight.plan)
-        if self.suspects:
-            self.suspects.clear([row.sequence.request.id for row in flight.plan.rows if row.samples])
+        if self.culprit_search:
+            self.culprit_search.step_succeeded([row.sequence.request.id for row in flight.plan.rows if row.samples])
 
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)
@@ -257,20 +257,20 @@ class Engine:
     # --- failure ------------------------------------------------------------------------------------------------
 
     def _recover(self, error: Exception, result: StepResult) -> None:
-        """Fresh caches, everyone requeued; the failed step's requests become suspects, or the one of them is guilty."""
+        """Make fresh caches, requeue every request, and search on for the culprit; end it if it is found."""
         self.step_failures += 1
         failed = self._failed()
         logger.error("a step of %d requests failed", len(failed), exc_info=error)
         self._start_over()
-        guilty = self.suspects.blame(failed)
-        if failed and guilty is None:
+        culprit = self.culprit_search.step_failed(failed)
+        if failed and culprit is None:
             return
         self.lone_failures += 1
         if self.lone_failures >= MAX_LONE_FAILURES:
             raise EngineFailure(f"{self.lone_failures} steps in a row failed, whoever was in them") from error
-        if guilty is None:  # all who were in the step had been cancelled
+        if culprit is None:  # all requests of the step had been cancelled
             return
-        if event := self._finish_early(guilty, FinishReason.ERROR, "the request failed inside the engine"):
+        if event := self._finish_early(culprit, FinishReason.ERROR, "the request failed inside the engine"):
             result.events.append(event)
 
     def _start_over(self) -> None:
@@ -283,6 +283,6 @@ class Engine:
 
     def _failed(self) -> list[int]:
         """Ids of the live requests that the failed step may have held, in order of arrival."""
-        group = self.suspects.current(self.live)
+        group = self.culprit_search.current(self.live)
         running = [sequence.request.id for sequence in self.scheduler.running]
         return [request for request in running if group is None or request in group]

@@ -1,8 +1,8 @@
-"""Finding the one request that makes a step fail, by halves.
+"""Finds the one request that makes a step fail, by bisection.
 
-The rows of a failed step become suspects. They run apart from everyone else, one step at a time: a group that gets
-through a step is cleared, a group that fails again is split, and who fails twice, the last time alone, is guilty. A
-batch of n > 1 costs at most log2(n) + 1 failed steps for one culprit.
+The requests of a failed step become a suspected group. Suspected groups run apart from all other requests, one step at
+a time. A group whose step succeeds is cleared, a group whose step fails is split in two, and a request that fails alone
+is the culprit. A batch of n > 1 requests with one culprit costs at most log2(n) + 1 failed steps.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +11,7 @@ Group = set[int]  # request ids
 
 
 class CulpritSearch:
-    """Groups still to be run apart, the last one first."""
+    """The suspected groups. The last one runs next; the search is true while there is any."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
@@ -20,18 +20,21 @@ class CulpritSearch:
         return bool(self.groups)
 
     def current(self, live: Collection[int]) -> Group | None:
-        """The group to run now, or None when nobody is suspected; groups with no one alive are dropped."""
+        """The group to run now, None if nobody is suspected. Groups without a live request are dropped."""
         while self.groups and not any(request in live for request in self.groups[-1]):
             self.groups.pop()
         return self.groups[-1] if self.groups else None
 
-    def clear(self, requests: Collection[int]) -> None:
-        """These got through a step."""
+    def step_succeeded(self, requests: Collection[int]) -> None:
+        """A step of `requests` succeeded: the current group loses them."""
         if self.groups:
             self.groups[-1] -= set(requests)
 
-    def blame(self, failed: Sequence[int]) -> int | None:
-        """A step of `failed` requests failed: the guilty one if it was suspected and alone, else None: all split."""
+    def step_failed(self, failed: Sequence[int]) -> int | None:
+        """A step of requests `failed` failed. Returns the culprit, or None after splitting `failed` into two groups.
+
+        A request is the culprit if it was suspected before and failed alone.
+        """
         if self.groups:
             self.groups.pop()
             if len(failed) == 1:

@@ -29,10 +29,10 @@ from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
 from jaxengine.step import functions
-from jaxengine.step.sampler_state import BANS, SamplerState, empty_seats, take_seat
+from jaxengine.step.sampler_state import BANS, SamplerState, empty_sampler_state, fill_slot
 from jaxengine.step.upload import RowFields, StepShape
 
-PLACES = 1024  # page-table entries one `place` call writes
+TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Shapes:
         rows = self.limits.rows_of(tokens)
         return StepShape(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
 
-    def encodes(self) -> list[StepShape]:
+    def encode_shapes(self) -> list[StepShape]:
         return [self.encode(tokens) for tokens in self.limits.encode_buckets]
 
-    def layouts(self) -> list[StepShape]:
+    def step_shapes(self) -> list[StepShape]:
         """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
         limits = self.limits
         return [
@@ -109,12 +109,12 @@ class Compiler:
             encoder = Encoder(spec, parameters, platform, ops)
             self.encode, self.encoder_leaves = functions.Encode.of(encoder, shapes.page_size)
         self.head = Head(spec, parameters.get, platform)
-        self.everywhere = replicated(mesh)
+        self.replicated = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------
 
     def array(self, shape: tuple[int, ...], dtype: Any = jnp.int32, axes: tuple[str | None, ...] | None = None) -> Any:
-        sharding = partition(self.mesh, shape, axes) if axes else self.everywhere
+        sharding = partition(self.mesh, shape, axes) if axes else self.replicated
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def caches(self) -> list[tuple[Any, ...]]:
@@ -124,14 +124,14 @@ class Compiler:
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
         return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
 
-    def rooms(self) -> functions.SlotState:
+    def slot_state(self) -> functions.SlotState:
         slots = self.shapes.slots + 1
         return functions.SlotState(
             self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,))
         )
 
-    def seats(self) -> SamplerState:
-        empty = jax.eval_shape(lambda: empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+    def sampler_state(self) -> SamplerState:
+        empty = jax.eval_shape(lambda: empty_sampler_state(self.shapes.slots, self.shapes.spec.vocab_size))
         return SamplerState(*(self.array(each.shape, each.dtype) for each in empty))
 
     def hidden(self, rows: int) -> Any:
@@ -139,52 +139,56 @@ class Compiler:
 
     # --- functions ----------------------------------------------------------------------------------------------
 
-    def lower_backbone(self, layout: StepShape) -> Any:
-        arguments = (_abstract(self.leaves), self.caches(), self.rooms(), self.array((layout.size,)))
+    def lower_backbone(self, shape: StepShape) -> Any:
+        arguments = (_abstract(self.leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
         returns = (*arguments[1:3], None, None, None)
-        return self._lower(partial(self.backbone, layout), arguments, donate=(1, 2), returns=returns)
+        return self._lower(partial(self.backbone, shape), arguments, donate=(1, 2), returns=returns)
 
-    def lower_encode(self, layout: StepShape) -> Any:
-        arguments = (_abstract(self.encoder_leaves), self.caches(), self.rooms(), self.array((layout.size,)))
-        return self._lower(partial(self.encode, layout), arguments, donate=(1, 2), returns=arguments[1:3])
+    def lower_encode(self, shape: StepShape) -> Any:
+        arguments = (_abstract(self.encoder_leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
+        return self._lower(partial(self.encode, shape), arguments, donate=(1, 2), returns=arguments[1:3])
 
-    def lower_draw(self, rows: int, greedy: bool) -> Any:
-        head, last, seats = _abstract(self.head), self.rooms().last, self.seats()
+    def lower_sample(self, rows: int, greedy: bool) -> Any:
+        head, last, sampler_state = _abstract(self.head), self.slot_state().last, self.sampler_state()
         packed, hidden = self.array((len(RowFields._fields), rows)), self.hidden(rows)
         top = self.shapes.top
         if greedy:
             arguments: tuple[Any, ...] = (head, last, packed, hidden)
-            return self._lower(partial(functions.draw_greedy, top), arguments, donate=(1,), returns=(last, None))
-        arguments = (head, last, seats, packed, hidden)
-        return self._lower(partial(functions.draw, top), arguments, donate=(1, 2), returns=(last, seats, None))
+            return self._lower(partial(functions.sample_greedy, top), arguments, donate=(1,), returns=(last, None))
+        arguments = (head, last, sampler_state, packed, hidden)
+        return self._lower(
+            partial(functions.sample, top), arguments, donate=(1, 2), returns=(last, sampler_state, None)
+        )
 
     def lower_score(self, tokens: int) -> Any:
         arguments = (_abstract(self.head), self.hidden(tokens), self.array((tokens,)))
         return self._lower(partial(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
 
-    def lower_place(self) -> Any:
-        table = self.rooms().table
-        return self._lower(functions.place, (table, self.array((3, PLACES))), donate=(0,), returns=table)
+    def lower_write_page_table(self) -> Any:
+        table = self.slot_state().table
+        return self._lower(
+            functions.write_page_table, (table, self.array((3, TABLE_WRITES))), donate=(0,), returns=table
+        )
 
-    def lower_take_seat(self) -> Any:
-        seats, one = self.seats(), self.array(())
+    def lower_fill_slot(self) -> Any:
+        sampler_state, one = self.sampler_state(), self.array(())
         bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
         ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((BANS,))
         words = self.array((MAX_BAD_WORDS, MAX_BAD_WORD))
-        arguments = (seats, one, ids, one, one, bias, bans, words, self.array((), jnp.float32))
-        return self._lower(take_seat, arguments, donate=(0,), returns=seats)
+        arguments = (sampler_state, one, ids, one, one, bias, bans, words, self.array((), jnp.float32))
+        return self._lower(fill_slot, arguments, donate=(0,), returns=sampler_state)
 
     def lower_allocate(self) -> Any:
         def allocate() -> Any:
-            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.rooms()))
-            return (*zeros, empty_seats(self.shapes.slots, self.shapes.spec.vocab_size))
+            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.slot_state()))
+            return (*zeros, empty_sampler_state(self.shapes.slots, self.shapes.spec.vocab_size))
 
-        return self._lower(allocate, (), donate=(), returns=(self.caches(), self.rooms(), self.seats()))
+        return self._lower(allocate, (), donate=(), returns=(self.caches(), self.slot_state(), self.sampler_state()))
 
     def _lower(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], donate: tuple[int, ...], returns: Any
     ) -> Any:
-        shardings = jax.tree.map(lambda a: self.everywhere if a is None else a.sharding, returns, is_leaf=_is_none)
+        shardings = jax.tree.map(lambda a: self.replicated if a is None else a.sharding, returns, is_leaf=_is_none)
         with jax.set_mesh(self.mesh):
             return jax.jit(function, donate_argnums=donate, out_shardings=shardings).lower(*arguments)
 
@@ -194,8 +198,8 @@ class Compiler:
         return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.platform))
 
     def executables(self, progress: Progress) -> Executables:
-        """("backbone", layout), ("draw", rows, greedy), ("score", tokens), "place", "take_seat" and "allocate".
-        And ("encode", layout), where there is an encoder.
+        """("backbone", shape), ("sample", rows, greedy), ("score", tokens), "write_page_table", "fill_slot" and
+        "allocate"; and ("encode", shape), where there is an encoder.
 
         Those of the largest decode and mixed step and of the longest prompt come first and are waited for. Where the
         compile cache has them, so are those of a lone short request, which is answered in a fifth of the time then: the
@@ -205,21 +209,21 @@ class Compiler:
         largest = (shapes.decode(limits.max_batch_size), shapes.mixed(limits.token_budget))
         lower: dict[Any, Callable[[], Any]] = {
             "allocate": self.lower_allocate,
-            "place": self.lower_place,
-            "take_seat": self.lower_take_seat,
+            "write_page_table": self.lower_write_page_table,
+            "fill_slot": self.lower_fill_slot,
         }
-        essential = [*lower, *(name for layout in largest for name in names(layout))]
-        essential += [("encode", layout) for layout in shapes.encodes()[-1:]]
+        essential = [*lower, *(name for shape in largest for name in names(shape))]
+        essential += [("encode", shape) for shape in shapes.encode_shapes()[-1:]]
         short = next(tokens for tokens in limits.mixed_buckets if limits.rows_of(tokens) == limits.max_batch_size)
-        soon = [name for layout in (shapes.mixed(short), shapes.layouts()[0]) for name in names(layout)]
-        soon += [("encode", layout) for layout in shapes.encodes()[:1]]
-        lower |= {("encode", layout): partial(self.lower_encode, layout) for layout in shapes.encodes()}
-        for layout in shapes.layouts():
-            lower["backbone", layout] = partial(self.lower_backbone, layout)
-            lower["draw", layout.rows, True] = partial(self.lower_draw, layout.rows, True)
-            lower["draw", layout.rows, False] = partial(self.lower_draw, layout.rows, False)
-            if layout.ragged:
-                lower["score", layout.tokens] = partial(self.lower_score, layout.tokens)
+        soon = [name for shape in (shapes.mixed(short), shapes.step_shapes()[0]) for name in names(shape)]
+        soon += [("encode", shape) for shape in shapes.encode_shapes()[:1]]
+        lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
+        for shape in shapes.step_shapes():
+            lower["backbone", shape] = partial(self.lower_backbone, shape)
+            lower["sample", shape.rows, True] = partial(self.lower_sample, shape.rows, True)
+            lower["sample", shape.rows, False] = partial(self.lower_sample, shape.rows, False)
+            if shape.ragged:
+                lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
         jobs = {name: partial(self._build, function) for name, function in lower.items()}
         return Executables(
             jobs, list(dict.fromkeys(essential)), progress, [name for name in soon if name not in essential]
@@ -229,10 +233,10 @@ class Compiler:
         return self.compile(lower())
 
 
-def names(layout: StepShape) -> list[Any]:
-    """The executables a step of `layout` may call."""
-    score = [("score", layout.tokens)] if layout.ragged else []
-    return [("backbone", layout), ("draw", layout.rows, True), ("draw", layout.rows, False), *score]
+def names(shape: StepShape) -> list[Any]:
+    """The executables a step of `shape` may call."""
+    score = [("score", shape.tokens)] if shape.ragged else []
+    return [("backbone", shape), ("sample", shape.rows, True), ("sample", shape.rows, False), *score]
 
 
 def _abstract(tree: Any) -> Any:

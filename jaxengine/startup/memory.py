@@ -42,8 +42,8 @@ def temporary_bytes(compiler: Compiler) -> int:
     largest = (
         partial(compiler.lower_backbone, shapes.mixed(tokens)),
         partial(compiler.lower_backbone, shapes.decode(rows)),
-        partial(compiler.lower_draw, rows, greedy=False),
-        *(partial(compiler.lower_encode, layout) for layout in shapes.encodes()[-1:]),
+        partial(compiler.lower_sample, rows, greedy=False),
+        *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
     )
     with deep_stacks(), ThreadPoolExecutor() as pool:
         analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))
@@ -65,8 +65,8 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weigh
     if device.platform == "cpu":
         budget = CPU_POOL_BYTES
     else:
-        seats = 3 * 4 * (limits.max_batch_size + 1) * spec.vocab_size
-        fixed = weights + seats + temporaries + RESERVED_BYTES
+        sampler_state = 3 * 4 * (limits.max_batch_size + 1) * spec.vocab_size
+        fixed = weights + sampler_state + temporaries + RESERVED_BYTES
         budget = _device_bytes(device) - fixed
     pages = budget // page_bytes(spec, limits.page_size, dtype, mesh.size) - 1
     if pages < 1:

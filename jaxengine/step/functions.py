@@ -1,8 +1,9 @@
 """The functions the device runs, as pure functions of arrays. The runner compiles them; no bucket is known here.
 
-A step is `backbone` (tokens → hidden states, keys and values written in place) and `draw` (hidden states → token ids).
-They are compiled apart because one depends on the number of tokens and the other on the number of rows: m + n graphs
-instead of m x n. Before the rows of new requests run, `encode` reads their prompts where the model has an encoder.
+A step is `Backbone` (tokens → hidden states, with keys and values written in place) and `sample` (hidden states →
+token ids). The two are compiled apart because the first depends on the number of tokens and the second on the number of
+rows: m + n graphs instead of m x n. Where the model has an encoder, `Encode` reads the prompts of new requests before
+their rows run.
 Legend: T tokens, R rows, S slots, G page tables of a sequence and W their width, N alternatives.
 """
 
@@ -44,11 +45,11 @@ class Unpacked(NamedTuple):
     slots: int  # S+1
 
     @classmethod
-    def of(cls, layout: StepShape, rooms: SlotState, packed: Array) -> "Unpacked":
-        real, tokens, packed_rows, updates = layout.sections(packed)
+    def of(cls, shape: StepShape, slot_state: SlotState, packed: Array) -> "Unpacked":
+        real, tokens, packed_rows, updates = shape.sections(packed)
         rows = unpack_rows(packed_rows)
-        table = rooms.table.at[updates.row, updates.place].set(updates.page, mode="drop")
-        slots = rooms.last.shape[0]
+        table = slot_state.table.at[updates.row, updates.column].set(updates.page, mode="drop")
+        slots = slot_state.last.shape[0]
         slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
         return cls(real, tokens, packed_rows, rows, table, slot, slots)
 
@@ -56,7 +57,7 @@ class Unpacked(NamedTuple):
         """[R] → [T], 0 for padding."""
         return jnp.append(of_row, 0)[self.tokens.row]
 
-    def batches(self, layout: StepShape, page_size: int) -> list[StepBatch]:
+    def batches(self, shape: StepShape, page_size: int) -> list[StepBatch]:
         """One for each page table of a sequence. Positions count from the start of their slot's pages."""
         position, prompt_length = self.tokens.position, self.per_token(self.rows.extent)
         entry, offset = position // page_size, position % page_size
@@ -69,7 +70,7 @@ class Unpacked(NamedTuple):
                 offset=offset,
                 tables=self.table[first + self.rows.slot],
                 tokens=self.real,
-                ragged=layout.ragged,
+                ragged=shape.ragged,
             )
             for first in range(0, self.table.shape[0], self.slots)
         ]
@@ -108,50 +109,50 @@ class Encode(Split):
     """Prompts through the encoder, each whole: the caches with what the decoder will read of them."""
 
     def __call__(
-        self, layout: StepShape, leaves: list[Array], layers: Layers, rooms: SlotState, packed: Array
+        self, shape: StepShape, leaves: list[Array], layers: Layers, slot_state: SlotState, packed: Array
     ) -> tuple[Layers, SlotState]:
         encoder: Encoder = self.merged(leaves)
-        step = Unpacked.of(layout, rooms, packed)
-        (batch,) = step.batches(layout, self.page_size)
+        step = Unpacked.of(shape, slot_state, packed)
+        (batch,) = step.batches(shape, self.page_size)
         batch = replace(batch, seen=step.per_token(step.rows.source))
-        return encoder(step.tokens.id, layers, batch), rooms._replace(table=step.table)
+        return encoder(step.tokens.id, layers, batch), slot_state._replace(table=step.table)
 
 
 class Backbone(Split):
     """Tokens through the decoder."""
 
     def __call__(
-        self, layout: StepShape, leaves: list[Array], layers: Layers, rooms: SlotState, packed: Array
+        self, shape: StepShape, leaves: list[Array], layers: Layers, slot_state: SlotState, packed: Array
     ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
-        """Returns caches and rooms; the packed rows [fields, R] and the hidden states [R, h] of their last tokens, for
-        `draw`; and of a ragged step the hidden states [T, h] of every token, for `score`.
+        """Returns the caches and the slot state; the packed rows [fields, R] and the hidden states [R, h] of their last
+        tokens, for `sample`; and of a ragged step the hidden states [T, h] of all tokens, for `score`.
         """
         decoder: Decoder = self.merged(leaves)
-        step = Unpacked.of(layout, rooms, packed)
-        batches = step.batches(layout, self.page_size)
+        step = Unpacked.of(shape, slot_state, packed)
+        batches = step.batches(shape, self.page_size)
         if decoder.spec.encoder is not None:
             batches = [step.behind_source(batch, self.page_size) for batch in batches]
-        ids = jnp.where(step.tokens.id == LAST_TOKEN, rooms.last[step.slot], step.tokens.id)
+        ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.last[step.slot], step.tokens.id)
         hidden, layers = decoder(ids, layers, batches)
-        drawn = hidden[step.rows.last] if layout.ragged else hidden
+        sampled = hidden[step.rows.last] if shape.ragged else hidden
         packed_rows = step.packed_rows.at[PREVIOUS].set(ids[step.rows.last])
-        every = hidden if layout.ragged else None
-        return layers, rooms._replace(table=step.table), packed_rows, drawn, every
+        all_hidden = hidden if shape.ragged else None
+        return layers, slot_state._replace(table=step.table), packed_rows, sampled, all_hidden
 
 
-def draw_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:
+def sample_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:
     """For a step whose rows all want the model's own argmax: the new `last` and the packed result."""
     sampled = sampling.greedy(head(hidden), top)
     return _remember(last, unpack_rows(packed_rows), sampled.id), pack_sampled(sampled)
 
 
-def draw(
-    top: int, head: Head, last: Array, seats: SamplerState, packed_rows: Array, hidden: Array
+def sample(
+    top: int, head: Head, last: Array, sampler_state: SamplerState, packed_rows: Array, hidden: Array
 ) -> tuple[Array, SamplerState, Array]:
-    """For a step where any row wants more: the new `last` and `seats`, and the packed result."""
+    """For a step where any row wants more: the new `last` and `sampler_state`, and the packed result."""
     rows = unpack_rows(packed_rows)
-    sampled, seats = sampling.sample(head(hidden), rows, seats, top)
-    return _remember(last, rows, sampled.id), seats, pack_sampled(sampled)
+    sampled, sampler_state = sampling.sample(head(hidden), rows, sampler_state, top)
+    return _remember(last, rows, sampled.id), sampler_state, pack_sampled(sampled)
 
 
 def _remember(last: Array, rows: RowFields, ids: Array) -> Array:
@@ -193,6 +194,6 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
     return jax.lax.map(one_block, parts).reshape(tokens, -1)
 
 
-def place(table: Array, updates: Array) -> Array:
-    """Write page-table entries [3, U] (row, index, page) that did not fit a step's own upload."""
+def write_page_table(table: Array, updates: Array) -> Array:
+    """Write page-table entries [3, U] (row, column, page) that did not fit a step's own upload."""
     return table.at[updates[0], updates[1]].set(updates[2], mode="drop")

@@ -25,7 +25,7 @@ class SampledTokens(NamedTuple):
 class Results:
     """Of one step: what its rows drew, and the logprobs of prompt tokens."""
 
-    drawn: SampledTokens
+    sampled: SampledTokens
     prompts: list[tuple[Row, list[Token]]]
 
 
@@ -35,7 +35,7 @@ class InFlight:
 
     plan: Plan
     done: Array  # an output of the step that no later step takes over
-    drawn: Array | None = None
+    sampled: Array | None = None
     scored: Array | None = None
     prompts: list[tuple[Row, int]] = field(default_factory=list)  # rows whose prompt is scored, and their first index
 
@@ -44,14 +44,14 @@ class InFlight:
 
         Raises what the device raised.
         """
-        if self.drawn is None:
+        if self.sampled is None:
             jax.block_until_ready(self.done)
-        return Results(self._read_drawn(top), self._read_prompts(scored))
+        return Results(self._read_sampled(top), self._read_prompts(scored))
 
-    def _read_drawn(self, top: int) -> SampledTokens:
-        if self.drawn is None:
+    def _read_sampled(self, top: int) -> SampledTokens:
+        if self.sampled is None:
             return SampledTokens([], [])
-        packed = _Packed(self.drawn, top)
+        packed = _Packed(self.sampled, top)
         tokens = packed.tokens()
         for i, row in enumerate(self.plan.rows):
             if wanted := row.sequence.params.logprobs:

@@ -28,7 +28,7 @@ class SamplerState(NamedTuple):
     recent: Array  # i32 [S, MAX_BAD_WORD - 1], the ids generated last, NOTHING in front of the first
 
 
-def empty_seats(slots: int, vocab: int) -> SamplerState:
+def empty_sampler_state(slots: int, vocab: int) -> SamplerState:
     shape = (slots + 1, vocab)
     return SamplerState(
         jnp.zeros(shape, jnp.int32),
@@ -48,8 +48,8 @@ def padded_words(words: Sequence[Sequence[int]], vocab: int) -> np.ndarray:
     return padded
 
 
-def take_seat(
-    seats: SamplerState,
+def fill_slot(
+    state: SamplerState,
     slot: Array,
     ids: Array,
     prompt_length: Array,
@@ -63,17 +63,17 @@ def take_seat(
 
     `words` are `padded_words`; `rest` is the bias, 0 or -inf, of the ids that `bias` does not list.
     """
-    vocab = seats.seen.shape[1]
-    place = jnp.arange(ids.shape[0])
+    vocab = state.seen.shape[1]
+    index = jnp.arange(ids.shape[0])
     count = jnp.zeros(vocab, jnp.int32)
-    seen = count.at[jnp.where(place < length, ids, vocab)].add(1, mode="drop")
-    generated = count.at[jnp.where((place >= prompt_length) & (place < length), ids, vocab)].add(1, mode="drop")
+    seen = count.at[jnp.where(index < length, ids, vocab)].add(1, mode="drop")
+    generated = count.at[jnp.where((index >= prompt_length) & (index < length), ids, vocab)].add(1, mode="drop")
     last = length - jnp.arange(MAX_BAD_WORD - 1, 0, -1)  # places of the last ids
     return SamplerState(
-        seats.seen.at[slot].set(seen),
-        seats.generated.at[slot].set(generated),
-        seats.bias.at[slot].set(jnp.full(vocab, rest, jnp.float32).at[bias[0]].set(bias[1], mode="drop")),
-        seats.bans.at[slot].set(bans),
-        seats.words.at[slot].set(words),
-        seats.recent.at[slot].set(jnp.where(last >= prompt_length, ids[jnp.maximum(last, 0)], NOTHING)),
+        state.seen.at[slot].set(seen),
+        state.generated.at[slot].set(generated),
+        state.bias.at[slot].set(jnp.full(vocab, rest, jnp.float32).at[bias[0]].set(bias[1], mode="drop")),
+        state.bans.at[slot].set(bans),
+        state.words.at[slot].set(words),
+        state.recent.at[slot].set(jnp.where(last >= prompt_length, ids[jnp.maximum(last, 0)], NOTHING)),
     )

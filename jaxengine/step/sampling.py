@@ -1,7 +1,7 @@
-"""From logits to tokens, on the device: penalties, bias, temperature, filters, the draw, and logprobs.
+"""From logits to tokens, on the device: penalties, bias, temperature, filters, the choice, and logprobs.
 
 No vocabulary is ever sorted: top-k, top-p and typical keep what lies above a threshold, and the threshold is found bit
-by bit in 32 counting passes, exactly (ties with the threshold are kept). The draw is counter-based: token number p of a
+by bit in 32 counting passes, exactly (ties with the threshold are kept). Sampling is counter-based: token number p of a
 request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
 
 Order of processors: watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical,
@@ -44,10 +44,10 @@ def greedy(logits: Array, top: int) -> Sampled:
     )
 
 
-def sample(logits: Array, rows: RowFields, seats: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
-    """Draw a token for every row of f32 `logits` [R, V], as its fields say, and count it in its seat."""
-    scores = _penalise(_bias(_watermark(logits, rows), rows, seats), rows, seats)
-    scores = _ban(scores, rows, seats)
+def sample(logits: Array, rows: RowFields, state: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
+    """Sample a token for every row of f32 `logits` [R, V], as its fields say, and count it in the row's slot."""
+    scores = _penalise(_bias(_watermark(logits, rows), rows, state), rows, state)
+    scores = _ban(scores, rows, state)
     warm = rows.temperature > 0
     scores = _warm(scores, jnp.where(warm, rows.temperature, 1)[:, None])
     scores = _filter(scores, rows)
@@ -56,19 +56,19 @@ def sample(logits: Array, rows: RowFields, seats: SamplerState, top: int) -> tup
     reported = jnp.where(_flag(rows, upload.PROCESSED), scores, logits)
     top_id, top_logprob = top_logprobs(reported, top)
     sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
-    return sampled, _remember(ids, rows, seats)
+    return sampled, _remember(ids, rows, state)
 
 
-def _remember(ids: Array, rows: RowFields, seats: SamplerState) -> SamplerState:
-    """`seats` once the rows that sample have drawn `ids` [R]."""
+def _remember(ids: Array, rows: RowFields, state: SamplerState) -> SamplerState:
+    """`state` once the rows that sample have sampled `ids` [R]."""
     samples = _flag(rows, upload.SAMPLES)
     counted = samples[:, 0].astype(jnp.int32)
-    recent = seats.recent[rows.slot]
+    recent = state.recent[rows.slot]
     later = jnp.concatenate([recent[:, 1:], ids[:, None]], axis=1)
-    return seats._replace(
-        seen=seats.seen.at[rows.slot, ids].add(counted),
-        generated=seats.generated.at[rows.slot, ids].add(counted),
-        recent=seats.recent.at[rows.slot].set(jnp.where(samples, later, recent)),
+    return state._replace(
+        seen=state.seen.at[rows.slot, ids].add(counted),
+        generated=state.generated.at[rows.slot, ids].add(counted),
+        recent=state.recent.at[rows.slot].set(jnp.where(samples, later, recent)),
     )
 
 
@@ -92,8 +92,8 @@ def _highest(values: Array, top: int) -> tuple[Array, Array]:
     blocks = padded.reshape(rows, count, BLOCK)
     chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), top)[1], axis=-1)  # [R, top]
     candidates = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(rows, -1)
-    value, place = jax.lax.top_k(candidates, top)
-    ids = jnp.take_along_axis(chosen, place // BLOCK, axis=1) * BLOCK + place % BLOCK
+    value, found = jax.lax.top_k(candidates, top)
+    ids = jnp.take_along_axis(chosen, found // BLOCK, axis=1) * BLOCK + found % BLOCK
     return value, ids.astype(jnp.int32)
 
 
@@ -126,14 +126,14 @@ def _watermark(logits: Array, rows: RowFields) -> Array:
     return jax.lax.cond(jnp.any(rows.watermark_gamma > 0), favoured, lambda: logits)
 
 
-def _bias(logits: Array, rows: RowFields, seats: SamplerState) -> Array:
-    return logits + jnp.where(_flag(rows, upload.BIASED), seats.bias[rows.slot], 0)
+def _bias(logits: Array, rows: RowFields, state: SamplerState) -> Array:
+    return logits + jnp.where(_flag(rows, upload.BIASED), state.bias[rows.slot], 0)
 
 
-def _penalise(logits: Array, rows: RowFields, seats: SamplerState) -> Array:
+def _penalise(logits: Array, rows: RowFields, state: SamplerState) -> Array:
     """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
     active = _flag(rows, upload.PENALISED)
-    seen, generated = seats.seen[rows.slot], seats.generated[rows.slot]  # [R, V]
+    seen, generated = state.seen[rows.slot], state.generated[rows.slot]  # [R, V]
     repetition = jnp.where(active & (seen > 0), rows.repetition_penalty[:, None], 1)
     scores = jnp.where(logits < 0, logits * repetition, logits / repetition)
     share = seen / jnp.maximum(rows.length, 1)[:, None]
@@ -142,12 +142,12 @@ def _penalise(logits: Array, rows: RowFields, seats: SamplerState) -> Array:
     return scores - jnp.where(active, frequency + presence, 0)
 
 
-def _ban(scores: Array, rows: RowFields, seats: SamplerState) -> Array:
+def _ban(scores: Array, rows: RowFields, state: SamplerState) -> Array:
     """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
-    vocab, words = scores.shape[1], seats.words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD]
-    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == seats.recent[rows.slot][:, None])
-    ends = jnp.where(begun.all(axis=-1) & _flag(rows, upload.WORDS), words[..., -1], vocab)  # [R, MAX_BAD_WORDS]
-    bans = jnp.where(_flag(rows, upload.BANNED), seats.bans[rows.slot], vocab)  # [R, BANS]
+    vocab, words = scores.shape[1], state.words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD]
+    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == state.recent[rows.slot][:, None])
+    ends = jnp.where(begun.all(axis=-1) & _flag(rows, upload.BAD_WORDS), words[..., -1], vocab)  # [R, MAX_BAD_WORDS]
+    bans = jnp.where(_flag(rows, upload.BANNED), state.bans[rows.slot], vocab)  # [R, BANS]
     banned = jnp.concatenate([bans, ends], axis=1)
     return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
 

@@ -22,10 +22,10 @@ SAMPLES = 1  # row flags: the row draws a token
 PENALISED = 2  # its logits depend on the ids seen
 OVER_LENGTH = 4  # frequency penalty is divided by the length (TGI)
 PROCESSED = 8  # logprobs describe the processed distribution
-BANNED = 16  # EOS and stop ids cannot be drawn yet
+BANNED = 16  # EOS and stop ids cannot be sampled yet
 BIASED = 32  # it has a logit bias
-WORDS = 64  # it has bad words
-CHOOSES = 128  # it wants more than the model's own argmax with its logprob
+BAD_WORDS = 64  # it has bad words
+FULL_SAMPLER = 128  # it wants more than the model's own argmax with its logprob
 
 
 class TokenFields(NamedTuple):
@@ -43,8 +43,8 @@ class RowFields(NamedTuple):
     last: Array  # index of the row's last token among the T
     extent: Array  # tokens of the text when its keys were computed: the prompt's, or more after `Scheduler.outgrown`
     source: Array  # tokens that the encoder read
-    length: Array  # tokens so far: the position of the token to draw
-    previous: Array  # the token before the one to draw; filled in on the device, where it may have been sampled
+    length: Array  # tokens so far: the position of the token to sample
+    previous: Array  # the token before the one to sample; filled in on the device, where it may have been sampled
     flags: Array
     seed_low: Array
     seed_high: Array
@@ -61,10 +61,10 @@ class RowFields(NamedTuple):
 
 
 class TableUpdates(NamedTuple):
-    """i32 [U] each: table[row, place] = page. Padding has a place beyond the table."""
+    """i32 [U] each: table[row, column] = page. Padding has a column beyond the table."""
 
     row: Array
-    place: Array
+    column: Array
     page: Array
 
 
@@ -111,9 +111,9 @@ class SlotFields:
         self.fields = _host_rows(self.packed)
         self.fields.slot[:] = np.arange(slots + 1)
         self.fields.temperature[:] = 1
-        self.least = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
+        self.min_length = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
 
-    def take(self, sequence: Sequence) -> None:
+    def fill(self, sequence: Sequence) -> None:
         """`sequence` took its slot."""
         slot, params = sequence.slot, sequence.params
         self.fields.extent[slot] = sequence.extent
@@ -123,23 +123,23 @@ class SlotFields:
         self.fields.seed_low[slot], self.fields.seed_high[slot] = seed
         for name in RowFields._fields[RowFields._fields.index("top_k") :]:
             getattr(self.fields, name)[slot] = getattr(params, name)
-        if params.greedy:  # the likeliest id is drawn, alone and among others: no filter may take it away
+        if params.greedy:  # the likeliest id is sampled, alone and among others: no filter may take it away
             self.fields.top_k[slot] = self.fields.min_p[slot] = 0
             self.fields.top_p[slot] = self.fields.typical_p[slot] = 1
-        self.least[slot] = sequence.prompt_length + params.min_tokens
+        self.min_length[slot] = sequence.prompt_length + params.min_tokens
 
 
 class Upload:
     """A step's buffer while the host fills it; as made, a step of nothing but padding."""
 
-    def __init__(self, layout: StepShape, sink_slot: int, table_width: int) -> None:
-        self.buffer = np.zeros(layout.size, np.int32)
-        _, self.tokens, self.packed_rows, self.updates = layout.sections(self.buffer)  # type: ignore[arg-type]
+    def __init__(self, shape: StepShape, sink_slot: int, table_width: int) -> None:
+        self.buffer = np.zeros(shape.size, np.int32)
+        _, self.tokens, self.packed_rows, self.updates = shape.sections(self.buffer)  # type: ignore[arg-type]
         self.rows = _host_rows(self.packed_rows)  # type: ignore[arg-type]
-        self.tokens.row[:] = layout.rows
+        self.tokens.row[:] = shape.rows
         self.rows.slot[:] = sink_slot
         self.rows.temperature[:] = 1
-        self.updates.place[:] = table_width
+        self.updates.column[:] = table_width
 
     def add_rows(self, rows: list[Row], slots: SlotFields) -> None:
         """The rows of a plan, in order. What depends on a row is gathered by NumPy, unless the row feeds known ids."""
@@ -153,7 +153,7 @@ class Upload:
         self.packed_rows[:, here] = slots.packed[:, slot]
         self.rows.last[here] = end - 1
         self.rows.length[here] = length = start + count
-        banned = length < slots.least[slot]
+        banned = length < slots.min_length[slot]
         self.rows.flags[here] = (self.rows.flags[here] | SAMPLES | BANNED * banned) * samples
         self.tokens.row[:used] = np.repeat(np.arange(len(rows)), count)
         self.tokens.position[:used] = np.arange(used) + np.repeat(length - end, count)
@@ -168,7 +168,7 @@ class Upload:
         return bool((self.rows.flags & bit).any())
 
     def add_updates(self, updates: list[tuple[int, int, int]]) -> None:
-        """(row, place, page) triples, at most as many as the layout has."""
+        """(row, column, page) triples, at most as many as the shape has."""
         if updates:
             for field, column in zip(self.updates, zip(*updates, strict=True), strict=True):
                 field[: len(updates)] = column
@@ -187,12 +187,12 @@ def flags_of(sequence: Sequence) -> int:
         | OVER_LENGTH * params.frequency_over_length
         | PROCESSED * params.processed_logprobs
         | BIASED * bool(params.logit_bias)
-        | WORDS * bool(params.bad_words)
-        | CHOOSES * (not _plain_greedy(sequence))
+        | BAD_WORDS * bool(params.bad_words)
+        | FULL_SAMPLER * (not _plain_greedy(sequence))
     )
 
 
-def needs_seat(sequence: Sequence) -> bool:
+def needs_sampler_state(sequence: Sequence) -> bool:
     """Whether the sampler keeps state for `sequence` in its slot."""
     params = sequence.params
     return params.penalised or bool(params.logit_bias) or bool(params.bad_words) or params.min_tokens > 0
@@ -200,4 +200,4 @@ def needs_seat(sequence: Sequence) -> bool:
 
 def _plain_greedy(sequence: Sequence) -> bool:
     params = sequence.params
-    return params.greedy and not needs_seat(sequence) and params.logprobs == 0 and params.watermark_gamma == 0
+    return params.greedy and not needs_sampler_state(sequence) and params.logprobs == 0 and params.watermark_gamma == 0

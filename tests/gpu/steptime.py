@@ -42,8 +42,8 @@ def watched(engine: Engine) -> Iterator[StepTimes]:
     waits: list[tuple[float, bool]] = []
 
     def watched_fetch(flight: InFlight) -> Results:
-        start, ready = time.perf_counter(), flight.drawn is None or flight.drawn.is_ready()
-        jax.block_until_ready(flight.drawn)
+        start, ready = time.perf_counter(), flight.sampled is None or flight.sampled.is_ready()
+        jax.block_until_ready(flight.sampled)
         waits.append((time.perf_counter() - start, ready))
         return fetch(flight)
 

@@ -51,23 +51,23 @@ def compiler(
 
 def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: str) -> Facts:
     made = compiler(spec, devices, longest, **stored)
-    return facts(made.lower_backbone(made.shapes.decode(rows)), (made.caches(), made.rooms()), OPTIONS)
+    return facts(made.lower_backbone(made.shapes.decode(rows)), (made.caches(), made.slot_state()), OPTIONS)
 
 
 def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: str) -> Facts:
     made = compiler(spec, devices, longest, **stored)
-    return facts(made.lower_backbone(made.shapes.mixed(TOKENS)), (made.caches(), made.rooms()), OPTIONS)
+    return facts(made.lower_backbone(made.shapes.mixed(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
 
 
 def encode(spec: ModelSpec, devices: int) -> Facts:
     made = compiler(spec, devices, TOKENS)
-    return facts(made.lower_encode(made.shapes.encode(TOKENS)), (made.caches(), made.rooms()), OPTIONS)
+    return facts(made.lower_encode(made.shapes.encode(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
 
 
-def draw(spec: ModelSpec, devices: int, greedy: bool) -> Facts:
+def sample(spec: ModelSpec, devices: int, greedy: bool) -> Facts:
     made = compiler(spec, devices)
-    donated = made.rooms().last if greedy else (made.rooms().last, made.seats())
-    return facts(made.lower_draw(ROWS, greedy), donated, OPTIONS)
+    donated = made.slot_state().last if greedy else (made.slot_state().last, made.sampler_state())
+    return facts(made.lower_sample(ROWS, greedy), donated, OPTIONS)
 
 
 def cache_not_donated() -> Facts:
@@ -109,12 +109,12 @@ PROGRAMS = {
     "decode_1_fp8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="fp8"),
     "mixed_int8": lambda: mixed(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),
     "decode_fp8_tp8": lambda: decode(FOUR_LAYERS, 8, quantize="fp8", cache="float8_e4m3fn"),
-    "draw_greedy": lambda: draw(FOUR_LAYERS, 1, greedy=True),
-    "draw": lambda: draw(FOUR_LAYERS, 1, greedy=False),
+    "sample_greedy": lambda: sample(FOUR_LAYERS, 1, greedy=True),
+    "sample": lambda: sample(FOUR_LAYERS, 1, greedy=False),
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
     "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),
-    "draw_greedy_tp8": lambda: draw(FOUR_LAYERS, 8, greedy=True),
+    "sample_greedy_tp8": lambda: sample(FOUR_LAYERS, 8, greedy=True),
     "decode_gemma2": lambda: decode(cut(GEMMA2_9B, 2), 1),
     "mixed_gemma2": lambda: mixed(cut(GEMMA2_9B, 2), 1),
     "decode_phi2": lambda: decode(cut(PHI2, 2), 1, longest=2048),

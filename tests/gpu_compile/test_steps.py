@@ -10,7 +10,7 @@ from tests.gpu_compile.conftest import FactsByProgram
 from tests.shapes import LLAMA_8B, LLAMA_70B
 
 LAYERS = {"decode": 32, "decode_1": 4, "mixed": 4, "decode_tp8": 4, "decode_70b_tp8": 4, "mixed_tp8": 4}
-STEPS = [*LAYERS, "draw_greedy", "draw", "draw_greedy_tp8"]
+STEPS = [*LAYERS, "sample_greedy", "sample", "sample_greedy_tp8"]
 TOKENS = {"decode": 128, "decode_1": 1, "mixed": 2048, "decode_tp8": 128, "decode_70b_tp8": 128, "mixed_tp8": 2048}
 VOCAB, ROWS, PAGE_SIZE = 128256, 128, 16
 BF16, F32, I32 = 2, 4, 4
@@ -63,13 +63,13 @@ def test_of_a_wider_page_table_a_step_holds_its_rows_and_nothing_else(facts: Fac
 
 
 @pytest.mark.parametrize(
-    ("step", "copies", "devices"), [("draw_greedy", 1, 1), ("draw_greedy_tp8", 1, 8), ("draw", 5, 1)]
+    ("step", "copies", "devices"), [("sample_greedy", 1, 1), ("sample_greedy_tp8", 1, 8), ("sample", 5, 1)]
 )
 def test_drawing_needs_few_arrays_of_logits(facts: FactsByProgram, step: str, copies: int, devices: int) -> None:
     assert facts[step]["temporaries"] < copies * ROWS * VOCAB * F32 // devices + 4 * MIB
 
 
-@pytest.mark.parametrize("step", ["draw", "draw_greedy"])
+@pytest.mark.parametrize("step", ["sample", "sample_greedy"])
 def test_no_vocabulary_is_sorted(facts: FactsByProgram, step: str) -> None:
     assert facts[step]["longest_sort"] < VOCAB / 16
 
@@ -85,7 +85,7 @@ def test_tensor_parallel_layers_communicate_twice_and_only_sums(facts: FactsByPr
 
 
 def test_steps_on_one_device_do_not_communicate(facts: FactsByProgram) -> None:
-    assert [facts[step]["collectives"] for step in ("decode", "mixed", "draw_greedy", "draw")] == [{}] * 4
+    assert [facts[step]["collectives"] for step in ("decode", "mixed", "sample_greedy", "sample")] == [{}] * 4
 
 
 def test_a_cache_that_is_not_donated_is_seen_to_be_copied(facts: FactsByProgram) -> None:

@@ -1,4 +1,4 @@
-"""Random logits through the sampler as a step would send them: parameters packed by `upload`, state in seats."""
+"""Random logits through the sampler as a step would send them: parameters packed by `upload`, memory in slots."""
 
 from collections.abc import Sequence as Items
 
@@ -11,25 +11,27 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
 from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.step import sampling
-from jaxengine.step.sampler_state import BANS, SamplerState, empty_seats, padded_words, take_seat
+from jaxengine.step.sampler_state import BANS, SamplerState, empty_sampler_state, fill_slot, padded_words
 from jaxengine.step.sampling import Sampled
-from jaxengine.step.upload import SlotFields, StepShape, Upload, needs_seat, unpack_rows
+from jaxengine.step.upload import SlotFields, StepShape, Upload, needs_sampler_state, unpack_rows
 
 LONGEST = 64  # tokens a sequence may have here
-_take_seat = jax.jit(take_seat)
+_fill_slot = jax.jit(fill_slot)
 
 
 def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[int] = ()) -> Sequence:
-    """A sequence that is about to draw the token after `prompt` and `generated`."""
+    """A sequence that is about to sample the token after `prompt` and `generated`."""
     sequence = Sequence(Request(0, prompt, params), 0)
     sequence.tokens += generated
     sequence.length = len(sequence.tokens)
     return sequence
 
 
-def draw(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> Sampled:
+def sample(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> Sampled:
     """Row r of `logits` [R, V] decides the next token of sequence r; alternatives are the whole vocabulary."""
-    return Sampled(*map(np.asarray, _sample(logits, pack(sequences), seat(sequences, logits.shape[1], eos))[0]))
+    return Sampled(
+        *map(np.asarray, _sample(logits, pack(sequences), sampler_state_of(sequences, logits.shape[1], eos))[0])
+    )
 
 
 def pack(sequences: Items[Sequence]) -> np.ndarray:
@@ -39,17 +41,17 @@ def pack(sequences: Items[Sequence]) -> np.ndarray:
     upload = Upload(StepShape(size, size, size, ragged=False), sink_slot=size, table_width=8)
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
-        fields.take(sequence)
+        fields.fill(sequence)
     upload.add_rows([Row(s, s.length - 1, 1, True) for s in sequences], fields)
     return upload.packed_rows
 
 
-def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
+def sampler_state_of(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
     """The sampler's memory with `sequences` in slots 0 …"""
-    seats = empty_seats(len(sequences), vocab)
+    sampler_state = empty_sampler_state(len(sequences), vocab)
     for slot, sequence in enumerate(sequences):
         params = sequence.params
-        if needs_seat(sequence):
+        if needs_sampler_state(sequence):
             bias = padded(list(params.logit_bias), MAX_LOGIT_BIAS, vocab)
             values = padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0).astype(np.float32)
             bans = padded([*eos, *params.stop_token_ids], BANS, vocab)
@@ -57,8 +59,8 @@ def seat(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> Sample
             ids = padded(sequence.tokens, LONGEST, vocab)
             rest = np.float32(-np.inf if params.only_biased else 0)
             length, known = sequence.prompt_length, len(sequence.tokens)
-            seats = _take_seat(seats, slot, ids, length, known, (bias, values), bans, words, rest)
-    return seats
+            sampler_state = _fill_slot(sampler_state, slot, ids, length, known, (bias, values), bans, words, rest)
+    return sampler_state
 
 
 def padded(values: Items[float], size: int, fill: int) -> np.ndarray:
@@ -67,20 +69,20 @@ def padded(values: Items[float], size: int, fill: int) -> np.ndarray:
 
 def processed(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> np.ndarray:
     """Log-probabilities after all processors, f32 [R, V], -inf where filtered out."""
-    return in_order_of_ids(draw(logits, sequences, eos))
+    return in_order_of_ids(sample(logits, sequences, eos))
 
 
-def in_order_of_ids(drawn: Sampled) -> np.ndarray:
-    rows = np.full(drawn.top_logprob.shape, np.nan, np.float32)
-    np.put_along_axis(rows, drawn.top_id, drawn.top_logprob, axis=1)
+def in_order_of_ids(sampled: Sampled) -> np.ndarray:
+    rows = np.full(sampled.top_logprob.shape, np.nan, np.float32)
+    np.put_along_axis(rows, sampled.top_id, sampled.top_logprob, axis=1)
     return rows
 
 
 @jax.jit
-def _sample(logits: jax.Array, packed: jax.Array, seats: SamplerState) -> tuple[Sampled, SamplerState]:
-    return sampling.sample(jnp.asarray(logits), unpack_rows(packed), seats, logits.shape[1])
+def _sample(logits: jax.Array, packed: jax.Array, sampler_state: SamplerState) -> tuple[Sampled, SamplerState]:
+    return sampling.sample(jnp.asarray(logits), unpack_rows(packed), sampler_state, logits.shape[1])
 
 
-def after_draw(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:
-    """The sampler's memory when `draw` is done."""
-    return _sample(logits, pack(sequences), seat(sequences, logits.shape[1]))[1]
+def state_after_sampling(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:
+    """The sampler's memory when `sample` is done."""
+    return _sample(logits, pack(sequences), sampler_state_of(sequences, logits.shape[1]))[1]

@@ -84,7 +84,7 @@ class NanRunner:
         for i, row in enumerate(flight.plan.rows):
             read = len(row.sequence.tokens) - row.sequence.prompt_length
             if row.samples and row.sequence.request.id == self.culprit and read >= self.after:
-                results.drawn.finite[i] = False
+                results.sampled.finite[i] = False
         return results
 
 
@@ -174,7 +174,7 @@ def test_a_culprit_cancelled_while_suspected_holds_nobody_up(engine: Engine, exp
     answers = {request.id: Answer() for request in REQUESTS}
     for request in REQUESTS:
         engine.submit(request)
-    while not engine.suspects:
+    while not engine.culprit_search:
         step(engine, answers)
     engine.cancel(CULPRIT)
     finish(engine, answers)
@@ -234,13 +234,13 @@ def test_pages_of_a_sequence_that_was_not_finite_are_never_found_again(engine: E
 @pytest.mark.parametrize("size", [2, 3, 7, 8, 31, 32, 256])
 def test_the_search_takes_at_most_log2_n_and_one_failures(size: int) -> None:
     for culprit in range(0, size, max(1, size // 16)):
-        suspects, live, group, failures = CulpritSearch(), set(range(size)), set(range(size)), 0
+        search, live, group, failures = CulpritSearch(), set(range(size)), set(range(size)), 0
         while True:
             if culprit in group:
                 failures += 1
-                if suspects.blame(sorted(group)) is not None:
+                if search.step_failed(sorted(group)) is not None:
                     break
             else:
-                suspects.clear(group)
-            group = suspects.current(live) or set()
+                search.step_succeeded(group)
+            group = search.current(live) or set()
         assert failures <= math.ceil(math.log2(size)) + 1

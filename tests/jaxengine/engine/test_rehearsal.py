@@ -17,16 +17,16 @@ def engine(engine_of: EngineOf) -> Engine:
 
 
 def test_it_is_a_prompt_step_and_at_least_one_decode_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    layouts = []
+    step_shapes = []
     dispatch = Runner.dispatch
 
     def spy(self: Runner, plan: Any) -> Any:
-        layouts.append(self._layout(plan))
+        step_shapes.append(self._step_shape(plan))
         return dispatch(self, plan)
 
     monkeypatch.setattr(Runner, "dispatch", spy)
     rehearse(engine)
-    assert [layout.ragged for layout in layouts] == [True, False, False]
+    assert [shape.ragged for shape in step_shapes] == [True, False, False]
 
 
 def test_it_leaves_no_trace(engine: Engine) -> None:

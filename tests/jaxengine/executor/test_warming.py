@@ -23,7 +23,7 @@ def engine(engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Eng
     small = engine.runner.shapes.decode(1)
     monkeypatch.setattr(engine.runner, "first_runs_cost", True)
     monkeypatch.setattr(engine.runner, "cold", [small])
-    monkeypatch.setattr(engine.runner, "warm", {*engine.runner.shapes.layouts()} - {small})
+    monkeypatch.setattr(engine.runner, "warm", {*engine.runner.shapes.step_shapes()} - {small})
     monkeypatch.setattr(runner, "WARM_SECONDS", float("inf"))
     yield engine
     engine.scheduler.reset()
@@ -35,10 +35,10 @@ def decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     sizes: set[int] = set()
     upload = engine.runner._upload
 
-    def spy(layout: StepShape, rows: list[Row]) -> Upload:
-        if not layout.ragged:
-            sizes.add(layout.rows)
-        return upload(layout, rows)
+    def spy(shape: StepShape, rows: list[Row]) -> Upload:
+        if not shape.ragged:
+            sizes.add(shape.rows)
+        return upload(shape, rows)
 
     monkeypatch.setattr(engine.runner, "_upload", spy)
     return sizes
@@ -81,7 +81,7 @@ def test_a_step_whose_first_run_fails_is_left_out(
 ) -> None:
     """Its caches are lost with it."""
 
-    def failing(self: Runner, layout: StepShape, upload: Upload) -> Any:
+    def failing(self: Runner, shape: StepShape, upload: Upload) -> Any:
         for keys, values in self.layers:
             keys.delete()
             values.delete()

@@ -15,7 +15,7 @@ from transformers.generation import logits_process as oracle
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.step import sampling
 from jaxengine.step.sampler_state import NOTHING
-from tests.jaxengine.sampler import after_draw, draw, history, in_order_of_ids, processed, seat
+from tests.jaxengine.sampler import history, in_order_of_ids, processed, sample, sampler_state_of, state_after_sampling
 
 ROWS, VOCAB = 8, 320
 PROMPT = [1, 7, 7, 9, 30, 31, 7]
@@ -108,11 +108,11 @@ def test_tgi_s_frequency_penalty_is_the_share_of_all_ids(logits: np.ndarray) -> 
 
 
 def test_a_drawn_id_is_counted_for_the_next_draw(logits: np.ndarray) -> None:
-    """The seat is updated on the device; after it, it equals a seat taken with that id already in the history."""
+    """The slot is updated on the device; after it, it equals a slot filled with that id in the history."""
     rows = [history(params(temperature=0, presence_penalty=1.0), PROMPT, GENERATED) for _ in range(ROWS)]
-    first = draw(logits, rows)
+    first = sample(logits, rows)
     again = [history(row.params, PROMPT, [*GENERATED, int(token)]) for row, token in zip(rows, first.id, strict=True)]
-    for ours, expected in zip(after_draw(logits, rows), seat(again, VOCAB), strict=True):
+    for ours, expected in zip(state_after_sampling(logits, rows), sampler_state_of(again, VOCAB), strict=True):
         np.testing.assert_array_equal(np.asarray(ours)[:ROWS], np.asarray(expected)[:ROWS])
 
 
@@ -152,8 +152,8 @@ def test_an_id_that_would_complete_a_bad_word_cannot_be_drawn(logits: np.ndarray
 
 def test_the_id_just_drawn_is_the_next_one_s_past(logits: np.ndarray) -> None:
     rows = [history(params(bad_words=((1,),)), (1,), [5, 6]) for _ in range(ROWS)]
-    recent = np.asarray(after_draw(logits, rows).recent)[:ROWS]
-    np.testing.assert_array_equal(recent[:, -1], draw(logits, rows).id)
+    recent = np.asarray(state_after_sampling(logits, rows).recent)[:ROWS]
+    np.testing.assert_array_equal(recent[:, -1], sample(logits, rows).id)
     assert (recent[:, -3:-1] == [5, 6]).all() and (recent[:, :-3] == NOTHING).all()
 
 
@@ -162,7 +162,7 @@ def test_the_id_just_drawn_is_the_next_one_s_past(logits: np.ndarray) -> None:
 
 def test_greedy_takes_the_likeliest_id(logits: np.ndarray) -> None:
     rows = [history(params(temperature=0, top_p=0.1 * (row + 1), processed_logprobs=False)) for row in range(ROWS)]
-    ids = draw(logits, rows).id
+    ids = sample(logits, rows).id
     np.testing.assert_array_equal(ids, logits.argmax(-1))
     np.testing.assert_array_equal(ids, sampling.greedy(logits, 1).id)
 
@@ -170,9 +170,9 @@ def test_greedy_takes_the_likeliest_id(logits: np.ndarray) -> None:
 @pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1.2e-38, 1e-42, 1e-300])
 def test_ever_lower_temperatures_approach_greedy(logits: np.ndarray, temperature: float) -> None:
     rows = [history(params(temperature=temperature, top_p=0.9, top_k=50)) for _ in range(ROWS)]
-    drawn = draw(logits, rows)
-    np.testing.assert_array_equal(drawn.id, logits.argmax(-1))
-    assert np.isfinite(drawn.logprob).all()
+    sampled = sample(logits, rows)
+    np.testing.assert_array_equal(sampled.id, logits.argmax(-1))
+    assert np.isfinite(sampled.logprob).all()
 
 
 @pytest.mark.parametrize("chosen", [{"top_p": 1e-42}, {"top_p": 1e-300}, {"typical_p": 1e-300}], ids=str)
@@ -187,9 +187,9 @@ def test_ids_as_likely_as_the_last_one_kept_are_kept_too() -> None:
     np.testing.assert_array_equal(kept, logits >= 2)
 
 
-def chi_square(drawn: np.ndarray, expected: np.ndarray) -> float:
-    observed = np.bincount(drawn, minlength=len(expected))
-    return float((((observed - expected * len(drawn)) ** 2) / (expected * len(drawn))).sum())
+def chi_square(sampled: np.ndarray, expected: np.ndarray) -> float:
+    observed = np.bincount(sampled, minlength=len(expected))
+    return float((((observed - expected * len(sampled)) ** 2) / (expected * len(sampled))).sum())
 
 
 CRITICAL = 40.5  # chi-square of 7 degrees of freedom exceeds it with probability 1e-6
@@ -199,45 +199,45 @@ DRAWS = 4096
 
 def test_over_seeds_ids_come_as_often_as_the_softmax_says() -> None:
     rows = [history(params(seed=seed, temperature=0.8)) for seed in range(DRAWS)]
-    drawn = draw(np.tile(SMALL, (DRAWS, 1)), rows)
-    assert chi_square(drawn.id, np.exp(log_softmax(SMALL / np.float32(0.8)))) < CRITICAL
+    sampled = sample(np.tile(SMALL, (DRAWS, 1)), rows)
+    assert chi_square(sampled.id, np.exp(log_softmax(SMALL / np.float32(0.8)))) < CRITICAL
 
 
 def test_over_positions_of_one_seed_ids_come_as_often_as_the_softmax_says() -> None:
     rows = [history(params(seed=7), [1] * (position + 1)) for position in range(DRAWS)]
-    drawn = draw(np.tile(SMALL, (DRAWS, 1)), rows)
-    assert chi_square(drawn.id, np.exp(log_softmax(SMALL))) < CRITICAL
+    sampled = sample(np.tile(SMALL, (DRAWS, 1)), rows)
+    assert chi_square(sampled.id, np.exp(log_softmax(SMALL))) < CRITICAL
 
 
 def test_chi_square_would_notice_a_wrong_temperature() -> None:
     rows = [history(params(seed=seed)) for seed in range(DRAWS)]
-    drawn = draw(np.tile(SMALL, (DRAWS, 1)), rows)
-    assert chi_square(drawn.id, np.exp(log_softmax(SMALL / np.float32(0.8)))) > CRITICAL
+    sampled = sample(np.tile(SMALL, (DRAWS, 1)), rows)
+    assert chi_square(sampled.id, np.exp(log_softmax(SMALL / np.float32(0.8)))) > CRITICAL
 
 
 def test_a_filtered_id_is_never_drawn() -> None:
     rows = [history(params(seed=seed, top_k=3)) for seed in range(DRAWS)]
-    drawn = draw(np.tile(SMALL, (DRAWS, 1)), rows)
-    assert set(drawn.id.tolist()) == {0, 1, 7}
+    sampled = sample(np.tile(SMALL, (DRAWS, 1)), rows)
+    assert set(sampled.id.tolist()) == {0, 1, 7}
 
 
 def test_a_seed_draws_the_same_id_in_any_row_of_any_batch(logits: np.ndarray) -> None:
     row = logits[0]
     chosen = params(seed=123, temperature=1.5)
-    expected = draw(np.tile(row, (ROWS, 1)), [history(chosen, PROMPT) for _ in range(ROWS)]).id[0]
+    expected = sample(np.tile(row, (ROWS, 1)), [history(chosen, PROMPT) for _ in range(ROWS)]).id[0]
     for place in range(ROWS):
         others = [history(params(seed=place + n, top_p=0.5), [1] * (n + 1)) for n in range(ROWS)]
         others[place] = history(chosen, PROMPT)
         batch = logits.copy()
         batch[place] = row
-        assert draw(batch, others).id[place] == expected
+        assert sample(batch, others).id[place] == expected
 
 
 def test_all_64_bits_of_a_seed_matter() -> None:
     flat = np.zeros((ROWS, 1 << 14), np.float32)
     seeds = [0, 1, 2**31, 2**32, 2**32 + 1, 2**63, 2**64 - 1, 2**33]
-    drawn = draw(flat, [history(params(seed=seed)) for seed in seeds])
-    assert len(set(drawn.id.tolist())) == len(seeds)
+    sampled = sample(flat, [history(params(seed=seed)) for seed in seeds])
+    assert len(set(sampled.id.tolist())) == len(seeds)
 
 
 # --- what is reported ---------------------------------------------------------------------------------------------
@@ -245,22 +245,22 @@ def test_all_64_bits_of_a_seed_matter() -> None:
 
 def test_raw_logprobs_are_the_model_s_own_whatever_is_drawn_from(logits: np.ndarray) -> None:
     chosen = params(processed_logprobs=False, temperature=0.5, top_k=4, repetition_penalty=1.3)
-    drawn = draw(logits, [history(chosen, PROMPT, GENERATED) for _ in range(ROWS)])
-    np.testing.assert_allclose(in_order_of_ids(drawn), log_softmax(logits), atol=1e-5)
-    np.testing.assert_allclose(drawn.logprob, log_softmax(logits)[np.arange(ROWS), drawn.id], atol=1e-5)
+    sampled = sample(logits, [history(chosen, PROMPT, GENERATED) for _ in range(ROWS)])
+    np.testing.assert_allclose(in_order_of_ids(sampled), log_softmax(logits), atol=1e-5)
+    np.testing.assert_allclose(sampled.logprob, log_softmax(logits)[np.arange(ROWS), sampled.id], atol=1e-5)
 
 
 def test_a_processed_logprob_is_that_of_the_distribution_drawn_from(logits: np.ndarray) -> None:
     rows = [history(params(temperature=0.5, top_k=4), PROMPT) for _ in range(ROWS)]
-    drawn = draw(logits, rows)
+    sampled = sample(logits, rows)
     expected = reference(logits, [oracle.TemperatureLogitsWarper(0.5), oracle.TopKLogitsWarper(4)])
-    np.testing.assert_allclose(drawn.logprob, expected[np.arange(ROWS), drawn.id], atol=1e-5)
+    np.testing.assert_allclose(sampled.logprob, expected[np.arange(ROWS), sampled.id], atol=1e-5)
 
 
 def test_alternatives_come_likeliest_first(logits: np.ndarray) -> None:
-    drawn = draw(logits, [history(params()) for _ in range(ROWS)])
-    np.testing.assert_array_equal(drawn.top_id, (-logits).argsort(-1, kind="stable"))
-    assert (np.diff(drawn.top_logprob) <= 0).all()
+    sampled = sample(logits, [history(params()) for _ in range(ROWS)])
+    np.testing.assert_array_equal(sampled.top_id, (-logits).argsort(-1, kind="stable"))
+    assert (np.diff(sampled.top_logprob) <= 0).all()
 
 
 @pytest.mark.parametrize("kind", ["distinct", "ties", "two finite"])
@@ -282,9 +282,9 @@ def test_the_highest_of_a_large_vocabulary_are_top_k_s_equals_in_order_of_ids(ki
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_only_the_row_whose_logits_are_not_finite_says_so(logits: np.ndarray, bad: float) -> None:
     rows = [history(params(temperature=0.9, top_p=0.9)) for _ in range(ROWS)]
-    healthy = draw(logits, rows)
+    healthy = sample(logits, rows)
     logits[3, 100] = bad
-    drawn = draw(logits, rows)
-    np.testing.assert_array_equal(drawn.finite, np.arange(ROWS) != 3)
-    np.testing.assert_array_equal(np.delete(drawn.id, 3), np.delete(healthy.id, 3))
+    sampled = sample(logits, rows)
+    np.testing.assert_array_equal(sampled.finite, np.arange(ROWS) != 3)
+    np.testing.assert_array_equal(np.delete(sampled.id, 3), np.delete(healthy.id, 3))
     np.testing.assert_array_equal(np.asarray(sampling.greedy(logits, 1).finite), np.arange(ROWS) != 3)
