@@ -124,7 +124,7 @@ class MockEngine:
             if self._live.pop(request_id, None) is not None:
                 self._ended.append(Event(request_id, finish=FinishReason.CANCELLED))
 
-    def waits(self, request_id: int) -> bool:
+    def is_queued(self, request_id: int) -> bool:
         with self._lock:
             row = self._live.get(request_id)
             return row is not None and not row.generated

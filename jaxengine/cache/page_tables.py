@@ -45,7 +45,7 @@ class PageTables:
     def lacking(self, sequence: Sequence) -> int:
         """Pages it needs beyond those it has for all that is known of it, or with windows for its next step."""
         reach = min(sequence.length, sequence.computed + self.token_budget) if self.windowed else sequence.length
-        return len(self.windows) * self.pool.pages_for(max(0, reach - sequence.room))
+        return len(self.windows) * self.pool.pages_for(max(0, reach - sequence.page_capacity))
 
     def most(self, sequence: Sequence, tables: Items[Table]) -> int:
         """Pages that `tables` will hold at most at a time while its known tokens are computed."""
@@ -60,7 +60,7 @@ class PageTables:
         """What admission keeps back for it, so that nothing need be preempted at once: what its known tokens lack
         yet, and a page for each table if there may be more tokens before it ends.
         """
-        more = len(self.windows) if sequence.end > sequence.room else 0
+        more = len(self.windows) if sequence.max_length > sequence.page_capacity else 0
         if not self.windowed:
             return more
         held = sum(len(table.pages) - table.passed for table in sequence.tables)
@@ -81,7 +81,7 @@ class PageTables:
 
     def _entries(self, sequence: Sequence, tokens: int) -> int:
         """Of each table: its source's pages come first, and its own tokens start a new one."""
-        return self.pool.pages_for(len(sequence.source)) + self.pool.pages_for(tokens)
+        return self.pool.pages_for(len(sequence.encoder_input)) + self.pool.pages_for(tokens)
 
     # --- taking and giving --------------------------------------------------------------------------------------
 
@@ -90,9 +90,11 @@ class PageTables:
         for table in tables:
             self.pool.hold(table.held)
         sequence.tables = tables
-        sequence.committed = len(tables[0].pages)
-        sequence.computed = sequence.committed * self.pool.page_size
-        sequence.room = sequence.computed - self.pool.pages_for(len(sequence.source)) * self.pool.page_size
+        sequence.offered_pages = len(tables[0].pages)
+        sequence.computed = sequence.offered_pages * self.pool.page_size
+        sequence.page_capacity = (
+            sequence.computed - self.pool.pages_for(len(sequence.encoder_input)) * self.pool.page_size
+        )
         self.grow(sequence, self.lacking(sequence))
 
     def grow(self, sequence: Sequence, count: int) -> None:
@@ -100,7 +102,7 @@ class PageTables:
         pages = self.pool.allocate(count)
         for i, table in enumerate(sequence.tables):
             table.pages += pages[i :: len(sequence.tables)]
-        sequence.room += count // len(sequence.tables) * self.pool.page_size
+        sequence.page_capacity += count // len(sequence.tables) * self.pool.page_size
 
     def give_back(self, sequence: Sequence, position: int) -> None:
         """Release what no query from `position` on sees: every step that reads it has completed."""
@@ -117,7 +119,7 @@ class PageTables:
         for table in sequence.tables:
             self.pool.release(table.held)
         sequence.tables = []
-        sequence.computed = sequence.committed = 0
+        sequence.computed = sequence.offered_pages = 0
 
     def _passed(self, window: int, position: int) -> int:
         """How many pages lie wholly behind what a query at `position` sees."""
@@ -158,7 +160,7 @@ class PageTables:
 
         No more of its keys are computed than tell: of a burst there may be thousands to ask.
         """
-        i = other.committed
+        i = other.offered_pages
         if i >= min(len(other.keys), (len(sequence.tokens) - 1) // self.pool.page_size):
             return False
         if not self._shares(sequence, i + 1):
@@ -168,15 +170,15 @@ class PageTables:
     def offer(self, sequence: Sequence, written: int) -> None:
         """Let others find the pages that positions below `written` fill, as far as their tokens are known."""
         size = self.pool.page_size
-        if written // size <= sequence.committed or sequence.broken or not self.prefix_cache:
+        if written // size <= sequence.offered_pages or sequence.nonfinite or not self.prefix_cache:
             return
         full = min(written, len(sequence.tokens)) // size
         self._extend_keys(sequence)
-        for i in range(sequence.committed, full):
+        for i in range(sequence.offered_pages, full):
             ids = self._ids(sequence, i)
             for number, table in enumerate(sequence.tables):
                 self.pool.commit(table.pages[i], number, sequence.keys[i], ids)
-        sequence.committed = full
+        sequence.offered_pages = full
 
     def forget(self, sequence: Sequence) -> None:
         """Let nobody find its pages: what they contain is not to be trusted."""

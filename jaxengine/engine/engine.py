@@ -45,7 +45,7 @@ class Engine:
         self.culprit_search = CulpritSearch()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
-        self.untouched: set[int] = set()  # requests that no step has taken up, nor what they share
+        self.never_scheduled: set[int] = set()  # requests that no step has taken up, nor what they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
         self.arrivals = 0
         self.start_counting()
@@ -65,16 +65,16 @@ class Engine:
             ValueError: it can never be served; the message names the field and the limit.
         """
         self.check(request)
-        self.untouched.add(request.id)
+        self.never_scheduled.add(request.id)
         self.inbox.append(lambda: self._arrive(request))
 
     def cancel(self, request_id: int) -> None:
         """End a request; unknown and finished ones are ignored."""
         self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
 
-    def waits(self, request_id: int) -> bool:
+    def is_queued(self, request_id: int) -> bool:
         """Whether a submitted request has not been taken up by a step yet."""
-        return request_id in self.untouched
+        return request_id in self.never_scheduled
 
     def finish_compiling(self) -> None:
         """Wait until every bucket is compiled, and has run: serving does not need it, measuring does."""
@@ -133,7 +133,7 @@ class Engine:
             if event := self.inbox.popleft()():
                 result.events.append(event)
         now = time.monotonic()
-        for sequence in [each for each in self.live.values() if now > each.due]:
+        for sequence in [each for each in self.live.values() if now > each.earliest_deadline]:
             if (reason := sequence.expired(now)) and (event := self._finish_early(sequence.request.id, reason)):
                 result.events.append(event)
 
@@ -146,7 +146,7 @@ class Engine:
         sequence = self.live.pop(request_id, None)
         if sequence is None:
             return None
-        self.untouched.discard(request_id)
+        self.never_scheduled.discard(request_id)
         self.scheduler.finish(sequence, reason)
         return Event(request_id, finish=reason, error=error)
 
@@ -156,9 +156,9 @@ class Engine:
         plan = self._plan(previous)
         if plan.rows:
             now = time.monotonic()
-            for sequence in (*plan.admitted, *plan.followers):
-                sequence.admitted = sequence.admitted or now
-                self.untouched.discard(sequence.request.id)
+            for sequence in (*plan.admitted, *plan.waiting_for_prefix):
+                sequence.admitted_at = sequence.admitted_at or now
+                self.never_scheduled.discard(sequence.request.id)
             self.flight = self.runner.dispatch(plan)
             self.launched = self.launched if previous else now
         elif previous is None and not self.live:
@@ -211,9 +211,9 @@ class Engine:
         return results
 
     def _account(self, plan: Plan, result: StepResult) -> None:
-        prompt = sum(row.count for row in (*plan.sources, *plan.rows) if row.of_prompt)
+        prompt = sum(row.count for row in (*plan.encoder_rows, *plan.rows) if row.of_prompt)
         result.prefill_tokens += prompt
-        result.decode_tokens += plan.source_tokens + plan.tokens - prompt
+        result.decode_tokens += plan.encoder_tokens + plan.tokens - prompt
         self.prompt_tokens += prompt
 
     def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
@@ -232,10 +232,10 @@ class Engine:
         self.generated_tokens += 1
         result.answered_tokens += 1
         event = Event(request.id, [token], preemptions=sequence.preemptions)
-        if sequence.started is None:
-            sequence.started = now
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
             event.first, event.cached_tokens = True, sequence.cached_tokens
-            event.queue_seconds = max(0.0, (sequence.admitted or now) - request.arrived)
+            event.queue_seconds = max(0.0, (sequence.admitted_at or now) - request.arrived)
             event.prompt = sequence.prompt_logprobs
             self.cached_prompt_tokens += sequence.cached_tokens
             result.answered_tokens += len(request.prompt) - sequence.cached_tokens
@@ -248,7 +248,7 @@ class Engine:
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
         """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
         params = sequence.params
-        if len(sequence.tokens) >= sequence.end:
+        if len(sequence.tokens) >= sequence.max_length:
             return FinishReason.LENGTH
         if token in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.EOS

@@ -23,7 +23,7 @@ from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
-from jaxengine.ops.cache import held_as
+from jaxengine.ops.cache import storage_dtype
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
 from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
@@ -120,7 +120,7 @@ class Compiler:
     def caches(self) -> list[tuple[Any, ...]]:
         shapes = self.shapes
         by_bits = self.platform == "cpu" and not shapes.spec.state_space
-        dtype = held_as(shapes.cache_dtype) if by_bits else shapes.cache_dtype
+        dtype = storage_dtype(shapes.cache_dtype) if by_bits else shapes.cache_dtype
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
         return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
 

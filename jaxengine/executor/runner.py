@@ -94,9 +94,9 @@ class Runner:
         """Launch `plan`; returns as soon as the device has its orders."""
         for sequence in plan.admitted:
             self._fill_slot(sequence)
-        if plan.sources:
+        if plan.encoder_rows:
             shape = self._encode_shape(plan)
-            self._encode(shape, self._upload(shape, plan.sources))
+            self._encode(shape, self._upload(shape, plan.encoder_rows))
         shape = self._step_shape(plan)
         upload = self._upload(shape, plan.rows)
         packed_rows, hidden, all_hidden = self._backbone(shape, upload)
@@ -120,7 +120,7 @@ class Runner:
         return self._ready([shape for shape in step_shapes if shape.rows >= rows])
 
     def _encode_shape(self, plan: Plan) -> StepShape:
-        return self._ready([shape for shape in self.encode_shapes if shape.tokens >= plan.source_tokens])
+        return self._ready([shape for shape in self.encode_shapes if shape.tokens >= plan.encoder_tokens])
 
     def _ready(self, step_shapes: list[StepShape]) -> StepShape:
         """The first of `step_shapes` that is compiled and warm; the last one always is.

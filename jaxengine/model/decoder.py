@@ -98,7 +98,7 @@ class Decoder(nnx.Module):
     def _angles(self, rope: Rope | None, batch: StepBatch) -> RopeTables | None:
         if rope is None:
             return None
-        make = partial(angles, rope, self.spec.head_dim, batch.position, batch.prompt_length)
+        make = partial(angles, rope, self.spec.head_dim, batch.position, batch.rope_length)
         return _once(make, batch) if self.platform == "cpu" else make()
 
     def _terms(self) -> list[AttentionBias]:

@@ -64,9 +64,9 @@ class Layer(nnx.Module):
                 seen = self.mlp_norm(x)
             return Stream(x, self._scaled(attended + self._mlp(seen, batch))), keys, values
         stream = self._behind(x, attended, self.attention_norm, self.attention_post_norm)
-        if self.cross is not None and batch.source is not None:
+        if self.cross is not None and batch.cross is not None:
             x, seen = self._before(stream, self.cross_norm)
-            stream = self._behind(x, self.cross(seen, keys, values, batch.source), self.cross_norm, None)
+            stream = self._behind(x, self.cross(seen, keys, values, batch.cross), self.cross_norm, None)
         x, seen = self._before(stream, self.mlp_norm)
         return self._behind(x, self._mlp(seen, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 

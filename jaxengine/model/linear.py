@@ -20,7 +20,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxengine.ops.matmul import product
+from jaxengine.ops.matmul import matmul
 from jaxengine.sharding import TP
 from jaxengine.spec.parameters import Parameter
 
@@ -111,5 +111,5 @@ class Linear(nnx.Module):
         out = weight.shape[self.inputs :] if self.first_input == 0 else weight.shape[: -self.inputs]
         size = math.prod(out)
         matrix = weight.reshape((-1, size) if self.first_input == 0 else (size, -1))
-        y = product(x.reshape(x.shape[0], -1), matrix, 0 if self.first_input == 0 else 1, dtype)
+        y = matmul(x.reshape(x.shape[0], -1), matrix, 0 if self.first_input == 0 else 1, dtype)
         return y.reshape(x.shape[0], *out)

@@ -64,17 +64,17 @@ def attention_factor(rope: Rope) -> float:
     return mscale(1.0)
 
 
-def angles(rope: Rope, head_dim: int, position: Array, prompt_length: Array) -> RopeTables:
-    """Of tokens at `position` [T] of prompts of `prompt_length` [T].
+def angles(rope: Rope, head_dim: int, position: Array, rope_length: Array) -> RopeTables:
+    """Of tokens at `position` [T] of prompts of `rope_length` [T].
 
     `dynamic` and `longrope` depend on the length of the text when the token is processed, which is the prompt's length
     or, further on, the token's own: independent of how the prompt was cut into chunks. Under a cache transformers does
     the same for `dynamic`. A text that outgrows the trained length of `longrope` is computed anew, as in transformers
-    (`ModelSpec.outgrown`); its length then takes the place of the prompt's.
+    (`ModelSpec.rope_switch_length`); its length then takes the place of the prompt's.
     """
     dim = rope.dim or head_dim
     frequency = jnp.asarray(inverse_frequencies(rope, dim))  # [dim/2]
-    length = jnp.maximum(position + 1, prompt_length)[:, None]  # [T, 1]
+    length = jnp.maximum(position + 1, rope_length)[:, None]  # [T, 1]
     if rope.kind == "dynamic":
         longest = jnp.maximum(length, rope.original_positions)
         stretch = rope.factor * longest / rope.original_positions - (rope.factor - 1)

@@ -1,9 +1,9 @@
 """What a back end computes of a layer, behind one interface: attention through the pages, and the residual's addition
 with the norm behind it.
 
-`reference` is plain JAX: the CPU's path and the oracle of every kernel. `triton` is for NVIDIA GPUs. `choose` picks one
-at start; nothing falls back later. `Ops` wraps it for the mesh: each device attends with its own heads and nothing is
-communicated; norms are computed by every device.
+`reference` is plain JAX: the CPU's path and the oracle of every kernel. `triton` is for NVIDIA GPUs. `choose_backend`
+picks one at start; nothing falls back later. `Ops` runs it on a mesh: each device attends with its own heads, norms are
+computed by every device, and nothing is communicated.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxengine.ops import norm, reference, triton
-from jaxengine.ops.backend import choose
+from jaxengine.ops.backend import choose_backend
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.sharding import TP
 from jaxengine.spec.model import Norm
 
-__all__ = ["BACKENDS", "AttentionBias", "AttentionSpec", "Ops", "RopeTables", "StepBatch", "choose"]
+__all__ = ["BACKENDS", "AttentionBias", "AttentionSpec", "Ops", "RopeTables", "StepBatch", "choose_backend"]
 
 NO_TERMS, PLAIN = AttentionBias(), AttentionSpec()
 REPLICATED = PartitionSpec()

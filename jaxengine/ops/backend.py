@@ -17,7 +17,7 @@ class Device(Protocol):
     def device_kind(self) -> str: ...
 
 
-def choose(
+def choose_backend(
     attention: str, device: Device, head_dim: int, group: int, dtype: str, cache_dtype: str | None = None
 ) -> str:
     """The back end for `--attention`: "auto" is `triton` on an NVIDIA GPU and `reference` on a CPU.
@@ -35,14 +35,14 @@ def choose(
         raise ValueError(f"attention must be one of {', '.join(NAMES)}, got {attention!r}")
     if attention == "reference" or (attention == "auto" and device.platform == "cpu"):
         return "reference"
-    problem = too_old(device, cache_dtype or dtype, "a cache")
+    problem = unsupported_device(device, cache_dtype or dtype, "a cache")
     problem = problem or (triton.unsupported(head_dim, group, dtype) if head_dim else "")
     if problem:
         raise ValueError(f"attention {attention!r}: {problem}; --attention reference runs everywhere, but slowly")
     return "triton"
 
 
-def too_old(device: Device, dtype: str, what: str) -> str:
+def unsupported_device(device: Device, dtype: str, what: str) -> str:
     """Why the kernels cannot run on `device` if they read `what` in `dtype`, or ""."""
     capability = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
     if capability is None:

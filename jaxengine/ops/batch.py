@@ -13,26 +13,26 @@ from jax import Array
 class StepBatch:
     """T tokens in R rows, each row a contiguous run of one sequence's tokens. Padding tokens write to page 0.
 
-    A token sees the keys up to its own; with `seen` the first so many, wherever its own is. `source` is how the same
-    tokens read what their encoder wrote. `ragged` is static: without it every row is exactly one token, token t being
-    row t.
+    Attention is causal: a token sees the keys up to its own. With `noncausal_length` n it sees the first n keys of its
+    sequence, wherever it stands. `cross` is the batch with which the same tokens read what their encoder wrote.
+    `ragged` is static: without it every row is exactly one token, token t being row t.
     """
 
     position: Array  # [T] i32, in the token's own sequence
-    prompt_length: Array  # [T] i32, of the token's sequence
+    rope_length: Array  # [T] i32, length of the text that rotary frequencies are chosen for, see `model/rope.py`
     row: Array  # [T] i32, not decreasing; R for padding
     page: Array  # [T] i32, where the token's key and value go
     offset: Array  # [T] i32, in that page
     tables: Array  # [R, W] i32, the pages of each row's sequence in order
     tokens: Array  # [] i32, how many of the T tokens are real
     ragged: bool = dataclasses.field(metadata={"static": True})
-    seen: Array | None = None  # [T] i32
-    source: "StepBatch | None" = None
+    noncausal_length: Array | None = None  # [T] i32
+    cross: "StepBatch | None" = None
 
     @property
-    def keys(self) -> Array:
+    def kv_length(self) -> Array:
         """[T] i32, how many keys of its sequence each token sees."""
-        return self.position + 1 if self.seen is None else self.seen
+        return self.position + 1 if self.noncausal_length is None else self.noncausal_length
 
 
 def row_starts(batch: StepBatch) -> Array:

@@ -10,7 +10,7 @@ INTEGERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "int8
 FLOATS = {integer: jnp.dtype(float) for float, integer in INTEGERS.items()}
 
 
-def held_as(dtype: str) -> str:
+def storage_dtype(dtype: str) -> str:
     """The type of a CPU's cache of `dtype`: integers of the same bits for floats that XLA does not compute with there.
 
     Of such floats it casts the whole array to write or read a few: a decode step of 16 rows took 680 ms (bf16) and
@@ -19,7 +19,7 @@ def held_as(dtype: str) -> str:
     return INTEGERS.get(dtype, dtype)
 
 
-def floats(x: Array) -> Array:
+def as_floats(x: Array) -> Array:
     """What a cache holds, as floats."""
     dtype = FLOATS.get(x.dtype.name)
     return x if dtype is None else jax.lax.bitcast_convert_type(x, dtype)

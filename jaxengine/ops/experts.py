@@ -26,7 +26,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxengine.ops.blocks import Blocks, single_pairs, sorted_blocks
-from jaxengine.ops.matmul import product
+from jaxengine.ops.matmul import matmul
 from jaxengine.ops.triton import experts as triton
 from jaxengine.sharding import TP
 
@@ -106,5 +106,5 @@ class ExpertMLPs:
 def _product(x: Array, matrix: Array, scale: Array | None) -> Array:
     """x [B, in] times `matrix` [in, out], whose columns have a `scale` if it is in 8 bits."""
     if scale is None:
-        return product(x, matrix, 0, x.dtype)
-    return (product(x, matrix, 0, jnp.dtype(jnp.float32)) * scale.reshape(-1)).astype(x.dtype)
+        return matmul(x, matrix, 0, x.dtype)
+    return (matmul(x, matrix, 0, jnp.dtype(jnp.float32)) * scale.reshape(-1)).astype(x.dtype)

@@ -15,7 +15,7 @@ PIECE = 256  # what the high of an activation's two pieces counts
 LARGEST = 127 * PIECE  # its high piece is the largest int8
 
 
-def product(x: Array, weight: Array, axis: int, dtype: jnp.dtype) -> Array:
+def matmul(x: Array, weight: Array, axis: int, dtype: jnp.dtype) -> Array:
     """x [T, in] times `weight`, [in, out] if `axis` is 0, [out, in] if it is 1 → [T, out] in `dtype`.
 
     With an int8 weight `x` is rounded to 16 bits of the largest of its row.

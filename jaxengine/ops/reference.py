@@ -18,7 +18,7 @@ from jax import Array
 
 from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
-from jaxengine.ops.cache import floats, split, write
+from jaxengine.ops.cache import as_floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
 KEY_BLOCK = 64  # keys a loop iteration reads, if a page has no more; 128 took 1.05 to 1.8 times as long, to 60 to 768
@@ -140,11 +140,11 @@ def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
     """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
     block = _block(keys)
     width = block // keys.shape[1]  # pages of a block
-    position, seen = batch.position, batch.keys
+    position, seen = batch.position, batch.kv_length
 
     def body(i: Array, running: Running) -> Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
-        k, v = (floats(cache[pages]).reshape(q.shape[0], block, -1) for cache in (keys, values))  # [R, S, K·D]
+        k, v = (as_floats(cache[pages]).reshape(q.shape[0], block, -1) for cache in (keys, values))  # [R, S, K·D]
         key = i * block + jnp.arange(block)
         visible = _visible(key, position, seen, spec)  # [R, S]
         v = jnp.where(visible[:, :, None], v, 0).astype(jnp.float32)
@@ -166,7 +166,7 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
         queries = jax.lax.dynamic_slice_in_dim(q, first, block)  # [block, K, G, D]
         row = jax.lax.dynamic_slice_in_dim(batch.row, first, block)
         position = jax.lax.dynamic_slice_in_dim(batch.position, first, block)
-        seen = jax.lax.dynamic_slice_in_dim(batch.keys, first, block)
+        seen = jax.lax.dynamic_slice_in_dim(batch.kv_length, first, block)
         real = first + jnp.arange(block) < batch.tokens
 
         def one_row(r: Array, running: Running) -> Running:
@@ -200,8 +200,8 @@ def _absorb_block(
     block = _block(keys)
     width = block // keys.shape[1]
     pages = jax.lax.dynamic_slice_in_dim(table, j * width, width)
-    k = floats(keys[pages]).reshape(block, *keys.shape[2:])  # [S, K, D]
-    v = floats(values[pages]).reshape(k.shape)
+    k = as_floats(keys[pages]).reshape(block, *keys.shape[2:])  # [S, K, D]
+    v = as_floats(values[pages]).reshape(k.shape)
     scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
     key = j * block + jnp.arange(block)
     visible = mine[:, None] & _visible(key, position, seen, spec)  # [block, S]

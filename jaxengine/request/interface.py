@@ -79,7 +79,7 @@ class OpenModel(Protocol):
 
 
 class DrivenEngine(Protocol):
-    """`submit`, `cancel` and `waits` may be called from any thread, everything else from the one that steps."""
+    """`submit`, `cancel` and `is_queued` may be called from any thread, everything else from the one that steps."""
 
     @property
     def description(self) -> Description: ...
@@ -97,7 +97,7 @@ class DrivenEngine(Protocol):
         """End a request with CANCELLED; unknown ids are ignored."""
         ...
 
-    def waits(self, request_id: int) -> bool:
+    def is_queued(self, request_id: int) -> bool:
         """Whether a submitted request has not been taken up by a step yet. From any thread."""
         ...
 

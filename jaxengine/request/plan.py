@@ -9,41 +9,44 @@ from jaxengine.request.sequence import Sequence
 class Row:
     """Positions `start … start+count-1` of a sequence in a step; `samples` if the last one's logits are drawn from.
 
-    With `of_source` they are positions of the encoder's input.
+    With `of_encoder` they are positions of the encoder's input.
     """
 
     sequence: Sequence
     start: int
     count: int
     samples: bool
-    of_source: bool = False
+    of_encoder: bool = False
 
     @property
     def of_prompt(self) -> bool:
         """Whether it computes what the request was given, not what it has been told since."""
         sequence = self.sequence
-        return self.of_source or (self.start < sequence.prompt_length and not sequence.source)
+        return self.of_encoder or (self.start < sequence.prompt_length and not sequence.encoder_input)
 
     @property
     def ids(self) -> list[int]:
         """Those of its tokens that the host knows."""
-        tokens = self.sequence.source if self.of_source else self.sequence.tokens
+        tokens = self.sequence.encoder_input if self.of_encoder else self.sequence.tokens
         return tokens[self.start : self.start + self.count]
 
 
 @dataclass
 class Plan:
-    """One step. `admitted` are the sequences that took a slot in it, `followers` those that wait for pages which a
-    running one computes: their prompts are being read, too. `drain` asks to complete what is in flight.
+    """One step.
 
-    `sources` are what the encoder reads before the rows run: each whole, as all of its tokens see each other.
+    rows: what the decoder computes.
+    encoder_rows: what the encoder reads before that; each is a whole encoder input, as its tokens all see each other.
+    admitted: the sequences that took a slot in this step.
+    waiting_for_prefix: the sequences left waiting because a running one is computing a prefix that they can share.
+    drain: the plan is empty because a sequence must be preempted; complete what is in flight, then plan again.
     """
 
     rows: list[Row] = field(default_factory=list)
     tokens: int = 0  # of the rows
-    sources: list[Row] = field(default_factory=list)
+    encoder_rows: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-    followers: list[Sequence] = field(default_factory=list)
+    waiting_for_prefix: list[Sequence] = field(default_factory=list)
     drain: bool = False
 
     def add(self, row: Row) -> None:
@@ -51,8 +54,8 @@ class Plan:
         self.tokens += row.count
 
     @property
-    def source_tokens(self) -> int:
-        return sum(row.count for row in self.sources)
+    def encoder_tokens(self) -> int:
+        return sum(row.count for row in self.encoder_rows)
 
     @property
     def decode_only(self) -> bool:

@@ -102,25 +102,25 @@ class Sequence:
         self.params: SamplingParams = request.params
         self.arrival = arrival
         deadlines = [each for each in (request.timeout, request.queue_timeout) if each is not None]
-        self.due = request.arrived + min(deadlines, default=math.inf)  # before it none of them has passed
+        self.earliest_deadline = request.arrived + min(deadlines, default=math.inf)  # before it none of them has passed
         prompt = list(request.prompt)
-        self.source: list[int] = [] if start_token is None else prompt
+        self.encoder_input: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = self.length = len(self.tokens)
-        self.end = self.prompt_length + self.params.max_tokens  # what `length` may become
-        self.extent = self.prompt_length  # of the text when its keys were computed, for positions that depend on it
+        self.max_length = self.prompt_length + self.params.max_tokens  # what `length` may become
+        self.rope_length = self.prompt_length  # of the text when its keys were computed, see `model/rope.py`
         self.tables: list[Table] = []  # equally long; none without a slot
         self.keys: list[bytes] = []  # prefix-cache key of each full page of known tokens
-        self.committed = 0  # pages already offered to the prefix cache
+        self.offered_pages = 0  # pages already offered to the prefix cache
         self.slot: int | None = None
         self.computed = 0
-        self.room = 0  # own tokens that its pages have place for
+        self.page_capacity = 0  # own tokens that its pages have place for
         self.in_flight = 0  # dispatched steps not yet completed that hold a row of this sequence
         self.finish = FinishReason.NOT_FINISHED
-        self.broken = False  # a row of it was not finite: its pages are of no use to others
+        self.nonfinite = False  # a row of it was not finite: its pages are of no use to others
         self.cached_tokens = 0
-        self.admitted: float | None = None  # monotonic; first taken from the queue, or read for by another
-        self.started: float | None = None  # first token read
+        self.admitted_at: float | None = None  # monotonic; first taken from the queue, or read for by another
+        self.first_token_at: float | None = None  # first token read
         self.preemptions = 0
         # Filled chunk by chunk where wanted; nothing says how likely the first token was.
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
@@ -137,7 +137,7 @@ class Sequence:
     @property
     def exhausted(self) -> bool:
         """Whether every token it may have is sampled: nothing is left to schedule."""
-        return self.length >= self.end
+        return self.length >= self.max_length
 
     @property
     def order(self) -> tuple[float, int]:
@@ -149,5 +149,5 @@ class Sequence:
         age = now - self.request.arrived
         if self.request.timeout is not None and age > self.request.timeout:
             return FinishReason.DEADLINE
-        queued = self.request.queue_timeout if self.admitted is None else None
+        queued = self.request.queue_timeout if self.admitted_at is None else None
         return FinishReason.QUEUE_TIMEOUT if queued is not None and age > queued else None

@@ -15,18 +15,18 @@ class FairQueue:
     """Tokens served to each caller. Comparable only while both are there."""
 
     def __init__(self) -> None:
-        self.served: dict[int, int] = {}
+        self.counters: dict[int, int] = {}
 
-    def join(self, caller: int, others: Iterable[int]) -> None:
+    def lift(self, caller: int, others: Iterable[int]) -> None:
         """`caller` has a request again, after a time without; `others` have one too."""
-        there = [self.served[other] for other in others]
-        floor = min(there) if there else max(self.served.values(), default=0)
-        self.served[caller] = max(self.served.get(caller, 0), floor)
+        there = [self.counters[other] for other in others]
+        floor = min(there) if there else max(self.counters.values(), default=0)
+        self.counters[caller] = max(self.counters.get(caller, 0), floor)
 
     def charge(self, caller: int, tokens: int) -> None:
-        self.served[caller] += tokens
+        self.counters[caller] += tokens
 
-    def in_turn(self, waiting: Iterable[Sequence]) -> Iterator[Sequence]:
+    def in_order(self, waiting: Iterable[Sequence]) -> Iterator[Sequence]:
         """`waiting`, sorted by order, as they should be served; what is charged meanwhile counts."""
         queues: dict[int, list[Sequence]] = {}
         for sequence in waiting:
@@ -34,7 +34,7 @@ class FairQueue:
         for queue in queues.values():
             queue.reverse()
         while queues:
-            caller = min(queues, key=lambda each: (self.served[each], queues[each][-1].order))
+            caller = min(queues, key=lambda each: (self.counters[each], queues[each][-1].order))
             yield queues[caller].pop()
             if not queues[caller]:
                 del queues[caller]

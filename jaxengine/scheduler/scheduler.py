@@ -27,22 +27,22 @@ class Scheduler:
     Args:
         tables: their pages, and the tokens that a step may compute.
         slots: rows a step can hold, and so requests that can run at once.
-        outgrown: a text that grows beyond so many tokens is computed anew, once; 0 = never.
+        rope_switch_length: a text that grows beyond so many tokens is computed anew, once; 0 = never.
     """
 
-    def __init__(self, tables: PageTables, slots: int, *, outgrown: int = 0) -> None:
+    def __init__(self, tables: PageTables, slots: int, *, rope_switch_length: int = 0) -> None:
         self.tables = tables
         self.token_budget = tables.token_budget
         if self.token_budget < slots:
             raise ValueError(f"a step of {self.token_budget} tokens cannot hold {slots} decoding rows")
         self.slots = slots
-        self.outgrown = outgrown
+        self.rope_switch_length = rope_switch_length
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
         self.free_slots = list(range(slots))[::-1]
         self.preemptions = 0
-        self.shares = FairQueue()
+        self.fair_queue = FairQueue()
 
     @property
     def pool(self) -> PagePool:
@@ -56,7 +56,7 @@ class Scheduler:
         """Queue a new request."""
         caller = sequence.request.caller
         if all(each.request.caller != caller for each in self.sequences()):
-            self.shares.join(caller, {each.request.caller for each in self.sequences()})
+            self.fair_queue.lift(caller, {each.request.caller for each in self.sequences()})
         self._queue(sequence)
 
     def _queue(self, sequence: Sequence) -> None:
@@ -82,18 +82,20 @@ class Scheduler:
             sequence.computed += row.count
             sequence.length += row.samples
             sequence.in_flight += 1
-            self.shares.charge(sequence.request.caller, row.samples)
+            self.fair_queue.charge(sequence.request.caller, row.samples)
         return plan
 
     def _plan_running(self, plan: Plan) -> None:
         """A row for each running sequence with something to compute: decodes first, then unfinished prefills."""
-        for sequence in [s for s in self.running if s.extent <= self.outgrown < s.length and not s.exhausted]:
+        for sequence in [
+            s for s in self.running if s.rope_length <= self.rope_switch_length < s.length and not s.exhausted
+        ]:
             if self._busy():
                 plan.drain = True
                 return
-            sequence.extent = sequence.length
+            sequence.rope_length = sequence.length
             self._preempt(sequence)
-        for sequence in [s for s in self.running if s.length > s.room and not s.exhausted]:
+        for sequence in [s for s in self.running if s.length > s.page_capacity and not s.exhausted]:
             if sequence.slot is not None and not self._grow(sequence, plan):
                 return
         prefilling = []
@@ -151,14 +153,14 @@ class Scheduler:
         if not self.waiting or not self.free_slots:
             return
         reserved = sum(map(self.tables.reserve, self.running))
-        reading = [s for s in self.running if s.committed < len(s.keys)]
-        for sequence in self.shares.in_turn([s for s in self.waiting if only(s)]):
-            if len(self.free_slots) <= len(plan.followers) or plan.tokens >= self.token_budget:
+        reading = [s for s in self.running if s.offered_pages < len(s.keys)]
+        for sequence in self.fair_queue.in_order([s for s in self.waiting if only(s)]):
+            if len(self.free_slots) <= len(plan.waiting_for_prefix) or plan.tokens >= self.token_budget:
                 return
             if not self._reads(sequence, plan):
                 return
             if any(self.tables.awaits(sequence, other) for other in reading):
-                plan.followers.append(sequence)
+                plan.waiting_for_prefix.append(sequence)
                 continue
             room = self.pool.available - reserved
             if self.tables.least(sequence) > room:
@@ -171,8 +173,8 @@ class Scheduler:
             reserved += self.tables.reserve(sequence)
             reading.append(sequence)
             plan.admitted.append(sequence)
-            if sequence.source:
-                plan.sources.append(Row(sequence, 0, len(sequence.source), False, of_source=True))
+            if sequence.encoder_input:
+                plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), False, of_encoder=True))
             self._chunk(sequence, plan)
 
     def _reads(self, sequence: Sequence, plan: Plan) -> bool:
@@ -180,14 +182,14 @@ class Scheduler:
 
         A source cannot be cut, so one alone may be any length.
         """
-        return not plan.sources or plan.source_tokens + len(sequence.source) <= self.token_budget
+        return not plan.encoder_rows or plan.encoder_tokens + len(sequence.encoder_input) <= self.token_budget
 
     def _start(self, sequence: Sequence, hit: list[Table]) -> None:
         self.tables.start(sequence, hit)
         sequence.slot = self.free_slots.pop()
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed
-            self.shares.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
+            self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
         bisect.insort(self.running, sequence, key=lambda s: s.order)
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -220,7 +222,7 @@ class Scheduler:
         cancelled one's last step may yet fill a page, which nobody should find.
         """
         if reason is FinishReason.ERROR:
-            sequence.broken = True
+            sequence.nonfinite = True
             self.tables.forget(sequence)
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return

@@ -13,12 +13,12 @@ class Deadlines:
     """Timers of the requests that run. Lives on the event loop it is created in.
 
     Args:
-        waits: whether a request has not been taken up yet.
+        is_queued: whether a request has not been taken up yet.
         expire: told of a request whose deadline has passed, and of which.
     """
 
-    def __init__(self, waits: Callable[[int], bool], expire: Callable[[int, FinishReason], None]) -> None:
-        self._waits, self._expire = waits, expire
+    def __init__(self, is_queued: Callable[[int], bool], expire: Callable[[int, FinishReason], None]) -> None:
+        self._is_queued, self._expire = is_queued, expire
         self._timers: dict[int, list[asyncio.TimerHandle]] = {}
 
     def watch(self, request: Request) -> None:
@@ -36,5 +36,5 @@ class Deadlines:
             timer.cancel()
 
     def _waited(self, request_id: int) -> None:
-        if self._waits(request_id):
+        if self._is_queued(request_id):
             self._expire(request_id, FinishReason.QUEUE_TIMEOUT)

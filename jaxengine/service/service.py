@@ -61,7 +61,7 @@ class Service(EngineServicer):
         self._tracing = tracing or Tracing()
         self._event_loop = asyncio.get_running_loop()
         self._steps: StepLoop | None = None
-        self._deadlines = Deadlines(self._waits, self._expire)
+        self._deadlines = Deadlines(self._is_queued, self._expire)
         self._given_up: set[int] = set()  # at their deadlines; of each one more event will come, its last
         self._vouching: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
@@ -168,9 +168,9 @@ class Service(EngineServicer):
         for number in numbers:
             self._steps.cancel(number)
 
-    def _waits(self, number: int) -> bool:
+    def _is_queued(self, number: int) -> bool:
         assert self._steps is not None
-        return self._steps.waits(number)
+        return self._steps.is_queued(number)
 
     def _expire(self, number: int, reason: FinishReason) -> None:
         """End a request whose deadline passed during a step; the engine hears of it after that."""

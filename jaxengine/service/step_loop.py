@@ -52,9 +52,9 @@ class StepLoop:
         self._last_report = time.monotonic()
         self._thread.start()
 
-    def waits(self, request_id: int) -> bool:
+    def is_queued(self, request_id: int) -> bool:
         """From any thread: whether no step has taken it up yet."""
-        return self._engine.waits(request_id)
+        return self._engine.is_queued(request_id)
 
     def submit(self, request: Request) -> None:
         """From any thread. Raises ValueError if the engine cannot ever serve it."""

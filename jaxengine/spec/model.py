@@ -176,7 +176,7 @@ class ModelSpec:
         )
 
     @property
-    def outgrown(self) -> int:
+    def rope_switch_length(self) -> int:
         """The length beyond which all of a text's keys are other ones, so that they must be computed anew; 0 = none."""
         ropes = (kind.rope for kind in self.kinds if kind.rope is not None and kind.rope.kind == "longrope")
         return max((rope.original_positions for rope in ropes), default=0)

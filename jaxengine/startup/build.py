@@ -14,7 +14,7 @@ from jaxengine.cache.page_tables import PageTables
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compiler import Compiler, Shapes
 from jaxengine.executor.runner import Runner
-from jaxengine.ops import choose
+from jaxengine.ops import choose_backend
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, Description, OpenModel
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
@@ -93,7 +93,7 @@ class Setup:
         check_ends(model.eos_token_ids)
         dtype = resolve_dtype(options, spec, source.dtype, device.platform)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
-        attention = choose(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
+        attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
         return cls(options, calibrated(source, cache_dtype), mesh, dtype, cache_dtype, attention)
 
     @property
@@ -155,7 +155,7 @@ class Setup:
             model=f"{model.model_id}@{model.revision}",
             prefix_cache=self.prefix_cache,
         )
-        return Scheduler(tables, limits.max_batch_size, outgrown=self.spec.outgrown)
+        return Scheduler(tables, limits.max_batch_size, rope_switch_length=self.spec.rope_switch_length)
 
     def describe(self, model: OpenModel, limits: Limits, pages: int) -> Description:
         return Description(

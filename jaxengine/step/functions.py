@@ -59,12 +59,12 @@ class Unpacked(NamedTuple):
 
     def batches(self, shape: StepShape, page_size: int) -> list[StepBatch]:
         """One for each page table of a sequence. Positions count from the start of their slot's pages."""
-        position, prompt_length = self.tokens.position, self.per_token(self.rows.extent)
+        position, rope_length = self.tokens.position, self.per_token(self.rows.rope_length)
         entry, offset = position // page_size, position % page_size
         return [
             StepBatch(
                 position=position,
-                prompt_length=prompt_length,
+                rope_length=rope_length,
                 row=self.tokens.row,
                 page=self.table[first + self.slot, entry],
                 offset=offset,
@@ -75,15 +75,15 @@ class Unpacked(NamedTuple):
             for first in range(0, self.table.shape[0], self.slots)
         ]
 
-    def behind_source(self, batch: StepBatch, page_size: int) -> StepBatch:
+    def after_encoder_pages(self, batch: StepBatch, page_size: int) -> StepBatch:
         """`batch`, but positions count from behind the pages of the source, which are read too."""
-        pages = -(-self.rows.source // page_size)  # [R]
+        pages = -(-self.rows.encoder_length // page_size)  # [R]
         columns = jnp.minimum(pages[:, None] + jnp.arange(self.table.shape[1]), self.table.shape[1] - 1)
         return replace(
             batch,
             page=self.table[self.slot, self.per_token(pages) + batch.position // page_size],
             tables=self.table[self.rows.slot[:, None], columns],
-            source=replace(batch, seen=self.per_token(self.rows.source)),
+            cross=replace(batch, noncausal_length=self.per_token(self.rows.encoder_length)),
         )
 
 
@@ -114,7 +114,7 @@ class Encode(Split):
         encoder: Encoder = self.merged(leaves)
         step = Unpacked.of(shape, slot_state, packed)
         (batch,) = step.batches(shape, self.page_size)
-        batch = replace(batch, seen=step.per_token(step.rows.source))
+        batch = replace(batch, noncausal_length=step.per_token(step.rows.encoder_length))
         return encoder(step.tokens.id, layers, batch), slot_state._replace(table=step.table)
 
 
@@ -131,7 +131,7 @@ class Backbone(Split):
         step = Unpacked.of(shape, slot_state, packed)
         batches = step.batches(shape, self.page_size)
         if decoder.spec.encoder is not None:
-            batches = [step.behind_source(batch, self.page_size) for batch in batches]
+            batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.last[step.slot], step.tokens.id)
         hidden, layers = decoder(ids, layers, batches)
         sampled = hidden[step.rows.last] if shape.ragged else hidden

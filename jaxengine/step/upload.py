@@ -41,8 +41,8 @@ class RowFields(NamedTuple):
 
     slot: Array  # the sink slot for padding
     last: Array  # index of the row's last token among the T
-    extent: Array  # tokens of the text when its keys were computed: the prompt's, or more after `Scheduler.outgrown`
-    source: Array  # tokens that the encoder read
+    rope_length: Array  # tokens of the text when its keys were computed, see `Sequence.rope_length`
+    encoder_length: Array  # tokens that the encoder read
     length: Array  # tokens so far: the position of the token to sample
     previous: Array  # the token before the one to sample; filled in on the device, where it may have been sampled
     flags: Array
@@ -116,8 +116,8 @@ class SlotFields:
     def fill(self, sequence: Sequence) -> None:
         """`sequence` took its slot."""
         slot, params = sequence.slot, sequence.params
-        self.fields.extent[slot] = sequence.extent
-        self.fields.source[slot] = len(sequence.source)
+        self.fields.rope_length[slot] = sequence.rope_length
+        self.fields.encoder_length[slot] = len(sequence.encoder_input)
         self.fields.flags[slot] = flags_of(sequence)
         seed = np.array([params.seed or 0], np.uint64).view(np.int32)
         self.fields.seed_low[slot], self.fields.seed_high[slot] = seed
@@ -159,7 +159,7 @@ class Upload:
         self.tokens.position[:used] = np.arange(used) + np.repeat(length - end, count)
         self.tokens.id[:used] = LAST_TOKEN
         for row, last in zip(rows, end.tolist(), strict=True):
-            if row.of_source or row.start < len(row.sequence.tokens):
+            if row.of_encoder or row.start < len(row.sequence.tokens):
                 known = row.ids
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.ops.backend import Device, too_old
+from jaxengine.ops.backend import Device, unsupported_device
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter
 
@@ -44,7 +44,7 @@ def check_quantizable(spec: ModelSpec, quantize: str | None, device: Device) -> 
         raise ValueError(f"quantize {quantize!r} is not supported for transformers' own modules: leave it out")
     if not quantize or not spec.experts or device.platform == "cpu":
         return
-    if problem := too_old(device, FORMATS[quantize].dtype, "experts"):  # whose kernels read them as they are
+    if problem := unsupported_device(device, FORMATS[quantize].dtype, "experts"):  # whose kernels read them as they are
         raise ValueError(f"quantize {quantize!r}: {problem}; int8 runs on all that are supported")
 
 

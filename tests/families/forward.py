@@ -75,7 +75,9 @@ class Forward:
     def encode(self, room: int, ids: list[int]) -> None:
         """Let the encoder read `ids`: they take whole pages from the front of the room, which now begins behind."""
         batch = _batch(self.tables[room], len(ids), 0, 0, TOKENS, PAGE, ragged=True)
-        self.caches = self.encoder(_padded(ids, TOKENS), self.caches, replace(batch, seen=batch.row * 0 + len(ids)))
+        self.caches = self.encoder(
+            _padded(ids, TOKENS), self.caches, replace(batch, noncausal_length=batch.row * 0 + len(ids))
+        )
         self.sources[room] = len(ids)
 
     def _run(
@@ -89,7 +91,7 @@ class Forward:
         ]
         if source:
             tables, batch = jnp.asarray(self.tables[room : room + 1]), batches[0]
-            batches = [replace(batch, source=replace(batch, tables=tables, seen=batch.row * 0 + source))]
+            batches = [replace(batch, cross=replace(batch, tables=tables, noncausal_length=batch.row * 0 + source))]
         logits, self.caches = self.step(_padded(ids, tokens), self.caches, batches)
         return np.asarray(logits)[: len(ids)]
 
@@ -101,7 +103,7 @@ def _batch(
     position = np.where(real, start + np.arange(tokens), 0)
     return StepBatch(
         position=jnp.asarray(position, jnp.int32),
-        prompt_length=jnp.where(real, prompt_length, 0).astype(jnp.int32),
+        rope_length=jnp.where(real, prompt_length, 0).astype(jnp.int32),
         row=jnp.where(real, 0, 1).astype(jnp.int32),
         page=jnp.where(real, table[position // page_size], 0).astype(jnp.int32),
         offset=jnp.asarray(position % page_size, jnp.int32),

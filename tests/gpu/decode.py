@@ -40,7 +40,7 @@ def measure(
             fill(client, crowd)
             times = timed(client, scale.decode_steps)
             live = [client.engine.live[number] for number in crowd]
-            cached = statistics.fmean(sequence.computed + len(sequence.source) for sequence in live)
+            cached = statistics.fmean(sequence.computed + len(sequence.encoder_input) for sequence in live)
             least = cost(scale, count, cached, quantize, 1 if cache else scale.itemsize)
             engine = {"model": scale.model, "weights": quantize or scale.dtype, "cache": cache or scale.dtype}
             record.add("decode", **engine, rows=count, context=context, cached=cached, **times, **least)
@@ -51,7 +51,7 @@ def fill(client: Client, crowd: Sequence[int]) -> None:
     """Step until each of `crowd` decodes, and a little longer."""
     live = client.engine.live
     client.step()
-    while any(live[number].started is None for number in crowd):
+    while any(live[number].first_token_at is None for number in crowd):
         client.step()
     for _ in range(WARM_UP_STEPS):
         client.step()

@@ -123,7 +123,7 @@ class Step:
             tables = np.pad(tables, ((0, self.case.padding), (0, 0)))
         return StepBatch(
             position=padded(self.position, 0),
-            prompt_length=padded(self.position + 1, 0),
+            rope_length=padded(self.position + 1, 0),
             row=padded(self.row, rows),
             page=padded(self.tables[self.row, self.position // PAGE_SIZE], 0),
             offset=padded(self.position % PAGE_SIZE, 0),

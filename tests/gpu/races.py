@@ -89,7 +89,7 @@ def drawn(random: np.random.Generator, rows: int, longest: int, pages: int) -> S
     at = np.arange(rows), position // PAGE_SIZE
     return StepBatch(
         position=jnp.asarray(position),
-        prompt_length=jnp.asarray(position + 1),
+        rope_length=jnp.asarray(position + 1),
         row=jnp.arange(rows, dtype=jnp.int32),
         page=jnp.asarray(tables[at]),
         offset=jnp.asarray(position % PAGE_SIZE),

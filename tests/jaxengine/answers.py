@@ -65,7 +65,7 @@ def _step() -> tuple[jax.Array, StepBatch, np.ndarray]:
 
     batch = StepBatch(
         position=padded(position),
-        prompt_length=padded(position + 1),
+        rope_length=padded(position + 1),
         row=padded(row, len(texts)),
         page=padded(tables[row, position // PAGE]),
         offset=padded(position % PAGE),

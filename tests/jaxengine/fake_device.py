@@ -90,7 +90,7 @@ class FakeDevice:
         self.last: dict[int, int] = {}
 
     def run(self, plan: Plan) -> list[Result]:
-        for row in plan.sources:
+        for row in plan.encoder_rows:
             self._run_source(row.sequence)
         return [self._run_row(row) for row in plan.rows]
 
@@ -100,20 +100,20 @@ class FakeDevice:
 
     def tables(self, sequence: Sequence) -> tuple[list[int], list[list[int]]]:
         """The pages of its source, and in each table those of its own tokens."""
-        first = -(-len(sequence.source) // self.page_size)
+        first = -(-len(sequence.encoder_input) // self.page_size)
         return sequence.tables[0].pages[:first], [table.pages[first:] for table in sequence.tables]
 
     def _run_source(self, sequence: Sequence) -> None:
         finite = sequence.request.id not in self.poisoned
-        for position, content in enumerate(source_contents(sequence.source)):
+        for position, content in enumerate(source_contents(sequence.encoder_input)):
             page, offset = divmod(position, self.page_size)
             self.cells[sequence.tables[0].pages[page]][offset] = content if finite else POISON
 
     def _run_row(self, row: Row) -> Result:
         sequence, content = row.sequence, 0
         finite = sequence.request.id not in self.poisoned
-        of_source, own = self.tables(sequence)
-        source = self.read(of_source, len(sequence.source))
+        encoder_pages, own = self.tables(sequence)
+        source = self.read(encoder_pages, len(sequence.encoder_input))
         for position in range(row.start, row.start + row.count):
             content = content_after(self._before(sequence, position), self._token(sequence, position), source)
             page, offset = divmod(position, self.page_size)

@@ -181,7 +181,8 @@ class FakeEngine:
 
     def _note(self, plan: Plan, check: PlanCheck) -> None:
         rows = [
-            (r.sequence.request.id, r.sequence.slot, r.start, r.count, r.samples) for r in (*plan.sources, *plan.rows)
+            (r.sequence.request.id, r.sequence.slot, r.start, r.count, r.samples)
+            for r in (*plan.encoder_rows, *plan.rows)
         ]
         tables = [[tuple(table.pages) for table in r.sequence.tables] for r in plan.rows]
         self.decisions.append((rows, tables, [s.request.id for s in plan.admitted], plan.drain))
@@ -192,6 +193,6 @@ class FakeEngine:
         behind = [s for s in plan.admitted if any(table.passed for table in s.tables)]
         self.seen["hits behind a window"] += len(behind)
         self.seen["hits behind one of several windows"] += sum(s.tables[0].passed == 0 for s in behind)
-        self.seen["sources"] += len(plan.sources)
-        self.seen["sources again"] += sum(r.sequence.preemptions > 0 for r in plan.sources)
+        self.seen["sources"] += len(plan.encoder_rows)
+        self.seen["sources again"] += sum(r.sequence.preemptions > 0 for r in plan.encoder_rows)
         self.seen["chunks"] += sum(not r.samples for r in plan.rows)

@@ -85,7 +85,7 @@ def _check_queues(engine: FakeEngine) -> None:
 
 def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
     if sequence.slot is None:
-        counts = (sequence.computed, sequence.pending, sequence.committed, sequence.in_flight)
+        counts = (sequence.computed, sequence.pending, sequence.offered_pages, sequence.in_flight)
         assert not any((sequence.tables, *counts)), f"I3: a sequence without a slot keeps {sequence.tables}, {counts}"
     else:
         _check_tables(engine, sequence)
@@ -106,8 +106,8 @@ def _check_tables(engine: FakeEngine, sequence: Sequence) -> None:
         assert given == [SINK] * table.passed, "I3: a page given back is still in the table"
         assert engine.encoder or len(table.held) <= most, f"I3: {len(table.held)} pages held, its window needs {most}"
     low, high = -(-sequence.computed // size), -(-sequence.length // size)
-    of_source, own = engine.device.tables(sequence)
-    assert len(of_source) == -(-len(sequence.source) // size), "I3: pages of a source are missing"
+    encoder_pages, own = engine.device.tables(sequence)
+    assert len(encoder_pages) == -(-len(sequence.encoder_input) // size), "I3: pages of a source are missing"
     assert low <= len(own[0]) <= high, f"I3: {len(own[0])} pages for {sequence.computed} of {sequence.length} tokens"
 
 
@@ -189,15 +189,15 @@ class PlanCheck:
 
     def _check_sources(self, plan: Plan) -> None:
         """Encoded whole as they are admitted; whoever was admitted before finds its source as it was encoded."""
-        encoded = [row.sequence for row in plan.sources]
-        assert encoded == [s for s in plan.admitted if s.source], "I7: a source is encoded when it is admitted"
-        assert all(row.ids == row.sequence.source for row in plan.sources), "I11: a source is cut"
-        together = plan.source_tokens
+        encoded = [row.sequence for row in plan.encoder_rows]
+        assert encoded == [s for s in plan.admitted if s.encoder_input], "I7: a source is encoded when it is admitted"
+        assert all(row.ids == row.sequence.encoder_input for row in plan.encoder_rows), "I11: a source is cut"
+        together = plan.encoder_tokens
         assert len(encoded) <= 1 or together <= self.engine.scheduler.token_budget, f"I11: {together} source tokens"
         for sequence in {row.sequence for row in plan.rows} - {*encoded}:
             if sequence.request.id not in self.engine.device.poisoned:
-                read = self.engine.device.read(self.engine.device.tables(sequence)[0], len(sequence.source))
-                assert read == source_contents(sequence.source), "I8: a source's pages were overwritten"
+                read = self.engine.device.read(self.engine.device.tables(sequence)[0], len(sequence.encoder_input))
+                assert read == source_contents(sequence.encoder_input), "I8: a source's pages were overwritten"
 
     def _check_writers(self, plan: Plan) -> None:
         """A page that a step writes has one holder, is not offered to others, and no dispatched step knows it else."""
@@ -207,10 +207,10 @@ class PlanCheck:
             for step in self.engine.steps
             for row, tables in zip(step.plan.rows, step.tables, strict=True)
         ]
-        for row in (*plan.sources, *plan.rows):
-            of_source, own = self.engine.device.tables(row.sequence)
+        for row in (*plan.encoder_rows, *plan.rows):
+            encoder_pages, own = self.engine.device.tables(row.sequence)
             here = slice(row.start // size, -(-(row.start + row.count) // size))
-            for page in [page for table in ([of_source] if row.of_source else own) for page in table[here]]:
+            for page in [page for table in ([encoder_pages] if row.of_encoder else own) for page in table[here]]:
                 assert page != SINK and pool.references[page] == 1, f"I4: page {page} is written and shared"
                 assert page not in pool.content, f"I4: page {page} is written and offered to others"
                 others = [s for s, table in known if page in table and s is not row.sequence]
@@ -260,7 +260,7 @@ class PlanCheck:
 
     def _is_read_by(self, other: Sequence, sequence: Sequence) -> bool:
         """Whether the next page that `other` offers is one that `sequence` may start from: it lets others pass."""
-        end = (other.committed + 1) * self.engine.pool.page_size
+        end = (other.offered_pages + 1) * self.engine.pool.page_size
         known = end <= len(other.tokens) and end < len(sequence.tokens)
         alike = sequence.request.salt == other.request.salt and sequence.tokens[:end] == other.tokens[:end]
         shares = self.engine.scheduler.tables.prefix_cache and not sequence.params.prompt_logprobs

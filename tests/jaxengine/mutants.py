@@ -116,7 +116,7 @@ def a_page_is_found_by_any_table(patch: Patch) -> None:
 
 def a_source_shares_a_page_with_what_follows(patch: Patch) -> None:
     def together(tables: PageTables, sequence: Sequence) -> int:
-        return tables.pool.pages_for(len(sequence.source) + sequence.length) - len(sequence.tables[0].pages)
+        return tables.pool.pages_for(len(sequence.encoder_input) + sequence.length) - len(sequence.tables[0].pages)
 
     patch.setattr(PageTables, "lacking", together)
 
@@ -159,7 +159,7 @@ def a_page_of_unknown_tokens_is_offered(patch: Patch) -> None:
 
 
 def the_pages_of_a_broken_row_are_offered(patch: Patch) -> None:
-    patch.setattr(Sequence, "broken", property(lambda _: False, lambda _, value: None), raising=False)
+    patch.setattr(Sequence, "nonfinite", property(lambda _: False, lambda _, value: None), raising=False)
 
 
 def pages_are_freed_while_a_step_writes_them(patch: Patch) -> None:

@@ -70,7 +70,7 @@ def attend(
     """
     tokens, kv_heads, rows, dim = qkv.shape
     furthest = 0 if heads.relative is None else heads.relative.shape[-1] // 2
-    causal = batch.seen is None
+    causal = batch.noncausal_length is None
     problem = Problem(kv_heads, rows - 2, dim, keys.shape[1], qkv.dtype, spec, interpret, causal, furthest)
     projected, inputs = project(qkv, angles, batch), flatten(keys, values, batch, heads)
     if batch.ragged:
@@ -87,7 +87,9 @@ def attend(
 def read(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, interpret: bool = False) -> Array:
     """`jaxengine.ops.Ops.read` on one device; 0 for padding."""
     _, kv_heads, group, dim = q.shape
-    problem = Problem(kv_heads, group, dim, keys.shape[1], q.dtype, spec, interpret, causal=batch.seen is None)
+    problem = Problem(
+        kv_heads, group, dim, keys.shape[1], q.dtype, spec, interpret, causal=batch.noncausal_length is None
+    )
     flat, inputs = q.reshape(-1, dim), flatten(keys, values, batch, AttentionBias())
     if batch.ragged:
         out = attend_tiles(problem, flat, inputs, batch)

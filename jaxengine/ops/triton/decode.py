@@ -53,14 +53,14 @@ class Rows(NamedTuple):
 def rows_of_step(batch: StepBatch) -> Rows:
     """Of a decode step: row r is token r."""
     real = jnp.arange(batch.position.shape[0]) < batch.tokens
-    return Rows(jnp.where(real, batch.keys, 0), None)
+    return Rows(jnp.where(real, batch.kv_length, 0), None)
 
 
 def single_rows(batch: StepBatch) -> Rows:
     """Of a mixed step: the rows that are one query."""
     starts = row_starts(batch)
     token = jnp.minimum(starts[:-1], batch.position.shape[0] - 1)
-    return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.keys[token], 0), token)
+    return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.kv_length[token], 0), token)
 
 
 def splits_for(rows: int, kv_heads: int) -> int:

@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.blocks import Blocks, shared_blocks, sorted_blocks
-from jaxengine.ops.triton.tile import product
+from jaxengine.ops.triton.tile import matmul
 
 FEW_TOKENS = 16  # up to which an expert's rows fit the least block, and pairs are grouped without sorting
 LEAST_BLOCK, MAX_BLOCK = 16, 128  # rows: the tensor cores' least, and two warpgroups of 64
@@ -189,7 +189,7 @@ def _products(
         depth = (i * tiles.depth + jnp.arange(tiles.depth))[None, :]
         rows = plt.load(x.at[row[:, None], depth], mask=_across(place.held, tiles.depth), other=0.0)  # [B, depth]
         parts = [plt.load(matrices.at[(start + place.column)[:, None], depth]) for start in starts]  # [columns, depth]
-        products = [product(rows, part.astype(rows.dtype), 1, tiles.interpret) for part in parts]
+        products = [matmul(rows, part.astype(rows.dtype), 1, tiles.interpret) for part in parts]
         return [total + part for total, part in zip(sums, products, strict=True)]
 
     zeros = [jnp.zeros((tiles.rows, tiles.columns), jnp.float32) for _ in starts]

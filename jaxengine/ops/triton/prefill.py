@@ -56,7 +56,7 @@ def tiles_of(batch: StepBatch, queries: int) -> Tiles:
     count = jnp.where(real & (stops[row] - starts[row] == 1), 0, count)
     token = jnp.minimum(token, tokens - 1)
     position = batch.position[token]
-    keys = position + count if batch.seen is None else batch.seen[token]
+    keys = position + count if batch.noncausal_length is None else batch.noncausal_length[token]
     return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, keys, 0))
 
 

@@ -208,10 +208,10 @@ def scaled_scores(problem: Problem, products: Array) -> Array:
 
 
 def _dot(problem: Problem, a: Array, b: Array, contract: int) -> Array:
-    return product(a, b, contract, problem.interpret)
+    return matmul(a, b, contract, problem.interpret)
 
 
-def product(a: Array, b: Array, contract: int, interpret: bool) -> Array:
+def matmul(a: Array, b: Array, contract: int, interpret: bool) -> Array:
     """a [M, X] times b, whose axis `contract` is X, in f32.
 
     f32 operands: as three products of tf32 halves, near f32. As one f32 product they leave the tensor cores and spill

@@ -212,7 +212,7 @@ def age(engine: Engine, requests: Iterable[Request], seconds: float) -> None:
     """Let `requests` have arrived earlier: time passes for them alone, however slow the machine is."""
     for request in requests:
         object.__setattr__(request, "arrived", request.arrived - seconds)
-        engine.live[request.id].due -= seconds
+        engine.live[request.id].earliest_deadline -= seconds
 
 
 def test_a_deadline_ends_a_request_wherever_it_is(engine: Engine) -> None:
@@ -238,10 +238,10 @@ def test_a_deadline_for_the_queue_spares_those_that_left_it(engine: Engine) -> N
     for _ in range(4):
         step(engine, answers)
     started = {sequence.request.id for sequence in engine.scheduler.running}
-    assert {number for number in answers if not engine.waits(number)} == started
+    assert {number for number in answers if not engine.is_queued(number)} == started
     age(engine, requests, 2000)
     finish(engine, answers)
-    assert started and not engine.untouched
+    assert started and not engine.never_scheduled
     for number, answer in answers.items():
         assert answer.finish is (FinishReason.LENGTH if number in started else FinishReason.QUEUE_TIMEOUT)
 
@@ -253,7 +253,7 @@ def test_a_deadline_for_the_queue_spares_those_whose_prompt_another_reads(engine
         engine.submit(request)
     step(engine, answers)
     assert [len(engine.scheduler.running), len(engine.scheduler.waiting)] == [1, 2]
-    assert not any(map(engine.waits, answers))
+    assert not any(map(engine.is_queued, answers))
     age(engine, requests, 2000)
     finish(engine, answers)
     assert [(answer.finish, answer.cached_tokens) for answer in answers.values()] == [

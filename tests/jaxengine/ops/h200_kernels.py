@@ -79,7 +79,7 @@ def compile_step(
     per_head = array(kv_heads, group, dtype="float32")
     heads = AttentionBias(per_head, per_head) if terms else AttentionBias()
     if relative:
-        batch = dataclasses.replace(batch, seen=each if ragged else None)
+        batch = dataclasses.replace(batch, noncausal_length=each if ragged else None)
         heads = AttentionBias(relative=array(kv_heads, group, 257, dtype="float32"))
     qkv = array(tokens, kv_heads, group + 2, dim, dtype=dtype)
     angle = array(tokens, dim // 2, dtype="float32")

@@ -110,7 +110,7 @@ def build_step(
     page = np.where(real, tables[np.minimum(row, rows - 1), position // shape.page_size], 0)
     batch = StepBatch(
         position=jnp.asarray(position),
-        prompt_length=jnp.zeros(tokens, jnp.int32),
+        rope_length=jnp.zeros(tokens, jnp.int32),
         row=jnp.asarray(row, jnp.int32),
         page=jnp.asarray(page),
         offset=jnp.asarray(position % shape.page_size),
@@ -144,7 +144,7 @@ def relative_terms(seed: int, shape: Shape, furthest: int = 20) -> AttentionBias
 def seeing_all(step: Step) -> Step:
     """`step`, but its queries see all of their sequence, as an encoder's do."""
     lengths = jnp.asarray([*step.lengths, *[0] * (step.batch.tables.shape[0] + 1 - len(step.lengths))], jnp.int32)
-    return replace(step, batch=replace(step.batch, seen=lengths[step.batch.row]))
+    return replace(step, batch=replace(step.batch, noncausal_length=lengths[step.batch.row]))
 
 
 def dense_attention(step: Step, spec: AttentionSpec, heads: AttentionBias) -> np.ndarray:
@@ -154,7 +154,7 @@ def dense_attention(step: Step, spec: AttentionSpec, heads: AttentionBias) -> np
     tables, page_size = np.asarray(step.batch.tables), step.shape.page_size
     for r, (length, count) in enumerate(zip(step.lengths, step.counts, strict=True)):
         for i in range(length - count, length):
-            end = i + 1 if step.batch.seen is None else length
+            end = i + 1 if step.batch.noncausal_length is None else length
             j = np.arange(max(0, i - spec.window + 1) if spec.window else 0, end)
             place = tables[r, j // page_size], j % page_size
             out.append(_one_query(q[token], keys[place], values[place], i - j, spec, heads))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from jaxengine.ops import BACKENDS, AttentionSpec, Ops, choose
+from jaxengine.ops import BACKENDS, AttentionSpec, Ops, choose_backend
 from jaxengine.sharding import make_mesh
 
 
@@ -24,15 +24,15 @@ H200 = Gpu("9.0")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 def test_a_gpu_runs_the_kernels(attention: str, dtype: str, head_dim: int) -> None:
-    assert choose(attention, H200, head_dim, group=4, dtype=dtype) == "triton"
+    assert choose_backend(attention, H200, head_dim, group=4, dtype=dtype) == "triton"
 
 
 def test_a_cpu_runs_the_reference() -> None:
-    assert choose("auto", CPU, 128, group=4, dtype="float32") == "reference"
+    assert choose_backend("auto", CPU, 128, group=4, dtype="float32") == "reference"
 
 
 def test_the_reference_runs_anywhere_if_asked_for() -> None:
-    assert choose("reference", Gpu("7.5"), 1000, group=500, dtype="float32") == "reference"
+    assert choose_backend("reference", Gpu("7.5"), 1000, group=500, dtype="float32") == "reference"
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_what_cannot_run_is_refused_in_one_sentence(
     attention: str, device: Gpu, head_dim: int, group: int, dtype: str, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
-        choose(attention, device, head_dim, group, dtype)
+        choose_backend(attention, device, head_dim, group, dtype)
     assert "\n" not in str(refusal.value)
 
 
 def test_kernels_read_e4m3_from_ada_on_and_e5m2_wherever_they_run() -> None:
-    assert choose("auto", Gpu("8.9"), 128, 4, "bfloat16", "float8_e4m3fn") == "triton"
-    assert choose("auto", Gpu("8.0"), 128, 4, "bfloat16", "float8_e5m2") == "triton"
+    assert choose_backend("auto", Gpu("8.9"), 128, 4, "bfloat16", "float8_e4m3fn") == "triton"
+    assert choose_backend("auto", Gpu("8.0"), 128, 4, "bfloat16", "float8_e5m2") == "triton"
     with pytest.raises(ValueError, match=r"a cache of float8_e4m3fn needs compute capability 8\.9 or newer"):
-        choose("auto", Gpu("8.0"), 128, 4, "bfloat16", "float8_e4m3fn")
+        choose_backend("auto", Gpu("8.0"), 128, 4, "bfloat16", "float8_e4m3fn")
 
 
 def test_an_unknown_back_end_is_refused_with_the_known_ones() -> None:
@@ -77,4 +77,4 @@ def test_a_spec_without_meaning_is_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_model_without_attention_has_the_gpu_s_kernels_too() -> None:
-    assert choose("auto", H200, head_dim=0, group=0, dtype="bfloat16") == "triton"
+    assert choose_backend("auto", H200, head_dim=0, group=0, dtype="bfloat16") == "triton"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxengine.ops import Ops, StepBatch
-from jaxengine.ops.cache import floats, held_as
+from jaxengine.ops.cache import as_floats, storage_dtype
 from jaxengine.sharding import make_mesh
 
 PAGES, PAGE_SIZE = 12, 16
@@ -20,7 +20,7 @@ def decode_batch(position: list[int], tables: np.ndarray, tokens: int) -> StepBa
     real = rows < tokens
     return StepBatch(
         position=at,
-        prompt_length=at,
+        rope_length=at,
         row=jnp.where(real, rows, len(position)),
         page=jnp.where(real, jnp.asarray(tables)[rows, at // PAGE_SIZE], 0),
         offset=at % PAGE_SIZE,
@@ -38,12 +38,12 @@ def test_a_token_attends_to_what_it_has_just_written(cache: str, largest: float,
     batch = decode_batch([0, 0, 0], tables, tokens=2)
     kv = jnp.asarray([1.5, 1000.0, 5.0], "bfloat16")[:, None, None, None] * jnp.ones((3, 1, 2, 16), "bfloat16")
     qkv = jnp.concatenate([jnp.ones((3, 1, 2, 16), "bfloat16"), kv], axis=2)
-    empty = jnp.full((PAGES, PAGE_SIZE, 1, 16), jnp.nan, cache).view(held_as(cache) if by_bits else cache)
+    empty = jnp.full((PAGES, PAGE_SIZE, 1, 16), jnp.nan, cache).view(storage_dtype(cache) if by_bits else cache)
     out, keys, values = Ops("reference", make_mesh(1)).attend(qkv, None, empty, empty, batch)
     np.testing.assert_array_equal(np.asarray(out[:2, 0, :, 0], np.float32), [[1.5, 1.5], [largest, largest]])
     for written in (keys, values):
         assert written.dtype == empty.dtype
-        finite = np.isfinite(np.asarray(floats(written), np.float32)).all(axis=(2, 3))
+        finite = np.isfinite(np.asarray(as_floats(written), np.float32)).all(axis=(2, 3))
         assert list(zip(*np.nonzero(finite), strict=True)) == [(0, 0), (3, 0), (7, 0)], "padding goes to page 0"
 
 
@@ -53,7 +53,7 @@ def test_a_step_on_a_cpu_does_not_copy_its_cache(cache: str, ragged: bool) -> No
     """It would cost as much as the cache is large, whoever runs: seconds a step."""
     pages, ops = 20_000, Ops("reference", make_mesh(1))
     batch = dataclasses.replace(decode_batch([0, 0], np.ones((2, 8), np.int32), tokens=2), ragged=ragged)
-    held = jax.ShapeDtypeStruct((pages, PAGE_SIZE, 1, 16), held_as(cache))
+    held = jax.ShapeDtypeStruct((pages, PAGE_SIZE, 1, 16), storage_dtype(cache))
     qkv = jax.ShapeDtypeStruct((2, 1, 3, 16), "float32")
     step = jax.jit(ops.attend, donate_argnums=(2, 3)).lower(qkv, None, held, held, batch).compile()
     memory = step.memory_analysis()

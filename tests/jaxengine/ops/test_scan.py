@@ -44,7 +44,7 @@ def random_step(seed: int, counts: list[int], *, tokens: int, rows: int, channel
     table = np.pad(pages, (0, rows - len(counts)))[:, None]
     batch = StepBatch(
         position=jnp.asarray(np.pad(place + np.array(before)[row], (0, padding)), jnp.int32),
-        prompt_length=jnp.zeros(tokens, jnp.int32),
+        rope_length=jnp.zeros(tokens, jnp.int32),
         row=jnp.asarray(np.pad(row, (0, padding), constant_values=rows), jnp.int32),
         page=jnp.asarray(np.pad(np.array(pages)[row], (0, padding)), jnp.int32),
         offset=jnp.zeros(tokens, jnp.int32),
