@@ -28,7 +28,7 @@ from jaxengine.executor.compile_cache import enable_compile_cache
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 from jaxengine.rpc import transport
 from jaxengine.service import process
 from jaxengine.service.process import Loaded, Progress, StartupError
-from jaxengine.startup.options import CACHE_DTYPES, DTYPES, QUANTIZE, EngineOptions
+from jaxengine.startup.defaults import CACHE_DTYPES, DTYPES, QUANTIZE, EngineOptions
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
 

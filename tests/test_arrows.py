@@ -60,7 +60,7 @@ WITHOUT_JAX = (
     *("gateway", "convert"),
     *("jaxengine/rpc", "jaxengine/telemetry", "jaxengine/spec", "jaxengine/request", "jaxengine/cache"),
     *("jaxengine/scheduler", "jaxengine/service", "jaxengine/engine/fault_isolation.py"),
-    *("jaxengine/startup/options.py", "jaxengine/server.py"),
+    *("jaxengine/startup/defaults.py", "jaxengine/server.py"),
 )
 
 

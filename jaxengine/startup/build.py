@@ -22,8 +22,8 @@ from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
+from jaxengine.startup.defaults import EngineOptions, derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
-from jaxengine.startup.options import EngineOptions, derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters

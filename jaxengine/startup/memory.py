@@ -16,7 +16,7 @@ from jaxengine.executor.executables import deep_stacks
 from jaxengine.model.cache import layer_cache
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 
 logger = logging.getLogger(__name__)
 

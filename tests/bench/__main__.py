@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 from tests.bench import engine, gateway
 from tests.bench.table import markdown
 

@@ -17,7 +17,7 @@ from jaxengine.executor.compile_cache import enable_compile_cache
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 from tests.bench.transformers_twin import twin
 from tests.roofline import step_cost, weight_bytes
 

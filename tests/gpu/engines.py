@@ -13,7 +13,7 @@ from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request
 from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters
 

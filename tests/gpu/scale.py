@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from jaxengine.cache.limits import Limits
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.options import EngineOptions, derive_limits
+from jaxengine.startup.defaults import EngineOptions, derive_limits
 from tests.shapes import LLAMA_8B
 
 TINY = ModelSpec(

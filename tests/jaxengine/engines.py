@@ -15,7 +15,7 @@ from jaxengine.engine.engine import Engine
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 from tests.tiny import BOS, VOCAB
 
 EngineOf = Callable[..., Engine]

@@ -12,7 +12,7 @@ import transformers
 from convert.source import open_model
 from jaxengine.llm import LLM, SamplingParams
 from jaxengine.startup.build import Setup
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
 

@@ -17,7 +17,7 @@ from convert.source import open_model
 from jaxengine.model.linear import Linear
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import Experts, LayerKind, Traced
-from jaxengine.startup.options import EngineOptions
+from jaxengine.startup.defaults import EngineOptions
 from jaxengine.weights.loading import READERS, abstract_parameters, held_bytes, load_parameters
 from jaxengine.weights.quantization import FORMATS, check_quantizable, is_quantized, quantize_weight
 from tests.families.forward import Forward
