@@ -17,11 +17,11 @@ import uvloop
 
 from gateway.config.command_line import parse
 from gateway.config.environment import environment_report
-from gateway.config.option import UsageError
 from gateway.http.listener import CannotListen, bind, is_loopback, tls_problem
 from gateway.processes import signals
 from gateway.processes.engine_process import EngineCommand, command
 from gateway.processes.runtime_directory import runtime_directory
+from jaxengine.options.option import UsageError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
 

@@ -25,10 +25,10 @@ from tqdm.auto import tqdm
 from convert.cache import cache_root
 from convert.source import open_model
 from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.defaults import EngineOptions
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 

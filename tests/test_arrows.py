@@ -40,7 +40,7 @@ FLOORS = {
         {"model", "request"},
         {"ops"},
         {"sharding"},
-        {"spec"},
+        {"spec", "options"},
         {"rpc", "telemetry"},
     ),
     "convert": (
@@ -58,7 +58,14 @@ FLOORS = {
 # What runs, or is tested, where there is no device: whole folders, and files of others.
 WITHOUT_JAX = (
     *("gateway", "convert"),
-    *("jaxengine/rpc", "jaxengine/telemetry", "jaxengine/spec", "jaxengine/request", "jaxengine/cache"),
+    *(
+        "jaxengine/options",
+        "jaxengine/rpc",
+        "jaxengine/telemetry",
+        "jaxengine/spec",
+        "jaxengine/request",
+        "jaxengine/cache",
+    ),
     *("jaxengine/scheduler", "jaxengine/service", "jaxengine/engine/fault_isolation.py"),
     *("jaxengine/startup/defaults.py", "jaxengine/server.py"),
 )
@@ -125,8 +132,9 @@ def test_text_knows_no_web_server() -> None:
     assert not wrong(files("gateway/text"), "fastapi", "starlette", "uvicorn")
 
 
-def test_the_gateway_knows_the_engine_by_its_protocol_only() -> None:
-    assert not wrong(files("gateway"), "jaxengine", *ACCELERATED, "torch", but=("jaxengine.rpc", "jaxengine.telemetry"))
+def test_the_gateway_knows_the_engine_by_its_protocol_and_its_options_only() -> None:
+    known = ("jaxengine.rpc", "jaxengine.telemetry", "jaxengine.options")
+    assert not wrong(files("gateway"), "jaxengine", *ACCELERATED, "torch", but=known)
 
 
 def test_the_gateway_does_not_convert() -> None:

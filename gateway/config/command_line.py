@@ -7,11 +7,11 @@ import argparse
 import dataclasses
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from gateway.config import values
-from gateway.config.option import UsageError, flag
-from gateway.config.options import MISSING, Options
+from gateway.config.options import MISSING, Options, rows
+from jaxengine.options.command_line import Parser, add_argument
+from jaxengine.options.option import UsageError, flag, read
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -37,16 +37,8 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         else:
             continue
         texts = value if isinstance(value, list) else value.split(",") if repeated else [value]
-        parsed = tuple(_parse_value(row, source, text) for text in texts)
+        parsed = tuple(read(row, source, text) for text in texts)
         yield row.name, parsed if repeated else parsed[0]
-
-
-def _parse_value(row: "dataclasses.Field[Any]", source: str, text: str) -> Any:
-    try:
-        return row.metadata["parse"](text)
-    except ValueError as error:
-        shown = "" if row.metadata["secret"] else f" {text!r}"
-        raise UsageError(f"{source}{shown} {error}") from None
 
 
 def _refuse_missing(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
@@ -56,13 +48,8 @@ def _refuse_missing(given: Mapping[str, Any], environ: Mapping[str, str]) -> Non
                 raise UsageError(f"{source} {value!r} is not supported by this server")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="text-generation-launcher",
         usage="%(prog)s [OPTIONS]",
         description="Serve a language model on TGI's routes and OpenAI's /v1.",
@@ -71,30 +58,13 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     group = parser.add_argument_group()
-    for row in dataclasses.fields(Options):
+    for row in rows():
         if row.metadata["group"]:
             group = parser.add_argument_group(row.metadata["group"])
-        names = [flag(row.name), *filter(None, [row.metadata["short"]])]
-        parse = row.metadata["parse"]
-        form: dict[str, Any] = {"nargs": "?", "const": "true"} if parse is values.flag else {}
-        if isinstance(row.default, tuple):
-            form = {"nargs": "+", "action": "extend"}
-        group.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=parse.shown, **form)
+        add_argument(group, row)
     for name in MISSING:
         parser.add_argument(flag(name), dest=name, nargs="?", const="true", default=None, help=argparse.SUPPRESS)
     return parser
-
-
-def _help(row: "dataclasses.Field[Any]") -> str:
-    shown = "" if row.default in (None, ()) else f" [{_shown(row.default)}]"
-    return f"{row.metadata['help']}{shown}".replace("%", "%%")
-
-
-def _shown(default: Any) -> str:
-    """As it would be given."""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _is_address(text: str) -> bool:

@@ -11,17 +11,20 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gateway.config import values
-from gateway.config.option import UsageError, flag, option
+from jaxengine.options.option import UsageError, flag, option
+from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
-
-TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The table. A field `max_best_of` is `--max-best-of` on the command line and MAX_BEST_OF in the environment."""
+class Options(CheckpointOptions, ComputeOptions):
+    """The table. A field `max_best_of` is `--max-best-of` on the command line and MAX_BEST_OF in the environment.
+
+    What the engine publishes, `jaxengine/options/table.py`, is inherited and passed on to it by the same name.
+    """
 
     model_id: str | None = option(
         None,
@@ -29,7 +32,6 @@ class Options:
         "hub id, local directory or .gguf file; without it the small default model is fetched once",
         group="Model",
     )
-    revision: str | None = option(None, values.text, "branch, tag or commit on the hub")
     huggingface_hub_cache: Path | None = option(None, values.path, "where hub downloads are kept")
     weights_cache_override: Path | None = option(
         None, values.existing_directory, "directory of the model's files; --model-id is then only the model's name"
@@ -37,46 +39,12 @@ class Options:
     tokenizer_config_path: Path | None = option(
         None, values.existing_file, "tokenizer_config.json to use instead of the model's"
     )
-    rope_scaling: str | None = option(
-        None, values.one_of("linear", "dynamic"), "stretch rotary positions for longer texts than the model is made for"
-    )
-    rope_factor: float | None = option(
-        None, values.number(1, 1000), "how many times longer; linear without --rope-scaling, which alone means 1"
-    )
     served_model_name: tuple[str, ...] = option(
         (), values.text, "what /v1 and metrics call the model, if not by its id; of several answers say the first"
-    )
-    dtype: str = option(
-        "auto",
-        values.one_of("auto", "float32", "float16", "bfloat16"),
-        "of weights and activations; auto: float32 on a CPU, on a GPU the checkpoint's own, bfloat16 for float32, T5",
-        group="Device",
-    )
-    quantize: str | None = option(
-        None,
-        values.known_as(int8="int8", fp8="fp8", eetq="int8", bitsandbytes="int8"),
-        "layers' weights in 8 bits, a scale a channel, made at start; eetq and bitsandbytes are int8. On a CPU int8 "
-        "computes fastest, fp8 slowest",
-    )
-    kv_cache_dtype: str = option(
-        "auto",
-        values.known_as(auto="auto", fp8="fp8_e4m3fn", fp8_e4m3fn="fp8_e4m3fn", fp8_e5m2="fp8_e5m2"),
-        "of cached keys and values; auto is --dtype's, fp8 is fp8_e4m3fn; scaled where the checkpoint was calibrated",
-    )
-    attention: str = option(
-        "auto",
-        values.one_of("auto", "reference", "triton", *TGI_ATTENTION),
-        "attention back end; auto is triton on an NVIDIA GPU and reference on a CPU, and so are TGI's names",
     )
     sharded: bool | None = option(None, values.flag, "true: split the model over all devices unless --num-shard says")
     num_shard: int | None = option(None, values.whole(1, 64), "devices one model is split over; 1 if not given")
     cuda_memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
-    max_total_tokens: int | None = option(
-        None,
-        values.whole(2),
-        "prompt and new tokens of one request; what model and memory allow if not given",
-        group="What a request may ask",
-    )
     max_input_tokens: int | None = option(
         None, values.whole(1), "longest prompt; one less than --max-total-tokens if not given"
     )
@@ -116,15 +84,6 @@ class Options:
     )
     queue_timeout: float = option(
         60.0, values.number(0, 86400), "seconds a request may wait to be begun; 0 for no limit; beyond is 429"
-    )
-    max_batch_size: int | None = option(
-        None, values.whole(1, 65536), "most sequences in one step; chosen by device if not given"
-    )
-    max_batch_prefill_tokens: int | None = option(
-        None, values.whole(1), "tokens one step computes; chosen by device if not given"
-    )
-    max_batch_total_tokens: int | None = option(
-        None, values.whole(1), "most tokens the KV cache holds; what memory allows if not given"
     )
     hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
     port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
@@ -266,3 +225,13 @@ MISSING: Mapping[str, tuple[str, ...]] = {
     "ngrok_edge": (),
     "lora_adapters": (),
 }
+
+
+def rows() -> "list[dataclasses.Field[Any]]":
+    """The table in the order of `--help`: each option of the engine stands behind the one that its row names."""
+    every = dataclasses.fields(Options)
+    ordered = [row for row in every if not row.metadata["after"]]
+    for row in every:
+        if after := row.metadata["after"]:
+            ordered.insert([each.name for each in ordered].index(after) + 1, row)
+    return ordered

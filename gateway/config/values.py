@@ -1,84 +1,30 @@
-"""What the text of an option may be. Each value parses it, or raises ValueError saying what would be right."""
+"""What the text of an option may be: the kinds of the engine's options, and those that only a launcher has."""
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gateway.child_process import absolute
+from jaxengine.options.values import Value, any_case, flag, known_as, number, one_of, text, url, whole
 
-LARGEST = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Value:
-    """One kind of value, and how `--help` shows it."""
-
-    shown: str
-    parse: Callable[[str], Any]
-
-    def __call__(self, text: str) -> Any:
-        return self.parse(text)
-
-
-def whole(low: int, high: int = LARGEST) -> Value:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError("must be a whole number") from None
-        if not low <= value <= high:
-            raise ValueError(f"must be between {low} and {high}")
-        return value
-
-    return Value(f"{low}..{high if high < LARGEST else ''}", parse)
-
-
-def number(low: float, high: float) -> Value:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError("must be a number") from None
-        if not low <= value <= high or math.isnan(value):
-            raise ValueError(f"must be between {low:g} and {high:g}")
-        return value
-
-    return Value(f"{low:g}..{high:g}", parse)
-
-
-def one_of(*choices: str) -> Value:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return text
-
-    return Value("|".join(choices), parse)
-
-
-def any_case(name: Value) -> Value:
-    """The same, in capitals too."""
-    return Value(name.shown, lambda text: name(text.lower()))
-
-
-def known_as(**meanings: str) -> Value:
-    """One of several names, some of which mean the same."""
-    name = one_of(*meanings)
-    return Value(name.shown, lambda text: meanings[name(text)])
-
-
-def _flag(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false", "1", "0"):
-        raise ValueError("must be true or false")
-    return lowered in ("true", "1")
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be empty")
-    return text
+__all__ = [
+    "Value",
+    "any_case",
+    "existing_directory",
+    "existing_file",
+    "flag",
+    "key_file",
+    "keys",
+    "known_as",
+    "label",
+    "number",
+    "one_of",
+    "origin",
+    "path",
+    "prefix",
+    "route",
+    "text",
+    "url",
+    "whole",
+]
 
 
 def _label(text: str) -> str:
@@ -132,12 +78,6 @@ def _origin(text: str) -> str:
     return text.rstrip("/")
 
 
-def _url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise ValueError("must start with http:// or https://")
-    return text
-
-
 def _route(text: str) -> str:
     if not text.startswith("/") or not text.isprintable() or not text.isascii() or set(text) & set(" {}?#"):
         raise ValueError("must be a path that begins with /, without spaces, braces, ? or #")
@@ -149,8 +89,6 @@ def _prefix(text: str) -> str:
     return _route(text).rstrip("/")
 
 
-flag = Value("true|false", _flag)
-text = Value("TEXT", _text)
 label = Value("TEXT", _label)
 path = Value("PATH", _path)
 existing_directory = Value("DIRECTORY", _existing_directory)
@@ -160,4 +98,3 @@ key_file = Value("FILE", _key_file)
 origin = Value("ORIGIN", _origin)
 route = Value("/PATH", _route)
 prefix = Value("/PATH", _prefix)
-url = Value("URL", _url)

@@ -4,13 +4,16 @@ The environment is an allow-list. The API key never reaches the engine; a hub to
 fetches the model, and is dropped there once it has.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gateway import child_process
-from gateway.config.option import flag
-from gateway.config.options import TGI_ATTENTION, Options
+from gateway.config.options import Options
+from jaxengine.options.command_line import arguments
+from jaxengine.options.table import CheckpointOptions, ComputeOptions, ServeOptions
 from jaxengine.rpc import transport
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
@@ -26,10 +29,6 @@ NAMES = {
 # collector's headers, say), the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
 DEFAULT = "default"  # the model that is served when none is named
-PASSED_ON = (  # options that the engine has by the same name
-    *("revision", "dtype", "quantize", "kv_cache_dtype", "rope_scaling", "rope_factor", "otlp_endpoint"),
-    *("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size"),
-)
 
 
 def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
@@ -41,22 +40,28 @@ def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
 
 def command(options: Options, socket: Path, parent: int) -> list[str]:
     place = options.weights_cache_override or _place(options.model_id)
-    given = {
-        "uds_path": socket,
-        "parent_pid": parent,
-        "model_id": place,
-        "model_name": options.model_id if place != options.model_id else None,
-        "cache_dir": options.huggingface_hub_cache,
-        "tensor_parallel": _devices(options),
-        "attention": "auto" if options.attention in TGI_ATTENTION else options.attention,
-        "logger_level": options.log_level,
-        "otlp_service_name": options.otlp_service_name if options.otlp_endpoint else None,
-        "memory_fraction": options.cuda_memory_fraction,
-        "max_top_logprobs": _alternatives(options),
-        **{name: getattr(options, name) for name in PASSED_ON},
-    }
-    flags = [f"{flag(name)}={value}" for name, value in given.items() if value is not None]
-    return child_process.python("convert.cli", "serve", *flags, *(["--json-output"] if options.json_output else []))
+    told = ServeOptions(
+        uds_path=socket,
+        parent_pid=parent,
+        model_id=None if place is None else str(place),
+        model_name=options.model_id if place != options.model_id else None,
+        cache_dir=options.huggingface_hub_cache,
+        tensor_parallel=_devices(options),
+        max_top_logprobs=_alternatives(options),
+        memory_fraction=options.cuda_memory_fraction,
+        logger_level=options.log_level,
+        json_output=options.json_output,
+        otlp_endpoint=options.otlp_endpoint,
+        otlp_service_name=options.otlp_service_name,
+        **_passed_on(options),
+    )
+    return child_process.python("convert.cli", "serve", *arguments(told))
+
+
+def _passed_on(options: Options) -> dict[str, Any]:
+    """The options that the engine has by the same name."""
+    rows = (*dataclasses.fields(CheckpointOptions), *dataclasses.fields(ComputeOptions))
+    return {row.name: getattr(options, row.name) for row in rows}
 
 
 def _place(model_id: str | None) -> str | None:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from jaxengine.cache.page_pool import held_pages
-
-PAGE_SIZE = 16  # tokens
+from jaxengine.options.table import EngineOptions
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Limits:
     mixed_buckets: tuple[int, ...]  # tokens
     encode_buckets: tuple[int, ...] = ()  # tokens of prompts that an encoder reads together
     windows: tuple[int, ...] = (0,)
-    page_size: int = PAGE_SIZE
+    page_size: int = EngineOptions.page_size
 
     @property
     def max_batch_size(self) -> int:

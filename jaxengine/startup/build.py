@@ -15,6 +15,7 @@ from jaxengine.engine.engine import Engine
 from jaxengine.executor.compiler import Compiler, Shapes
 from jaxengine.executor.runner import Runner
 from jaxengine.ops import choose_backend
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, Description, OpenModel
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
@@ -22,7 +23,7 @@ from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
-from jaxengine.startup.defaults import EngineOptions, derive_limits, resolve_cache_dtype, resolve_dtype
+from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling

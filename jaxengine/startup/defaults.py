@@ -1,61 +1,12 @@
-"""What an engine is told at start, and the limits it derives where it is not told."""
+"""What options left open mean for a model and a device: limits, buckets and storage types."""
 
-from dataclasses import dataclass
-
-from jaxengine.cache.limits import PAGE_SIZE, Limits
+from jaxengine.cache.limits import Limits
+from jaxengine.options.table import EngineOptions
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-QUANTIZE = ("int8", "fp8")
-# "fp8" is vLLM's name, the long ones are TGI's.
-CACHE_DTYPES = {"auto": "", "fp8": "float8_e4m3fn", "fp8_e4m3fn": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """None and "auto" mean: derive it from the model and the device.
-
-    max_total_tokens: prompt and new tokens of one request.
-    max_batch_prefill_tokens: tokens one step computes, decoding rows included.
-    max_batch_total_tokens: tokens the page pool holds, and more of long texts where layers have windows; a request of a
-        state space takes max_total_tokens of them.
-    max_batch_size: rows of a step, and so requests that run at once.
-    dtype: of weights, activations and cache, where the next two say nothing else.
-    quantize: the format of the layers' projections, see `jaxengine/weights/quantization.py`.
-    kv_cache_dtype: of the cache.
-    tensor_parallel: devices the model is split over.
-    attention: the attention back end.
-    max_top_logprobs: alternatives that a step reports beside each token; -1 for the whole vocabulary.
-    """
-
-    max_total_tokens: int | None = None
-    max_batch_prefill_tokens: int | None = None
-    max_batch_total_tokens: int | None = None
-    max_batch_size: int | None = None
-    dtype: str = "auto"
-    quantize: str | None = None
-    kv_cache_dtype: str = "auto"
-    tensor_parallel: int = 1
-    attention: str = "auto"
-    page_size: int = PAGE_SIZE
-    prefix_cache: bool = True
-    max_top_logprobs: int = 20
-
-    def __post_init__(self) -> None:
-        for name in ("max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        if self.quantize not in (None, *QUANTIZE):
-            raise ValueError(f"quantize must be one of {', '.join(QUANTIZE)}, got {self.quantize!r}")
-        if self.kv_cache_dtype not in CACHE_DTYPES:
-            raise ValueError(f"kv_cache_dtype must be one of {', '.join(CACHE_DTYPES)}, got {self.kv_cache_dtype!r}")
-        if self.page_size not in (16, 32, 64, 128):
-            raise ValueError(f"page_size must be 16, 32, 64 or 128, got {self.page_size}")
-
+# JAX's names of the types that an 8-bit cache may have.
+CACHE_DTYPES = {"fp8_e4m3fn": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
 # A 30-layer graph takes XLA 1-6 s to compile on 2 idle CPU cores, and they serve meanwhile: a CPU gets a handful, but
 # few of its steps are padded to more than twice their rows: 256 tokens in place of 128 took 1.6x as long.
@@ -119,4 +70,4 @@ def resolve_cache_dtype(options: EngineOptions, spec: ModelSpec, dtype: str) -> 
     """Raises ValueError where an 8-bit cache is asked for and there are no keys and values."""
     if options.kv_cache_dtype != "auto" and spec.state_space:
         raise ValueError(f"kv_cache_dtype {options.kv_cache_dtype!r}: this model keeps states, not keys and values")
-    return CACHE_DTYPES[options.kv_cache_dtype] or dtype
+    return CACHE_DTYPES.get(options.kv_cache_dtype, dtype)

@@ -14,9 +14,9 @@ from jaxengine.cache.limits import Limits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executables import deep_stacks
 from jaxengine.model.cache import layer_cache
+from jaxengine.options.table import EngineOptions
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.defaults import EngineOptions
 
 logger = logging.getLogger(__name__)
 

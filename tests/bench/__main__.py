@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 
-from jaxengine.startup.defaults import EngineOptions
+from jaxengine.options.table import EngineOptions
 from tests.bench import engine, gateway
 from tests.bench.table import markdown
 

@@ -14,10 +14,10 @@ from convert.cache import cache_root
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.defaults import EngineOptions
 from tests.bench.transformers_twin import twin
 from tests.roofline import step_cost, weight_bytes
 

@@ -9,11 +9,11 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxengine.engine.engine import Engine
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request
 from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.defaults import EngineOptions
 from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters
 

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from jaxengine.cache.limits import Limits
+from jaxengine.options.table import EngineOptions
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.defaults import EngineOptions, derive_limits
+from jaxengine.startup.defaults import derive_limits
 from tests.shapes import LLAMA_8B
 
 TINY = ModelSpec(

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxengine.executor.compiler import Compiler, Shapes
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.ops import choose
+from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.spec.model import ModelSpec
-from jaxengine.startup.defaults import EngineOptions, derive_limits
+from jaxengine.startup.defaults import derive_limits
 from jaxengine.weights.loading import abstract_parameters
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts

@@ -12,10 +12,10 @@ import numpy as np
 
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.defaults import EngineOptions
 from tests.tiny import BOS, VOCAB
 
 EngineOf = Callable[..., Engine]

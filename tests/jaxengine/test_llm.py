@@ -11,8 +11,8 @@ import transformers
 
 from convert.source import open_model
 from jaxengine.llm import LLM, SamplingParams
+from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import Setup
-from jaxengine.startup.defaults import EngineOptions
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
 

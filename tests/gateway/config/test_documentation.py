@@ -1,16 +1,15 @@
 """`--help`, the READMEs and the code say the same: whoever changes one is told what else to change."""
 
-import dataclasses
 import re
 
 import pytest
 
 from gateway.config.command_line import parse
-from gateway.config.option import flag
-from gateway.config.options import MISSING, Options
+from gateway.config.options import MISSING, rows
+from jaxengine.options.option import flag
 from tests.processes import ROOT
 
-ROWS = {row.name: row for row in dataclasses.fields(Options)}
+ROWS = {row.name: row for row in rows()}
 READMES = {name: (ROOT / name).read_text() for name in ("README.md", "gateway/README.md")}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 OF_OTHERS = {"--skip-engine", "--rounds"}  # of `python -m tests.bench`

@@ -1,6 +1,5 @@
 """The table of options: every row from the command line and the environment, and every wrong value in one line."""
 
-import dataclasses
 import re
 import subprocess
 import sys
@@ -8,11 +7,11 @@ import sys
 import pytest
 
 from gateway.config.command_line import parse
-from gateway.config.option import UsageError
-from gateway.config.options import MISSING, Options
+from gateway.config.options import MISSING, Options, rows
+from jaxengine.options.option import UsageError
 from tests.processes import PATIENCE, ROOT
 
-ROWS = {row.name: row for row in dataclasses.fields(Options)}
+ROWS = {row.name: row for row in rows()}
 # A valid value other than the default, for each option.
 EXAMPLES = {
     "model_id": "org/model", "revision": "main", "validation_workers": "3", "sharded": "true", "num_shard": "2",
@@ -32,7 +31,7 @@ EXAMPLES = {
     "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
     "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",
     "aip_health_route": "/v1/p", "watermark_gamma": "0.25", "watermark_delta": "4",
-    "rope_scaling": "dynamic", "rope_factor": "2", "attention": "flashinfer",
+    "rope_scaling": "dynamic", "rope_factor": "2", "attention": "reference",
     "quantize": "eetq", "kv_cache_dtype": "fp8",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
@@ -203,3 +202,8 @@ def test_a_format_of_weights_goes_by_tgi_s_names_too(given: str, meant: str) -> 
 @pytest.mark.parametrize(("given", "meant"), [("fp8", "fp8_e4m3fn"), ("fp8_e5m2", "fp8_e5m2"), ("auto", "auto")])
 def test_the_cache_goes_by_vllm_s_names_too(given: str, meant: str) -> None:
     assert parse(["--kv-cache-dtype", given], {}).kv_cache_dtype == meant
+
+
+@pytest.mark.parametrize("given", ["paged", "flashdecoding", "flashdecoding-ipex", "flashinfer"])
+def test_a_kernel_of_tgi_s_is_the_back_end_of_the_device(given: str) -> None:
+    assert parse(["--attention", given], {}) == parse([], {"ATTENTION": given}) == Options()

@@ -76,9 +76,9 @@ def test_installed_packages_are_left_to_python(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_checkout_that_is_not_installed_runs_in_place(here: Path) -> None:
-    command = [sys.executable, "-P", "-S", "-c", "import gateway.config.option; print(gateway.config.option.__file__)"]
+    command = [sys.executable, "-P", "-S", "-c", "import gateway.config.values; print(gateway.config.values.__file__)"]
     done = subprocess.run(command, env=child_process.environment({}), capture_output=True, text=True, timeout=PATIENCE)
-    assert done.stdout.strip() == str(ROOT / "gateway" / "config" / "option.py"), done.stderr
+    assert done.stdout.strip() == str(ROOT / "gateway" / "config" / "values.py"), done.stderr
 
 
 def test_a_variable_that_names_a_file_names_the_same_one_in_a_child(here: Path) -> None:

@@ -1,6 +1,7 @@
 """The supervisor's rules: its table of states, its budget of restarts, and what it does with real processes."""
 
 import asyncio
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from gateway import child_process
 from gateway.config.options import Options
 from gateway.processes import engine_process
 from gateway.processes.supervisor import TRANSITIONS, RestartBudget, Signal, State, Supervisor
+from jaxengine.options.command_line import parse
 from jaxengine.rpc import transport
 from tests.processes import PATIENCE, gone, until
 
@@ -192,15 +194,13 @@ def test_the_hubs_token_may_have_its_oldest_name() -> None:
 
 def test_the_engines_command_line_is_one_the_engine_takes() -> None:
     """Every option that is passed on is parsed back to the same value by the engine's own parser."""
-    from jaxengine.server import _parser
-
     options = Options(model_id="a/b", revision="r", dtype="float32", num_shard=2, max_total_tokens=64,
                       max_batch_prefill_tokens=32, max_batch_total_tokens=640, max_batch_size=4,
                       huggingface_hub_cache=Path("/c"), cuda_memory_fraction=0.5, api_key="hush",
                       quantize="int8", kv_cache_dtype="fp8_e5m2")  # fmt: skip
     command = engine_process.command(options, Path("/s/engine.sock"), 7)
     assert command[:5] == [sys.executable, "-P", "-m", "convert.cli", "serve"]
-    parsed = vars(_parser().parse_args(command[5:]))
+    parsed = dataclasses.asdict(parse(command[5:]))
     given = {
         "uds_path": Path("/s/engine.sock"), "parent_pid": 7, "model_id": "a/b", "revision": "r", "dtype": "float32",
         "tensor_parallel": 2, "max_total_tokens": 64, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 640,

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from gateway.config.command_line import parse
-from gateway.config.option import UsageError
 from gateway.request.admission import Admission, Overloaded
 from gateway.request.keys import ANYBODY, Keys
 from gateway.request.shared_counters import SharedCounters
+from jaxengine.options.option import UsageError
 from tests.gateway.fixtures import Served, serve
 
 TWO = "first key\nsecond-key"

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.admin import create_admin_app
 from gateway.config.command_line import parse
-from gateway.config.option import UsageError
+from jaxengine.options.option import UsageError
 from tests.gateway.fixtures import serve
 from tests.gateway.toys import write_model
 from tests.processes import PATIENCE, running_launcher

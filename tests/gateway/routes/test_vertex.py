@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.config.command_line import parse
-from gateway.config.option import UsageError
+from jaxengine.options.option import UsageError
 from tests.gateway.fixtures import serve
 from tests.gateway.toys import FAIL_TEXT
 

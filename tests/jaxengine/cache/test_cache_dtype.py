@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from jaxengine.startup.defaults import EngineOptions, resolve_cache_dtype
+from jaxengine.options.table import EngineOptions
+from jaxengine.startup.defaults import resolve_cache_dtype
 from tests.jaxengine.answers import agreement, divergence, golden_logprobs
 from tests.jaxengine.engines import EngineOf, alone, ask, load, logprob_rows, prompt
 from tests.shapes import LLAMA_8B

@@ -7,7 +7,8 @@ import pytest
 from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import page_key, root_key
 from jaxengine.engine.engine import Engine
-from jaxengine.startup.defaults import EngineOptions, derive_limits
+from jaxengine.options.table import EngineOptions
+from jaxengine.startup.defaults import derive_limits
 from tests.families.zoo import ZOO
 from tests.jaxengine.engines import Answer, alone, ask, load, prompt, serve, step
 from tests.shapes import LLAMA_8B, MISTRAL_7B

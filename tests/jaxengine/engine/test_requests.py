@@ -11,11 +11,11 @@ import pytest
 
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS, SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request
 from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from jaxengine.startup.build import load_engine
-from jaxengine.startup.defaults import EngineOptions
 from tests.jaxengine.engines import Answer, alone, ask, check_idle, finish, prompt, serve, step
 from tests.tiny import EOS, VOCAB
 

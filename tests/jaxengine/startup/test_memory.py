@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from jaxengine.cache.limits import Limits
+from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import Attention, Encoder, LayerKind, ModelSpec, RelativePositions
-from jaxengine.startup.defaults import EngineOptions, derive_limits, resolve_dtype
+from jaxengine.startup.defaults import derive_limits, resolve_dtype
 from jaxengine.startup.memory import CPU_POOL_BYTES, DoesNotFit, clamp_total, fitting_pages, page_bytes, pool_pages
 from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, LLAMA_8B
 

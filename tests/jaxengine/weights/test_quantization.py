@@ -15,9 +15,9 @@ import torch
 
 from convert.source import open_model
 from jaxengine.model.linear import Linear
+from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import Experts, LayerKind, Traced
-from jaxengine.startup.defaults import EngineOptions
 from jaxengine.weights.loading import READERS, abstract_parameters, held_bytes, load_parameters
 from jaxengine.weights.quantization import FORMATS, check_quantizable, is_quantized, quantize_weight
 from tests.families.forward import Forward
@@ -169,7 +169,7 @@ def test_what_cannot_be_quantised_is_refused() -> None:
     for spec, quantize, device in ((mixture, "int8", "8.0"), (mixture, "fp8", "8.9"), (LLAMA_8B, "fp8", "8.0")):
         check_quantizable(spec, quantize, Gpu(device))
     check_quantizable(mixture, "fp8", make_mesh().devices.flat[0])
-    with pytest.raises(ValueError, match="quantize must be one of int8, fp8, got 'gptq'"):
+    with pytest.raises(ValueError, match="quantize must be one of int8, fp8, eetq, bitsandbytes, got 'gptq'"):
         EngineOptions(quantize="gptq")
 
 

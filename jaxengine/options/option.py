@@ -1,9 +1,12 @@
-"""One row of the table of options: what is known of an option besides its name and type."""
+"""One row of a table of options: what is known of an option besides its name and type.
+
+A table is a frozen dataclass whose fields are made by `option`. The gateway's table of options has the same rows.
+"""
 
 import dataclasses
 from typing import Any
 
-from gateway.config.values import Value
+from jaxengine.options.values import Value
 
 
 class UsageError(Exception):
@@ -25,10 +28,12 @@ def option(
     in_environment: bool = True,
     idle: bool = False,
     group: str = "",
+    after: str = "",
 ) -> Any:
     """One row: `parse` makes the value out of text. With a tuple as default an option takes several.
 
     An `idle` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
+    An option of the engine that the launcher takes too stands there behind the option `after`.
     """
     metadata = {
         "parse": parse,
@@ -38,5 +43,20 @@ def option(
         "in_environment": in_environment,
         "idle": idle,
         "group": group,
+        "after": after,
     }
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
+
+
+def read(row: "dataclasses.Field[Any]", source: str, text: str) -> Any:
+    """The value that `text` means for an option. Raises UsageError naming `source`, a flag or a variable."""
+    try:
+        return row.metadata["parse"](text)
+    except ValueError as error:
+        shown = "" if row.metadata["secret"] else f" {text!r}"
+        raise UsageError(f"{source}{shown} {error}") from None
+
+
+def written(value: Any) -> str:
+    """`value` as it would be given."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

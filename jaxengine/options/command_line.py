@@ -1,0 +1,59 @@
+"""The engine's command line, both ways: arguments to `ServeOptions`, and `ServeOptions` to arguments."""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jaxengine.options import values
+from jaxengine.options.option import UsageError, flag, read, written
+from jaxengine.options.table import ServeOptions
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(argv: Sequence[str]) -> ServeOptions:
+    """Raises UsageError: a value is wrong, or an option is unknown or missing."""
+    parser = Parser(prog="text-generation-server serve", allow_abbrev=False)
+    rows = {row.name: row for row in dataclasses.fields(ServeOptions)}
+    for row in rows.values():
+        add_argument(parser, row)
+    given = {name: text for name, text in vars(parser.parse_args(argv)).items() if text is not None}
+    return ServeOptions(**{name: read(rows[name], flag(name), text) for name, text in given.items()})
+
+
+def arguments(options: ServeOptions) -> list[str]:
+    """The command line that `parse` makes `options` of."""
+    given = ((row, getattr(options, row.name)) for row in dataclasses.fields(options))
+    return [_argument(row, value) for row, value in given if value is not None and not _is_unset_flag(row, value)]
+
+
+def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[Any]") -> None:
+    """Let `parser` take the option of `row`, as text, and describe it in `--help`."""
+    parse = row.metadata["parse"]
+    names = [flag(row.name), *filter(None, [row.metadata["short"]])]
+    form: dict[str, Any] = {"required": True} if row.default is dataclasses.MISSING else {}
+    if parse is values.flag:
+        form |= {"nargs": "?", "const": "true"}
+    if isinstance(row.default, tuple):
+        form |= {"nargs": "+", "action": "extend"}
+    parser.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=parse.shown, **form)
+
+
+def _is_unset_flag(row: "dataclasses.Field[Any]", value: Any) -> bool:
+    return row.metadata["parse"] is values.flag and value == row.default
+
+
+def _argument(row: "dataclasses.Field[Any]", value: Any) -> str:
+    return flag(row.name) if value is True else f"{flag(row.name)}={written(value)}"
+
+
+def _help(row: "dataclasses.Field[Any]") -> str:
+    default = f"{row.default:g}" if isinstance(row.default, float) else written(row.default)
+    shown = "" if row.default in (None, (), dataclasses.MISSING) else f" [{default}]"
+    return f"{row.metadata['help']}{shown}".replace("%", "%%")

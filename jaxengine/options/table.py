@@ -1,0 +1,148 @@
+"""Every option of an engine, once: its command line, its `--help`, and what the launcher takes are read from here.
+
+A new option is a row of this table, and the place that acts on it. In `CheckpointOptions` or `ComputeOptions` it is an
+option of the launcher too, by the same name. What the launcher has by another name, or derives from several options,
+`gateway/processes/engine_process.py` fills in.
+"""
+
+# ruff: noqa: RUF009 — `option` is `dataclasses.field`
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from jaxengine.options import values
+from jaxengine.options.option import option
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
+from jaxengine.telemetry import logs
+
+# Names of TGI's for kernels that this engine does not have.
+TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """How the checkpoint is opened: `jaxengine/server.py` acts on these."""
+
+    revision: str | None = option(None, values.text, "branch, tag or commit on the hub", after="model_id")
+    rope_scaling: Literal["linear", "dynamic"] | None = option(
+        None,
+        values.one_of("linear", "dynamic"),
+        "stretch rotary positions for longer texts than the model is made for",
+        after="tokenizer_config_path",
+    )
+    rope_factor: float | None = option(
+        None,
+        values.number(1, 1000),
+        "how many times longer; linear without --rope-scaling, which alone means 1",
+        after="rope_scaling",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """What the engine computes with, and how much at once. None and "auto" mean: derive it from model and device.
+
+    max_batch_prefill_tokens: tokens one step computes, decoding rows included.
+    max_batch_total_tokens: tokens the page pool holds, and more of long texts where layers have windows; a request of a
+        state space takes max_total_tokens of them.
+    max_batch_size: rows of a step, and so requests that run at once.
+    dtype: of weights, activations and cache, where the next two say nothing else.
+    quantize: the format of the layers' projections, see `jaxengine/weights/quantization.py`.
+    """
+
+    dtype: str = option(
+        "auto",
+        values.one_of("auto", "float32", "float16", "bfloat16"),
+        "of weights and activations; auto: float32 on a CPU, on a GPU the checkpoint's own, bfloat16 for float32, T5",
+        group="Device",
+        after="served_model_name",
+    )
+    quantize: str | None = option(
+        None,
+        values.known_as(int8="int8", fp8="fp8", eetq="int8", bitsandbytes="int8"),
+        "layers' weights in 8 bits, a scale a channel, made at start; eetq and bitsandbytes are int8. On a CPU int8 "
+        "computes fastest, fp8 slowest",
+        after="dtype",
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        values.known_as(auto="auto", fp8="fp8_e4m3fn", fp8_e4m3fn="fp8_e4m3fn", fp8_e5m2="fp8_e5m2"),
+        "of cached keys and values; auto is --dtype's, fp8 is fp8_e4m3fn; scaled where the checkpoint was calibrated",
+        after="quantize",
+    )
+    attention: str = option(
+        "auto",
+        values.known_as(auto="auto", reference="reference", triton="triton", **dict.fromkeys(TGI_ATTENTION, "auto")),
+        "attention back end; auto is triton on an NVIDIA GPU and reference on a CPU, and so are TGI's names",
+        after="kv_cache_dtype",
+    )
+    max_total_tokens: int | None = option(
+        None,
+        values.whole(2),
+        "prompt and new tokens of one request; what model and memory allow if not given",
+        group="What a request may ask",
+        after="cuda_memory_fraction",
+    )
+    max_batch_size: int | None = option(
+        None,
+        values.whole(1, 65536),
+        "most sequences in one step; chosen by device if not given",
+        after="queue_timeout",
+    )
+    max_batch_prefill_tokens: int | None = option(
+        None, values.whole(1), "tokens one step computes; chosen by device if not given", after="max_batch_size"
+    )
+    max_batch_total_tokens: int | None = option(
+        None,
+        values.whole(1),
+        "most tokens the KV cache holds; what memory allows if not given",
+        after="max_batch_prefill_tokens",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions(ComputeOptions):
+    """What an engine in any process is told at start. A value is checked, and a second name replaced by the first.
+
+    Raises:
+        ValueError: the message names the option, the value and what would be right.
+    """
+
+    tensor_parallel: int = option(1, values.whole(0), "devices to split the model over; 0 takes all")
+    page_size: int = option(16, values.known_as(**{str(size): size for size in (16, 32, 64, 128)}), "tokens of a page")
+    prefix_cache: bool = option(True, values.flag, "keep pages of earlier prompts")
+    max_top_logprobs: int = option(
+        20,
+        values.whole(WHOLE_VOCABULARY, MAX_ALTERNATIVES),
+        "most alternatives that a step reports beside a token; -1: all there are",
+    )
+
+    def __post_init__(self) -> None:
+        for row in dataclasses.fields(self):
+            if (value := getattr(self, row.name)) is None:
+                continue
+            try:
+                object.__setattr__(self, row.name, row.metadata["parse"](str(value)))
+            except ValueError as error:
+                raise ValueError(f"{row.name} {error}, got {value!r}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(CheckpointOptions, EngineOptions):
+    """What an engine process is told: the command line of `text-generation-server serve`."""
+
+    uds_path: Path = option(dataclasses.MISSING, values.path, "socket to serve on, in a directory of mode 0700")
+    model_id: str | None = option(
+        None, values.text, "hub id, local directory or .gguf file; the default model if not given"
+    )
+    model_name: str | None = option(None, values.text, "what the model is called, if not by its id")
+    cache_dir: Path | None = option(None, values.path, "where downloads and conversions are kept")
+    memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
+    drain_seconds: float = option(5.0, values.number(0, 86400), "seconds that running requests get after SIGTERM")
+    otlp_endpoint: str | None = option(None, values.url, "OTLP/gRPC collector that spans are sent to")
+    otlp_service_name: str = option("text-generation-inference.server", values.text, "service.name of the spans")
+    json_output: bool = option(False, values.flag, "log as JSON lines")
+    logger_level: str = option("info", values.any_case(values.one_of(*logs.LEVELS)), "least of the log's lines")
+    parent_pid: int | None = option(None, values.whole(1), "die when this process, which must be the parent, dies")
