@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from gateway.errors import RequestError
 from gateway.http import openapi
 from gateway.http.body import StrictModel, read_body
-from gateway.http.sse import while_connected
+from gateway.http.disconnect import while_connected
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle
 from gateway.request.state import Gateway, gateway_of

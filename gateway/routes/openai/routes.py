@@ -7,8 +7,9 @@ from starlette.responses import JSONResponse
 
 from gateway import __version__
 from gateway.http.body import read_body
+from gateway.http.disconnect import while_connected
 from gateway.http.openapi import answers, takes
-from gateway.http.sse import EventStream, while_connected
+from gateway.http.sse import EventStream
 from gateway.request.lifecycle import serving
 from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import chat, completions, responses, tokens, validation

@@ -6,8 +6,9 @@ from contextlib import aclosing
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
+from gateway.http.disconnect import while_connected
 from gateway.http.encoding import aside
-from gateway.http.sse import EventStream, while_connected
+from gateway.http.sse import EventStream
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputPolicy, OutputProcessor

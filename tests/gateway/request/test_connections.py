@@ -2,17 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway.http import sse
-from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import EOS
-from tests.gateway.fixtures import Served, serve
+from tests.gateway.asgi_client import Connection, pace
+from tests.gateway.fixtures import serve
 from tests.gateway.toys import byte_level
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, until
 
 BODIES: dict[str, dict[str, Any]] = {
     "/generate": {"inputs": "lo"},
@@ -22,79 +22,18 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-class Connection:
-    """One request whose client can leave, and every message sent to it."""
-
-    def __init__(self, served: Served, path: str, body: dict[str, Any]) -> None:
-        self._served, self._path, self._body = served, path, json.dumps(body).encode()
-        self._left = asyncio.Event()
-        self._asked = False
-        self.messages: list[dict[str, Any]] = []
-
-    def leave(self) -> None:
-        self._left.set()
-
-    @property
-    def text(self) -> str:
-        return b"".join(message.get("body", b"") for message in self.messages).decode()
-
-    async def run(self) -> None:
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-            "path": self._path, "raw_path": self._path.encode(), "query_string": b"", "root_path": "",
-            "headers": [(b"content-type", b"application/json")], "client": ("c", 1), "server": ("s", 1),
-        }  # fmt: skip
-        await self._served.app(scope, self._receive, self._send)
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        self.messages.append(message)
-
-
-class Paced:
-    """Wraps the fake engine's stream: `pace` is awaited before every event."""
-
-    def __init__(self, served: Served, pace: Callable[[int], Any]) -> None:
-        generate = served.engine.generate
-
-        async def paced(request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
-            stream = generate(request)
-            try:
-                count = 0
-                async for event in stream:
-                    await pace(count)
-                    count += 1
-                    yield event
-            finally:
-                await stream.aclose()
-
-        served.engine.generate = paced  # type: ignore[method-assign]
-
-
-async def soon(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("after", [0, 2])
 async def test_a_client_that_leaves_cancels_its_work(path: str, after: int) -> None:
     async with serve() as served:
         blocked = asyncio.Event()
 
-        async def pace(count: int) -> None:
+        async def before(count: int) -> None:
             if count == after:
                 blocked.set()
                 await asyncio.Event().wait()
 
-        Paced(served, pace)
+        pace(served, before)
         connection = Connection(served, path, BODIES[path])
         running = asyncio.create_task(connection.run())
         await blocked.wait()
@@ -106,22 +45,6 @@ async def test_a_client_that_leaves_cancels_its_work(path: str, after: int) -> N
         assert len(served.engine.cancelled) == copies
         assert served.gateway.admission.active == 0
         assert served.gateway.metrics.registry.get_sample_value("tgi_request_failure_total", {"err": "dropped"}) == 1
-
-
-async def test_a_quiet_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.02)
-    async with serve() as served:
-
-        async def pace(count: int) -> None:
-            if count == 1:
-                await soon(lambda: connection.text.count("\n:\n") >= 3)
-
-        Paced(served, pace)
-        connection = Connection(served, "/generate_stream", BODIES["/generate_stream"])
-        await connection.run()
-        blocks = connection.text.split("\n\n")
-        assert blocks.count(":") >= 3
-        assert len([block for block in blocks if block.startswith("data: ")]) == 6
 
 
 async def test_a_stream_that_is_always_ready_does_not_starve_others() -> None:
@@ -139,13 +62,13 @@ async def test_a_stream_waits_with_its_headers_for_the_first_event() -> None:
     async with serve() as served:
         release = asyncio.Event()
 
-        async def pace(count: int) -> None:
+        async def before(count: int) -> None:
             await release.wait()
 
-        Paced(served, pace)
+        pace(served, before)
         connection = Connection(served, "/v1/chat/completions", BODIES["/v1/chat/completions"])
         running = asyncio.create_task(connection.run())
-        await soon(lambda: served.engine.open == 1)
+        await until(lambda: served.engine.open == 1)
         assert connection.messages == []
         release.set()
         await asyncio.wait_for(running, PATIENCE)
