@@ -54,7 +54,7 @@ class MockOptions:
     model_dir: Path = Path("/nonexistent")
     decoder_start_token_id: int | None = None
     script: tuple[int, ...] = ()  # ids every request is answered with, cyclically, instead of `next_id`'s
-    device_kind: str = "mock"
+    steps_on_host: bool = False
     hold: Path | None = None  # while this file exists, a request gets its first token and no more
 
 
@@ -85,7 +85,7 @@ class MockEngine:
             revision="0123abc",
             eos_token_ids=(EOS,),
             dtype="float32",
-            device_kind=self.options.device_kind,
+            device_kind="mock",
             device_count=1,
             vocab_size=VOCABULARY,
             max_total_tokens=self.options.max_total_tokens,
@@ -99,6 +99,10 @@ class MockEngine:
             cache_dtype="float32",
             decoder_start_token_id=self.options.decoder_start_token_id,
         )
+
+    @property
+    def steps_on_host(self) -> bool:
+        return self.options.steps_on_host
 
     @property
     def _pages_total(self) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from jaxengine.device import DeviceTraits
 from jaxengine.spec.model import (
     Attention,
     Embedding,
@@ -15,6 +16,8 @@ from jaxengine.spec.model import (
     Rope,
     StateSpace,
 )
+
+H200 = DeviceTraits(platform="gpu", kind="NVIDIA H200", capability=(9, 0))
 
 LLAMA_8B = ModelSpec(  # Llama-3.1-8B
     vocab_size=128256,

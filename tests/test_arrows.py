@@ -40,7 +40,7 @@ FLOORS = {
         {"model", "request"},
         {"ops"},
         {"sharding"},
-        {"spec", "options"},
+        {"spec", "options", "device"},
         {"rpc", "telemetry"},
     ),
     "convert": (
@@ -67,7 +67,7 @@ WITHOUT_JAX = (
         "jaxengine/cache",
     ),
     *("jaxengine/scheduler", "jaxengine/service", "jaxengine/engine/fault_isolation.py"),
-    *("jaxengine/startup/defaults.py", "jaxengine/server.py"),
+    *("jaxengine/startup/defaults.py", "jaxengine/device.py", "jaxengine/server.py"),
 )
 
 

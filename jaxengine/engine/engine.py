@@ -56,6 +56,10 @@ class Engine:
         self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
         self.compiles_at_start = COMPILES.unexpected
 
+    @property
+    def steps_on_host(self) -> bool:
+        return self.runner.device.on_host
+
     # --- called from any thread ---------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxengine.cache.limits import Limits
+from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.model.cache import layer_cache
@@ -96,19 +97,21 @@ class Shapes:
 class Compiler:
     """Lowers the step functions for a mesh and compiles them."""
 
-    def __init__(self, shapes: Shapes, mesh: Mesh, parameters: dict[str, Any], platform: str, attention: str) -> None:
+    def __init__(
+        self, shapes: Shapes, mesh: Mesh, parameters: dict[str, Any], device: DeviceTraits, attention: str
+    ) -> None:
         self.shapes = shapes
         self.mesh = mesh
-        self.platform = platform
+        self.device = device
         spec, ops = shapes.spec, Ops(attention, mesh)
         decoder: Decoder | TracedDecoder
-        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, platform, ops)
+        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, device, ops)
         self.backbone, self.leaves = functions.Backbone.of(decoder, shapes.page_size)
         self.encoder_leaves: list[Any] = []
         if spec.encoder:
-            encoder = Encoder(spec, parameters, platform, ops)
+            encoder = Encoder(spec, parameters, device, ops)
             self.encode, self.encoder_leaves = functions.Encode.of(encoder, shapes.page_size)
-        self.head = Head(spec, parameters.get, platform)
+        self.head = Head(spec, parameters.get, device)
         self.replicated = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ class Compiler:
 
     def caches(self) -> list[tuple[Any, ...]]:
         shapes = self.shapes
-        by_bits = self.platform == "cpu" and not shapes.spec.state_space
+        by_bits = self.device.cache_as_bits and not shapes.spec.state_space
         dtype = storage_dtype(shapes.cache_dtype) if by_bits else shapes.cache_dtype
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
         return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
@@ -195,7 +198,7 @@ class Compiler:
     # --- compiling ----------------------------------------------------------------------------------------------
 
     def compile(self, lowered: Any) -> Any:
-        return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.platform))
+        return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.device.platform))
 
     def executables(self, progress: Progress) -> Executables:
         """("backbone", shape), ("sample", rows, greedy), ("score", tokens), "write_page_table", "fill_slot" and

@@ -43,7 +43,7 @@ class Runner:
         self.cold = [*self.shapes.step_shapes(), *self.encode_shapes]  # steps that no one has tried to run yet
         self.warm: set[StepShape] = set()  # steps that have run
         self.warmed = 0.0  # when the last of them did so first
-        self.first_runs_cost = compiler.platform != "cpu"
+        self.device = compiler.device
         self.reset()
         self._warm_up()
         self.executables.build_rest()
@@ -61,7 +61,7 @@ class Runner:
 
         Raises what the device raised: that step is never tried again, and `reset` is needed.
         """
-        shape = next(filter(self._compiled, self.cold), None) if self.first_runs_cost else None
+        shape = next(filter(self._compiled, self.cold), None) if self.device.costly_first_run else None
         if shape is not None:
             self._warm(shape)
         return shape is not None
@@ -128,7 +128,7 @@ class Runner:
         An engine that never rests would keep to that: there a first run may stop the requests, now and then.
         """
         first = next(filter(self._compiled, step_shapes))
-        if not self.first_runs_cost:
+        if not self.device.costly_first_run:
             return first
         if first in self.cold and time.monotonic() - self.warmed >= WARM_SECONDS:
             self._warm(first)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
@@ -20,9 +21,11 @@ from jaxengine.spec.model import LayerKind, ModelSpec
 class Attention(nnx.Module):
     """x [T, hidden] → [T, hidden] and the layer's caches with the tokens' keys and values written."""
 
-    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], platform: str, ops: Ops) -> None:
-        self.qkv = Linear.named("qkv", get, platform)
-        self.out = Linear.named("out", get, platform, inputs=3)
+    def __init__(
+        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
+    ) -> None:
+        self.qkv = Linear.named("qkv", get, device)
+        self.out = Linear.named("out", get, device, inputs=3)
         norm = spec.attention.qk_norm
         self.norm = None if norm is None else HeadNorm(norm, spec.norm.eps, get("qk_norm"), get("qk_norm_bias"))
         self.clip = spec.attention.clip
@@ -46,9 +49,11 @@ class Attention(nnx.Module):
 class CrossAttention(nnx.Module):
     """x [T, hidden] → [T, hidden], reading the pages that the encoder has written in the layer's caches."""
 
-    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], platform: str, ops: Ops) -> None:
-        self.q = Linear.named("cross_q", get, platform)
-        self.out = Linear.named("cross_out", get, platform, inputs=3)
+    def __init__(
+        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
+    ) -> None:
+        self.q = Linear.named("cross_q", get, device)
+        self.out = Linear.named("cross_out", get, device, inputs=3)
         self.spec = AttentionSpec(kind.scale)
         self.ops = ops
 

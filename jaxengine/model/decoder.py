@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.embedding import Embedding
 from jaxengine.model.layer import Layer, Stream
 from jaxengine.model.norm import Norm
@@ -48,11 +49,11 @@ class Decoder(nnx.Module):
     Args:
         spec: the model.
         parameters: arrays (or their abstract shapes) by the names of `parameter_table`, in device layout.
-        platform: "cpu", "cuda", …; decides the layout of matrices.
+        device: decides the layout of matrices.
         ops: the kernels, on this mesh.
     """
 
-    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], platform: str, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], device: DeviceTraits, ops: Ops) -> None:
         scan = state_scan(ops.backend, ops.mesh)
 
         def layer(i: int) -> Layer | StateSpaceLayer:
@@ -60,14 +61,14 @@ class Decoder(nnx.Module):
                 return parameters.get(f"layers.{i}.{name}")
 
             if spec.state_space:
-                return StateSpaceLayer(spec, get, platform, scan)
-            return Layer(spec, spec.kind(i), get, platform, ops)
+                return StateSpaceLayer(spec, get, device, scan)
+            return Layer(spec, spec.kind(i), get, device, ops)
 
         self.spec = spec
-        self.platform = platform
+        self.device = device
         self.ops = ops
         self.groups = LayerGroups.of(spec)
-        self.embedding = Embedding(spec, parameters.get, platform)
+        self.embedding = Embedding(spec, parameters.get, device)
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None
@@ -99,7 +100,7 @@ class Decoder(nnx.Module):
         if rope is None:
             return None
         make = partial(angles, rope, self.spec.head_dim, batch.position, batch.rope_length)
-        return _once(make, batch) if self.platform == "cpu" else make()
+        return _once(make, batch) if self.device.duplicates_shared_work else make()
 
     def _terms(self) -> list[AttentionBias]:
         """What the layers add to their scores, in turn."""

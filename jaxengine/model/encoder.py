@@ -10,6 +10,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.linear import Linear
 from jaxengine.ops import Ops, StepBatch
@@ -22,11 +23,11 @@ PREFIX = "encoder."
 class Encoder(nnx.Module):
     """Prompts to the keys and values that the decoder's layers read of them. Arguments as of `Decoder`."""
 
-    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], platform: str, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], device: DeviceTraits, ops: Ops) -> None:
         own = {name.removeprefix(PREFIX): array for name, array in parameters.items() if name.startswith(PREFIX)}
-        self.stack = Decoder(spec.encoder_spec, {**own, "embedding": parameters["embedding"]}, platform, ops)
+        self.stack = Decoder(spec.encoder_spec, {**own, "embedding": parameters["embedding"]}, device, ops)
         self.cross = nnx.List(
-            Linear.named(f"layers.{i}.cross_kv", parameters.get, platform) for i in range(spec.num_layers)
+            Linear.named(f"layers.{i}.cross_kv", parameters.get, device) for i in range(spec.num_layers)
         )
 
     def __call__(self, ids: Array, layers: Layers, batch: StepBatch) -> Layers:

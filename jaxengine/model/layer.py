@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
@@ -31,7 +32,9 @@ class Stream(NamedTuple):
 class Layer(nnx.Module):
     """The residual stream → itself behind the layer; the layer's caches → with the tokens' keys and values written."""
 
-    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], platform: str, ops: Ops) -> None:
+    def __init__(
+        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
+    ) -> None:
         def norm(name: str) -> Norm:
             return Norm.named(name, spec.norm, get)
 
@@ -40,12 +43,12 @@ class Layer(nnx.Module):
         self.residual_scale = spec.residual_scale
         self.ops = ops
         self.attention_norm = norm("attention_norm")
-        self.attention = Attention(spec, kind, get, platform, ops)
+        self.attention = Attention(spec, kind, get, device, ops)
         self.attention_post_norm = norm("attention_post_norm") if two else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
-        self.cross = CrossAttention(spec, kind, get, platform, ops) if spec.encoder else None
+        self.cross = CrossAttention(spec, kind, get, device, ops) if spec.encoder else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm")
-        self.mlp = MixtureOfExperts(spec, get, platform) if kind.experts else MLP(spec, get, platform)
+        self.mlp = MixtureOfExperts(spec, get, device) if kind.experts else MLP(spec, get, device)
         self.mlp_post_norm = norm("mlp_post_norm") if two else None
 
     def __call__(

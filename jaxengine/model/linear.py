@@ -20,6 +20,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxengine.device import DeviceTraits
 from jaxengine.ops.matmul import matmul
 from jaxengine.sharding import TP
 from jaxengine.spec.parameters import Parameter
@@ -27,16 +28,16 @@ from jaxengine.spec.parameters import Parameter
 NARROW = ("bfloat16", "int8")
 
 
-def input_major(platform: str, dtype: str = "float32") -> bool:
-    """Whether devices of `platform` store matrices of `dtype` as `[in…, out…]`."""
-    return platform == "cpu" and dtype not in NARROW
+def input_major(device: DeviceTraits, dtype: str = "float32") -> bool:
+    """Whether `device` stores matrices of `dtype` as `[in…, out…]`."""
+    return device.input_major and dtype not in NARROW
 
 
-def device_layout(parameter: Parameter, platform: str, dtype: str) -> tuple[int, ...]:
+def device_layout(parameter: Parameter, device: DeviceTraits, dtype: str) -> tuple[int, ...]:
     """The permutation that takes `parameter`'s axes to their order on the device. A stack's does not go by its type."""
     axes = tuple(range(len(parameter.shape)))
     stack = axes[: parameter.stacked]
-    if not parameter.inputs or not (input_major(platform) if stack else input_major(platform, dtype)):
+    if not parameter.inputs or not (input_major(device) if stack else input_major(device, dtype)):
         return axes
     return stack + axes[-parameter.inputs :] + axes[parameter.stacked : -parameter.inputs]
 
@@ -63,11 +64,11 @@ class Linear(nnx.Module):
         self.split = tuple(sharding.spec) if isinstance(sharding, NamedSharding) else (None,) * weight.ndim
 
     @classmethod
-    def named(cls, name: str, get: Callable[[str], Any], platform: str, inputs: int = 1) -> "Linear":
-        """The product with parameter `name` as `platform` stores it, and its bias where there is one."""
+    def named(cls, name: str, get: Callable[[str], Any], device: DeviceTraits, inputs: int = 1) -> "Linear":
+        """The product with parameter `name` as `device` stores it, and its bias where there is one."""
         weight, bias, scale = (get(key) for key in (name, f"{name}_bias", f"{name}_scale"))
-        major = input_major(platform, weight.dtype.name)
-        return cls(weight, bias, scale, inputs=inputs, input_major=major, flat=platform == "cpu")
+        major = input_major(device, weight.dtype.name)
+        return cls(weight, bias, scale, inputs=inputs, input_major=major, flat=device.flat_products)
 
     def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
         dtype = dtype or x.dtype

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.layer import Stream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
@@ -27,16 +28,16 @@ from jaxengine.spec.model import Norm as NormSpec
 class StateSpaceLayer(nnx.Module):
     """The residual stream → itself behind the layer; the layer's two caches → behind the rows' last tokens."""
 
-    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], platform: str, scan: Scan) -> None:
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits, scan: Scan) -> None:
         assert spec.state_space is not None
         self.space = spec.state_space
         self.norm = Norm.named("mixer_norm", spec.norm, get)
-        self.in_proj = Linear.named("in_proj", get, platform)
+        self.in_proj = Linear.named("in_proj", get, device)
         self.conv = Convolution(get("conv"), get("conv_bias"))
-        self.x_proj = Linear.named("x_proj", get, platform)
-        self.dt_proj = Linear.named("dt_proj", get, platform)
+        self.x_proj = Linear.named("x_proj", get, device)
+        self.dt_proj = Linear.named("dt_proj", get, device)
         self.a_log, self.skip = nnx.Param(get("a_log")), nnx.Param(get("skip"))
-        self.out_proj = Linear.named("out_proj", get, platform)
+        self.out_proj = Linear.named("out_proj", get, device)
         self.scan = scan
 
     def __call__(

@@ -85,6 +85,11 @@ class DrivenEngine(Protocol):
     def description(self) -> Description: ...
 
     @property
+    def steps_on_host(self) -> bool:
+        """Whether a step takes CPU time of this process."""
+        ...
+
+    @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do until the next `submit` or `cancel`."""
         ...

@@ -75,7 +75,7 @@ class Service(EngineServicer):
         codec.describe(self.description, engine.description)
         self._steps = StepLoop(engine, self._publish, self._fail)
         self._steps.start()
-        if engine.description.device_kind == "cpu":
+        if engine.steps_on_host:
             self._vouching = asyncio.create_task(self._vouch(self._steps))
         self.description.state = pb.READY
         self.description.progress = "ready"

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compiler import Compiler, Shapes
 from jaxengine.executor.runner import Runner
@@ -54,12 +55,12 @@ def load_engine(
     """
     setup = Setup.decide(model, options)
     setup.tell()
-    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.platform))
+    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device))
     parameters = load(
         setup.source,
         setup.mesh,
         setup.dtype,
-        setup.platform,
+        setup.device,
         lambda done, total: progress("loading", done, total),
         options.quantize,
     )
@@ -78,6 +79,7 @@ class Setup:
     options: EngineOptions
     source: ParameterSource
     mesh: Mesh
+    device: DeviceTraits
     dtype: str
     cache_dtype: str
     attention: str
@@ -86,28 +88,20 @@ class Setup:
     def decide(cls, model: OpenModel, options: EngineOptions) -> "Setup":
         """Raises ValueError where options, model and devices contradict each other."""
         mesh = make_mesh(options.tensor_parallel)
-        device = mesh.devices.flat[0]
+        device = DeviceTraits.of(mesh.devices.flat[0])
         source = replicate_heads(model.source, mesh.size)
         spec = source.spec
         check_divisible(spec, mesh.size)
         check_quantizable(spec, options.quantize, device)
         check_ends(model.eos_token_ids)
-        dtype = resolve_dtype(options, spec, source.dtype, device.platform)
+        dtype = resolve_dtype(options, spec, source.dtype, device)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
-        return cls(options, calibrated(source, cache_dtype), mesh, dtype, cache_dtype, attention)
+        return cls(options, calibrated(source, cache_dtype), mesh, device, dtype, cache_dtype, attention)
 
     @property
     def spec(self) -> ModelSpec:
         return self.source.spec
-
-    @property
-    def platform(self) -> str:
-        return self.mesh.devices.flat[0].platform
-
-    @property
-    def device_kind(self) -> str:
-        return self.mesh.devices.flat[0].device_kind
 
     @property
     def prefix_cache(self) -> bool:
@@ -122,7 +116,7 @@ class Setup:
     def tell(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
         stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
-        logger.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device_kind, self.attention)
+        logger.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device.kind, self.attention)
         if self.options.kv_cache_dtype != "auto":
             logger.info("keys and values %s", scaling(self.spec))
         elif self.spec.cache_scales:
@@ -132,7 +126,7 @@ class Setup:
 
     def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
         shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.cache_dtype)
-        return Compiler(shapes, self.mesh, parameters, self.platform, self.attention)
+        return Compiler(shapes, self.mesh, parameters, self.device, self.attention)
 
     def size(self, limits: Limits) -> tuple[Limits, int]:
         """`limits` as far as memory allows, and the pages of the pool.
@@ -140,13 +134,13 @@ class Setup:
         Raises:
             DoesNotFit: with numbers.
         """
-        abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.platform, self.options.quantize)
+        abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.options.quantize)
         trial = self.compiler(limits, TRIAL_PAGES, abstract)
-        temporaries = 0 if self.platform == "cpu" else temporary_bytes(trial)
+        temporaries = 0 if self.device.on_host else temporary_bytes(trial)
         weights = held_bytes(abstract)
-        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, weights, temporaries)
+        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries)
         limits = clamp_total(self.options, limits, fit)
-        return limits, pool_pages(self.options, limits, self.platform, fit)
+        return limits, pool_pages(self.options, limits, self.device, fit)
 
     def scheduler(self, model: OpenModel, limits: Limits, pages: int) -> Scheduler:
         tables = PageTables(
@@ -163,7 +157,7 @@ class Setup:
             model_id=model.model_id,
             revision=model.revision,
             dtype=self.dtype,
-            device_kind=self.device_kind,
+            device_kind=self.device.kind,
             device_count=self.mesh.size,
             vocab_size=self.spec.tokens,
             eos_token_ids=tuple(model.eos_token_ids),

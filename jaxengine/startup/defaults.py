@@ -1,6 +1,7 @@
 """What options left open mean for a model and a device: limits, buckets and storage types."""
 
 from jaxengine.cache.limits import Limits
+from jaxengine.device import DeviceTraits
 from jaxengine.options.table import EngineOptions
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
@@ -18,20 +19,18 @@ GPU_MIXED = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
 STATE_TOKENS = 32768  # of a request unless told otherwise, where a state takes any number
 
 
-def derive_limits(options: EngineOptions, spec: ModelSpec, platform: str) -> Limits:
+def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits) -> Limits:
     """Raises ValueError naming both numbers where options contradict each other or the model."""
     longest = min(spec.max_positions, STATE_TOKENS) if spec.state_space else spec.max_positions
     total = options.max_total_tokens or longest
     if total > spec.max_positions and not spec.attention.relative:
         raise ValueError(f"max_total_tokens {total} is more than the model's {spec.max_positions} positions")
-    cpu = platform == "cpu"
-    rows = options.max_batch_size or (CPU_DECODE if cpu else GPU_DECODE)[-1]
-    budget = options.max_batch_prefill_tokens or (CPU_MIXED if cpu else GPU_MIXED)[-1]
-    budget = max(budget, rows)
-    mixed = CPU_MIXED if cpu else GPU_MIXED
+    decode, mixed = (CPU_DECODE, CPU_MIXED) if device.on_host else (GPU_DECODE, GPU_MIXED)
+    rows = options.max_batch_size or decode[-1]
+    budget = max(options.max_batch_prefill_tokens or mixed[-1], rows)
     return Limits(
         max_total_tokens=total,
-        decode_buckets=_up_to(CPU_DECODE if cpu else GPU_DECODE, rows),
+        decode_buckets=_up_to(decode, rows),
         mixed_buckets=_up_to(mixed, _whole_blocks(budget)),
         encode_buckets=_up_to(mixed, _whole_blocks(max(budget, total))) if spec.encoder else (),
         windows=LayerGroups.of(spec).windows,
@@ -49,7 +48,7 @@ def _up_to(buckets: tuple[int, ...], largest: int) -> tuple[int, ...]:
     return (*(size for size in buckets if size < largest), largest)
 
 
-def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, platform: str) -> str:
+def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, device: DeviceTraits) -> str:
     """What "auto" means: on a CPU f32, which loses nothing; on an accelerator the checkpoint's own,
     but bf16 for f32, which is how conversions from GGUF are kept, and for what f16 cannot hold.
 
@@ -61,8 +60,8 @@ def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, plat
         raise ValueError("dtype 'float16' cannot hold what T5's MLPs compute: use 'bfloat16' or 'float32'")
     if options.dtype != "auto":
         return options.dtype
-    if platform == "cpu":
-        return "float32"
+    if device.dtype is not None:
+        return device.dtype
     return "bfloat16" if checkpoint == "float32" or spec.encoder else checkpoint
 
 

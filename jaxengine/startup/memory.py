@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxengine.cache.limits import Limits
+from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executables import deep_stacks
 from jaxengine.model.cache import layer_cache
@@ -50,7 +51,9 @@ def temporary_bytes(compiler: Compiler) -> int:
     return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
 
 
-def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weights: int, temporaries: int) -> int:
+def fitting_pages(
+    limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, device: DeviceTraits, weights: int, temporaries: int
+) -> int:
     """Pages that memory has room for, the sink left out.
 
     Args:
@@ -61,13 +64,12 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, weigh
     Raises:
         DoesNotFit: not one page beside the weights.
     """
-    device = mesh.devices.flat[0]
-    if device.platform == "cpu":
+    if device.on_host:
         budget = CPU_POOL_BYTES
     else:
         sampler_state = 3 * 4 * (limits.max_batch_size + 1) * spec.vocab_size
         fixed = weights + sampler_state + temporaries + RESERVED_BYTES
-        budget = _device_bytes(device) - fixed
+        budget = _device_bytes(mesh.devices.flat[0]) - fixed
     pages = budget // page_bytes(spec, limits.page_size, dtype, mesh.size) - 1
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
@@ -95,7 +97,7 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
     return replace(limits, max_total_tokens=holds)
 
 
-def pool_pages(options: EngineOptions, limits: Limits, platform: str, fit: int) -> int:
+def pool_pages(options: EngineOptions, limits: Limits, device: DeviceTraits, fit: int) -> int:
     """Pages of the pool, the sink included; never fewer than the longest request needs.
 
     Raises:
@@ -109,7 +111,7 @@ def pool_pages(options: EngineOptions, limits: Limits, platform: str, fit: int) 
             f"max_total_tokens {limits.max_total_tokens}: raise the one or lower the other"
         )
     pages = wanted or min(fit, limits.max_batch_size * need)
-    if pages < need or (platform != "cpu" and pages > fit):
+    if pages < need or (not device.on_host and pages > fit):
         name = "max_total_tokens" if pages < need else "max_batch_total_tokens"
         asked, room = limits.tokens_of(max(pages, need)), limits.tokens_of(fit)
         raise DoesNotFit(f"{name} needs a cache of {asked} tokens, {room} fit: lower it")

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import device_layout
 from jaxengine.sharding import partition
 from jaxengine.spec.model import ModelSpec
@@ -45,22 +46,22 @@ def _laid_out(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def abstract_parameters(
-    spec: ModelSpec, mesh: Mesh, dtype: str, platform: str, quantize: str | None = None
+    spec: ModelSpec, mesh: Mesh, dtype: str, device: DeviceTraits, quantize: str | None = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Shape, dtype and sharding of every array on the device, without data. A tied "head" is the embedding."""
     arrays = {}
     for name, parameter in parameter_table(spec).items():
         if quantize and is_quantized(name, quantize):
-            arrays[name] = _abstract(parameter, mesh, FORMATS[quantize].dtype, platform)
-            arrays[f"{name}_scale"] = _abstract(scale_of(parameter), mesh, "float32", platform)
+            arrays[name] = _abstract(parameter, mesh, FORMATS[quantize].dtype, device)
+            arrays[f"{name}_scale"] = _abstract(scale_of(parameter), mesh, "float32", device)
         else:
-            arrays[name] = _abstract(parameter, mesh, dtype, platform)
+            arrays[name] = _abstract(parameter, mesh, dtype, device)
     arrays.setdefault("head", arrays["embedding"])
     return arrays
 
 
-def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, platform: str) -> jax.ShapeDtypeStruct:
-    order = device_layout(parameter, platform, dtype)
+def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits) -> jax.ShapeDtypeStruct:
+    order = device_layout(parameter, device, dtype)
     shape = tuple(parameter.shape[axis] for axis in order)
     sharding = partition(mesh, shape, [parameter.axes[axis] for axis in order])
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
@@ -76,14 +77,14 @@ def as_stored(
     name: str,
     parameter: Parameter,
     array: Array,
-    platform: str,
+    device: DeviceTraits,
     quantize: str | None,
     targets: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, Array]:
     """Parameter `name`, laid out as `targets`, which are `abstract_parameters`, have it, as the arrays they are."""
     if not quantize or not is_quantized(name, quantize):
         return {name: array}
-    order, rank = device_layout(parameter, platform, FORMATS[quantize].dtype), len(parameter.shape)
+    order, rank = device_layout(parameter, device, FORMATS[quantize].dtype), len(parameter.shape)
     inputs = tuple(order.index(axis) for axis in range(rank - parameter.inputs, rank))
     return quantized(name, array, inputs, quantize, targets)
 
@@ -92,17 +93,17 @@ def load_parameters(
     source: ParameterSource,
     mesh: Mesh,
     dtype: str,
-    platform: str,
+    device: DeviceTraits,
     progress: Callable[[int, int], None],
     quantize: str | None = None,
 ) -> dict[str, Array]:
     """Every array of `abstract_parameters`, filled from `source`. `progress(done, total)` counts arrays."""
     table = parameter_table(source.spec)
-    stored = abstract_parameters(source.spec, mesh, dtype, platform, quantize)
+    stored = abstract_parameters(source.spec, mesh, dtype, device, quantize)
 
     def load(name: str) -> Array:
         target = stored[name]
-        order = device_layout(table[name], platform, target.dtype.name)
+        order = device_layout(table[name], device, target.dtype.name)
 
         def read(index: tuple[slice, ...] | None) -> np.ndarray:
             wanted = [slice(None)] * len(order)
@@ -114,7 +115,7 @@ def load_parameters(
 
     parameters: dict[str, Array] = {}
     for done, (name, array) in enumerate(zip(table, _ahead(load, table), strict=True), start=1):
-        parameters |= jax.block_until_ready(as_stored(name, table[name], array, platform, quantize, stored))
+        parameters |= jax.block_until_ready(as_stored(name, table[name], array, device, quantize, stored))
         progress(done, len(table))
     parameters.setdefault("head", parameters["embedding"])
     return parameters

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.ops.backend import Device, unsupported_device
+from jaxengine.device import DeviceTraits
+from jaxengine.ops.backend import unsupported_device
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter
 
@@ -38,11 +39,11 @@ class Format:
 FORMATS = {"int8": Format("int8", 127), "fp8": Format("float8_e4m3fn", 448)}
 
 
-def check_quantizable(spec: ModelSpec, quantize: str | None, device: Device) -> None:
+def check_quantizable(spec: ModelSpec, quantize: str | None, device: DeviceTraits) -> None:
     """Raises ValueError if `spec` has weights that ought to be quantised and cannot be, or not on `device`."""
     if quantize and spec.traced:
         raise ValueError(f"quantize {quantize!r} is not supported for transformers' own modules: leave it out")
-    if not quantize or not spec.experts or device.platform == "cpu":
+    if not quantize or not spec.experts or not device.kernels:
         return
     if problem := unsupported_device(device, FORMATS[quantize].dtype, "experts"):  # whose kernels read them as they are
         raise ValueError(f"quantize {quantize!r}: {problem}; int8 runs on all that are supported")

@@ -27,6 +27,7 @@ from convert.families import compose
 from convert.families.llama import TENSORS
 from convert.formats.safetensors import encode_header
 from convert.formats.shards import open_tensors
+from jaxengine.device import CPU, DeviceTraits
 from jaxengine.spec.parameters import parameter_table
 
 BLOCK = 2**24
@@ -103,19 +104,19 @@ def _measure(directory: Path, rounds: int) -> dict[str, float]:
         del kept
         return held
 
-    def load(dtype: str, platform: str) -> list[jax.Array]:
-        loaded = load_parameters(source, mesh, dtype, platform, lambda *_: None)
+    def load(dtype: str, device: DeviceTraits) -> list[jax.Array]:
+        loaded = load_parameters(source, mesh, dtype, device, lambda *_: None)
         return jax.block_until_ready(list(loaded.values()))  # type: ignore[no-any-return]
 
     jax.block_until_ready(jax.numpy.zeros(1))
     for _ in range(rounds):
         timed("read", lambda: _read(file))
         timed("read and kept", lambda: np.fromfile(file, np.uint8))
-        timed("loaded as stored", lambda: load("bfloat16", "cuda"))
+        timed("loaded as stored", lambda: load("bfloat16", DeviceTraits("gpu", "")))
         with peak_memory() as peak:
-            held = timed("loaded transposed", lambda: load("bfloat16", "cpu"))
+            held = timed("loaded transposed", lambda: load("bfloat16", CPU))
         beyond = max(beyond, peak[0] - held)
-        timed("loaded transposed to f32", lambda: load("float32", "cpu"))
+        timed("loaded transposed to f32", lambda: load("float32", CPU))
     rates = {name: total / 1e9 / statistics.median(each) for name, each in seconds.items()}
     return {"bytes": total, "largest": 2 * max(map(math.prod, shapes)), "beyond": beyond, **rates}
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxengine.device import CPU
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
@@ -43,14 +44,12 @@ class Forward:
         self.source = replicate_heads(self.source, self.devices)
         mesh, spec = make_mesh(self.devices), self.source.spec
         check_divisible(spec, self.devices)
-        parameters: dict[str, Any] = load_parameters(
-            self.source, mesh, "float32", "cpu", lambda *_: None, self.quantize
-        )
+        parameters: dict[str, Any] = load_parameters(self.source, mesh, "float32", CPU, lambda *_: None, self.quantize)
         ops = Ops("reference", mesh)
-        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, "cpu", ops)
+        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, CPU, ops)
         if spec.encoder:
-            self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, "cpu", ops)))
-        graph, state = nnx.split((decoder, Head(spec, parameters.get, "cpu")))
+            self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, CPU, ops)))
+        graph, state = nnx.split((decoder, Head(spec, parameters.get, CPU)))
         self.step = functools.partial(_step, graph, state)
         groups = LayerGroups.of(spec)
         arrays = layer_cache(spec, 1 + len(groups.windows) * self.rooms * WIDTH, PAGE, "float32")

@@ -27,6 +27,7 @@ from tests.families.forward import Forward
 from tests.families.references import zoo_logits
 from tests.families.seq2seq import SEQ2SEQ, seq2seq_logits, start_of
 from tests.jaxengine.engines import prompt
+from tests.shapes import H200
 from tests.tiny import EOS
 
 Zoo = Callable[[str], Path]
@@ -53,7 +54,7 @@ class Restored:
     @cached_property
     def stored(self) -> dict[str, jax.Array]:
         """In the table's layout, which is a GPU's."""
-        return load_parameters(self.source, make_mesh(), "float32", "gpu", lambda *_: None, self.quantize)
+        return load_parameters(self.source, make_mesh(), "float32", H200, lambda *_: None, self.quantize)
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         values = np.asarray(self.stored[name], np.float32)

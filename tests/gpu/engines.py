@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
@@ -39,9 +40,9 @@ def measured_engine(scale: Scale, **options: object) -> Engine:
 
 
 def drawn_on_devices(
-    source: RandomSource, mesh: Mesh, dtype: str, platform: str, _: object, quantize: str | None
+    source: RandomSource, mesh: Mesh, dtype: str, device: DeviceTraits, _: object, quantize: str | None
 ) -> dict[str, Array]:
-    return random_parameters(source.spec, mesh, dtype, platform, quantize)
+    return random_parameters(source.spec, mesh, dtype, device, quantize)
 
 
 def small_engine(spec: ModelSpec, **options: object) -> Engine:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import input_major
 from jaxengine.ops.experts import ExpertMLPs, Scales
 from jaxengine.weights.quantization import FORMATS, quantize_weight
@@ -57,7 +58,7 @@ class Stored(NamedTuple):
 
 def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...], quantize: str | None) -> None:
     """A row of "correctness" for the largest of `sizes`, and one of "experts" for each."""
-    mlps = ExpertMLPs(jax.nn.silu, gated=True, input_major=input_major(jax.devices()[0].platform))
+    mlps = ExpertMLPs(jax.nn.silu, gated=True, input_major=input_major(DeviceTraits.of(jax.devices()[0])))
     apply = jax.jit(mlps)
     stored, kind = matrices(shape, mlps.input_major, scale.dtype, quantize), quantize or scale.dtype
     for tokens in sizes:

@@ -6,7 +6,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.options.table import EngineOptions
 from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.defaults import derive_limits
-from tests.shapes import LLAMA_8B
+from tests.shapes import H200, LLAMA_8B
 
 TINY = ModelSpec(
     vocab_size=512,
@@ -66,7 +66,7 @@ class Scale:
     def limits(self) -> Limits:
         """Buckets of exactly the measured sizes: nothing is padded, and nothing else is compiled."""
         longest = max(*self.prefills, *self.contexts) + self.growth
-        limits = derive_limits(EngineOptions(max_total_tokens=longest), self.spec, "gpu")
+        limits = derive_limits(EngineOptions(max_total_tokens=longest), self.spec, H200)
         encode = self.prefills if self.spec.encoder else ()
         return replace(limits, decode_buckets=self.decode_rows, mixed_buckets=self.prefills, encode_buckets=encode)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.device import DeviceTraits
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter, parameter_table
 from jaxengine.weights.loading import abstract_parameters, as_stored
@@ -37,14 +38,14 @@ def seed_of(name: str) -> int:
 
 
 def random_parameters(
-    spec: ModelSpec, mesh: Mesh, dtype: str, platform: str, quantize: str | None = None
+    spec: ModelSpec, mesh: Mesh, dtype: str, device: DeviceTraits, quantize: str | None = None
 ) -> dict[str, Array]:
     """Every array of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
-    stored = abstract_parameters(spec, mesh, dtype, platform, quantize)
+    stored = abstract_parameters(spec, mesh, dtype, device, quantize)
     parameters: dict[str, Array] = {}
     for name, parameter in parameter_table(spec).items():
         drawn = _draw(stored[name].update(dtype=jnp.dtype(dtype)), amplitude(parameter), centre(name), seed_of(name))
-        parameters |= as_stored(name, parameter, drawn, platform, quantize, stored)
+        parameters |= as_stored(name, parameter, drawn, device, quantize, stored)
     parameters.setdefault("head", parameters["embedding"])
     return parameters
 

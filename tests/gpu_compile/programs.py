@@ -23,7 +23,7 @@ from jaxengine.startup.defaults import derive_limits
 from jaxengine.weights.loading import abstract_parameters
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
-from tests.shapes import FLAN_T5_XL, GEMMA2_9B, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, H200, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
 
 
 def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
@@ -43,11 +43,11 @@ def compiler(
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data."""
     mesh = make_mesh(devices, h200.devices(devices))
-    back_end = choose("auto", mesh.devices.flat[0], spec.head_dim, spec.group, "bfloat16", cache)
-    limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, "gpu")
+    back_end = choose("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
+    limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
-    weights = abstract_parameters(spec, mesh, "bfloat16", "gpu", quantize)
-    return Compiler(shapes, mesh, weights, "gpu", back_end)
+    weights = abstract_parameters(spec, mesh, "bfloat16", H200, quantize)
+    return Compiler(shapes, mesh, weights, H200, back_end)
 
 
 def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: str) -> Facts:

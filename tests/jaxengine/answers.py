@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from convert.source import open_model
+from jaxengine.device import CPU
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
 from jaxengine.ops import Ops, StepBatch
@@ -41,9 +42,9 @@ def _golden_step(
     quantize: str | None, cache: str, source: ParameterSource | None, dtype: str
 ) -> tuple[np.ndarray, Layers]:
     source, mesh = source or open_model(None).source, make_mesh()
-    parameters: dict[str, Any] = load_parameters(source, mesh, dtype, "cpu", lambda *_: None, quantize)
-    decoder = Decoder(source.spec, parameters, "cpu", Ops("reference", mesh))
-    head = Head(source.spec, parameters.get, "cpu")
+    parameters: dict[str, Any] = load_parameters(source, mesh, dtype, CPU, lambda *_: None, quantize)
+    decoder = Decoder(source.spec, parameters, CPU, Ops("reference", mesh))
+    head = Head(source.spec, parameters.get, CPU)
     shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
     pages = jnp.zeros(shape, cache)
     ids, batch, asked = _step()

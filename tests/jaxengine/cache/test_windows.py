@@ -11,7 +11,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.startup.defaults import derive_limits
 from tests.families.zoo import ZOO
 from tests.jaxengine.engines import Answer, alone, ask, load, prompt, serve, step
-from tests.shapes import LLAMA_8B, MISTRAL_7B
+from tests.shapes import H200, LLAMA_8B, MISTRAL_7B
 from tests.tiny import reference_logits, write_model
 
 WINDOW, BUDGET, PAGE = 40, 32, 16
@@ -130,10 +130,10 @@ def page_key_of(engine: Engine, ids: list[int], page: int) -> bytes:
 
 def test_the_longest_request_is_not_cut_to_a_pool_that_holds_its_window() -> None:
     options = EngineOptions(max_batch_prefill_tokens=2048)
-    limits = derive_limits(options, MISTRAL_7B, "gpu")
+    limits = derive_limits(options, MISTRAL_7B, H200)
     assert (limits.windows, limits.max_total_tokens) == ((4096,), 32768)
     assert limits.request_pages == (4096 + 2 * 2048) // PAGE + 1
-    assert derive_limits(options, LLAMA_8B, "gpu").windows == (0,)
+    assert derive_limits(options, LLAMA_8B, H200).windows == (0,)
 
 
 def test_a_request_shorter_than_its_window_holds_what_it_has() -> None:

@@ -1,6 +1,7 @@
 """Requests get a step that has run before, where first runs cost: on a GPU they record its graph."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def engine(engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Eng
     """Decode steps of one and of two rows, of which only the larger has run."""
     engine = engine_of("llama2_gqa", every_bucket=True, max_batch_size=2, max_batch_prefill_tokens=16)
     small = engine.runner.shapes.decode(1)
-    monkeypatch.setattr(engine.runner, "first_runs_cost", True)
+    monkeypatch.setattr(engine.runner, "device", replace(engine.runner.device, costly_first_run=True))
     monkeypatch.setattr(engine.runner, "cold", [small])
     monkeypatch.setattr(engine.runner, "warm", {*engine.runner.shapes.step_shapes()} - {small})
     monkeypatch.setattr(runner, "WARM_SECONDS", float("inf"))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxengine.device import CPU
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.spec.model import Experts, ModelSpec
 
@@ -17,7 +18,7 @@ def test_no_temporary_has_the_size_of_tokens_times_experts() -> None:
         "experts_down": (count, ffn, hidden),
     }
     arrays = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
-    module, x = MixtureOfExperts(spec, arrays.get, "cpu"), jax.ShapeDtypeStruct((tokens, hidden), jnp.float32)
+    module, x = MixtureOfExperts(spec, arrays.get, CPU), jax.ShapeDtypeStruct((tokens, hidden), jnp.float32)
     compiled = jax.jit(lambda module, x, tokens: module(x, tokens)).lower(module, x, tokens).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < tokens * count * ffn * 4 / 4  # 1.6 of 8.4 MB (JAX 0.10.2)
 
@@ -31,7 +32,7 @@ def test_padding_reaches_no_expert_and_changes_no_token() -> None:
         "experts_gate_up": jnp.ones((3, 8, 2, 16)).at[2].set(jnp.nan),
         "experts_down": jnp.ones((3, 16, 8)).at[2].set(jnp.nan),
     }
-    module = MixtureOfExperts(spec, arrays.get, "cpu")
+    module = MixtureOfExperts(spec, arrays.get, CPU)
     padded, bare = module(x, jnp.int32(3)), module(x[:3], jnp.int32(3))
     np.testing.assert_allclose(padded[:3], bare, rtol=1e-6)
     assert bool((bare != 0).all())

@@ -18,6 +18,7 @@ from jaxengine.spec.model import Experts, LayerKind, ModelSpec
 from jaxengine.weights.loading import abstract_parameters
 from tests.gpu_compile import h200, thunks
 from tests.jaxengine.ops.h200_kernels import Kernel, kernel
+from tests.shapes import H200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +40,8 @@ def compile_layer(
     spec: ModelSpec, tokens: int, devices: int = 1, dtype: str = "bfloat16", quantize: str | None = None
 ) -> Facts:
     mesh = make_mesh(devices, h200.devices(devices))
-    table = abstract_parameters(spec, mesh, dtype, "gpu", quantize)
-    module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"), "gpu")
+    table = abstract_parameters(spec, mesh, dtype, H200, quantize)
+    module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"), H200)
     x = jax.ShapeDtypeStruct((tokens, spec.hidden_size), jnp.dtype(dtype), sharding=replicated(mesh))
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     with jax.set_mesh(mesh):

@@ -286,11 +286,11 @@ def rest() -> None:
     time.sleep(0.5)
 
 
-@pytest.mark.parametrize(("device", "work", "lives"), [("cpu", spin, True), ("cpu", rest, False), ("gpu", spin, False)])
+@pytest.mark.parametrize(("on_host", "work", "lives"), [(True, spin, True), (True, rest, False), (False, spin, False)])
 async def test_a_silent_step_is_vouched_for_where_it_computes_on_the_cpu(
-    world: World, device: str, work: Callable[[], None], lives: bool
+    world: World, on_host: bool, work: Callable[[], None], lives: bool
 ) -> None:
-    engine = SlowEngine(MockOptions(device_kind=device), work)
+    engine = SlowEngine(MockOptions(steps_on_host=on_host), work)
     world.service.serve(engine)
     call = world.session()
     await call.write(generate(1, [10], 1))

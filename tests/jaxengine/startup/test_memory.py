@@ -5,25 +5,26 @@ from dataclasses import replace
 import pytest
 
 from jaxengine.cache.limits import Limits
+from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import Attention, Encoder, LayerKind, ModelSpec, RelativePositions
 from jaxengine.startup.defaults import derive_limits, resolve_dtype
 from jaxengine.startup.memory import CPU_POOL_BYTES, DoesNotFit, clamp_total, fitting_pages, page_bytes, pool_pages
-from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B
 
 ROOMY = EngineOptions()
 LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))  # 64 pages a request
 
 
 def test_a_cpu_offers_its_share_in_whole_pages_less_the_sink() -> None:
-    pages = fitting_pages(LIMITS, LLAMA_8B, "float32", make_mesh(), weights=0, temporaries=0)
+    pages = fitting_pages(LIMITS, LLAMA_8B, "float32", make_mesh(), CPU, weights=0, temporaries=0)
     assert pages == CPU_POOL_BYTES // page_bytes(LLAMA_8B, 16, "float32", 1) - 1
 
 
 def test_an_8_bit_cache_has_twice_the_pages_of_a_16_bit_one() -> None:
     def pages(cache: str) -> int:
-        return fitting_pages(LIMITS, LLAMA_8B, cache, make_mesh(), weights=0, temporaries=0) + 1
+        return fitting_pages(LIMITS, LLAMA_8B, cache, make_mesh(), CPU, weights=0, temporaries=0) + 1
 
     assert pages("float8_e4m3fn") == pages("float8_e5m2") == 2 * pages("bfloat16")
 
@@ -32,16 +33,17 @@ def test_only_an_8_bit_cache_ends_where_32_bits_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jaxengine.startup.memory.CPU_POOL_BYTES", 1 << 40)
-    pages = fitting_pages(LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), weights=0, temporaries=0)
+    pages = fitting_pages(LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), CPU, weights=0, temporaries=0)
     assert (pages + 1) * 16 * LLAMA_8B.num_kv_heads * LLAMA_8B.head_dim == 2**31
     assert "the cache gets 131071 pages of the 1048575 that fit" in caplog.text
     assert (
-        fitting_pages(LIMITS, LLAMA_8B, "bfloat16", make_mesh(), weights=0, temporaries=0) == (1 << 40) // (1 << 21) - 1
+        fitting_pages(LIMITS, LLAMA_8B, "bfloat16", make_mesh(), CPU, weights=0, temporaries=0)
+        == (1 << 40) // (1 << 21) - 1
     )
 
 
 def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    limits = derive_limits(ROOMY, LLAMA_8B, "cpu")
+    limits = derive_limits(ROOMY, LLAMA_8B, CPU)
     assert clamp_total(ROOMY, limits, fit=100).max_total_tokens == 1600
     assert "max_total_tokens is 1600: the model takes 131072, but memory does not" in caplog.text
     assert clamp_total(EngineOptions(max_total_tokens=131072), limits, fit=100) == limits
@@ -54,18 +56,18 @@ def test_on_a_cpu_a_larger_pool_that_is_asked_for_holds_longer_requests() -> Non
     asked, limits = EngineOptions(max_batch_total_tokens=3200), replace(LIMITS, max_total_tokens=100_000)
     clamped = clamp_total(asked, limits, fit=100)
     assert clamped.max_total_tokens == 3200
-    assert pool_pages(asked, clamped, "cpu", fit=100) == 201
+    assert pool_pages(asked, clamped, CPU, fit=100) == 201
     with pytest.raises(DoesNotFit, match="max_batch_total_tokens needs a cache of 3200 tokens, 1600 fit: lower it"):
-        pool_pages(asked, clamped, "gpu", fit=100)
+        pool_pages(asked, clamped, H200, fit=100)
 
 
 def test_a_pool_is_measured_by_what_each_table_keeps_of_the_longest_request() -> None:
     """16 pages each of two tables that see 100 positions, in steps of 64 tokens, and all of the third."""
     limits = replace(LIMITS, windows=(0, 100, 100))
     assert limits.request_pages == 64 + 2 * 16
-    assert pool_pages(EngineOptions(max_batch_total_tokens=512), limits, "gpu", fit=1000) == 3 * 32 + 1
+    assert pool_pages(EngineOptions(max_batch_total_tokens=512), limits, H200, fit=1000) == 3 * 32 + 1
     with pytest.raises(DoesNotFit, match="max_total_tokens needs a cache of 512 tokens, 496 fit: lower it"):
-        pool_pages(ROOMY, limits, "gpu", fit=95)
+        pool_pages(ROOMY, limits, H200, fit=95)
     derived = replace(limits, max_total_tokens=100_000)
     for fit, holds in ((60, 28 * 16), (95, 63 * 16), (96, 64 * 16)):
         assert clamp_total(ROOMY, derived, fit).max_total_tokens == holds
@@ -88,7 +90,7 @@ def test_of_long_texts_more_fit_where_layers_have_windows_and_of_short_ones_no_f
     spec: ModelSpec, then: float
 ) -> None:
     """Texts of 200 and of 32,768 tokens as they grow, against pages that span all layers."""
-    limits = derive_limits(EngineOptions(max_batch_prefill_tokens=16, max_batch_size=16), spec, "cpu")
+    limits = derive_limits(EngineOptions(max_batch_prefill_tokens=16, max_batch_size=16), spec, CPU)
     of_all = page_bytes(replace(spec, kinds=(LayerKind(),)), 16, "bfloat16", 1)
     page = page_bytes(spec, 16, "bfloat16", 1)
     for tokens, more in ((200, 1.0), (32768, then)):
@@ -97,19 +99,19 @@ def test_of_long_texts_more_fit_where_layers_have_windows_and_of_short_ones_no_f
 
 
 def test_the_pool_holds_what_the_largest_batch_can_use_and_no_more() -> None:
-    assert pool_pages(ROOMY, LIMITS, "cpu", fit=100) == 101
-    assert pool_pages(ROOMY, LIMITS, "cpu", fit=10_000) == 4 * 64 + 1
-    assert pool_pages(EngineOptions(max_batch_total_tokens=2000), LIMITS, "gpu", fit=10_000) == 125 + 1
+    assert pool_pages(ROOMY, LIMITS, CPU, fit=100) == 101
+    assert pool_pages(ROOMY, LIMITS, CPU, fit=10_000) == 4 * 64 + 1
+    assert pool_pages(EngineOptions(max_batch_total_tokens=2000), LIMITS, H200, fit=10_000) == 125 + 1
 
 
 def test_a_page_of_states_is_a_request_however_long() -> None:
     """Of Falcon-Mamba 7B: 3 inputs in bf16 and 16 states in f32 for each of 8,192 channels in 64 layers."""
-    limits = derive_limits(EngineOptions(max_total_tokens=500_000), FALCON_MAMBA_7B, "gpu")
+    limits = derive_limits(EngineOptions(max_total_tokens=500_000), FALCON_MAMBA_7B, H200)
     assert limits.page_size == 500_000
     assert page_bytes(FALCON_MAMBA_7B, limits.page_size, "bfloat16", 1) == 64 * 8192 * (3 * 2 + 16 * 4)
     assert page_bytes(FALCON_MAMBA_7B, limits.page_size, "bfloat16", 4) == 16 * 8192 * (3 * 2 + 16 * 4)
-    assert pool_pages(EngineOptions(), limits, "gpu", fit=10_000) == limits.max_batch_size + 1
-    assert pool_pages(EngineOptions(max_batch_total_tokens=2_000_000), limits, "gpu", fit=10_000) == 4 + 1
+    assert pool_pages(EngineOptions(), limits, H200, fit=10_000) == limits.max_batch_size + 1
+    assert pool_pages(EngineOptions(max_batch_total_tokens=2_000_000), limits, H200, fit=10_000) == 4 + 1
 
 
 @pytest.mark.parametrize(
@@ -122,26 +124,26 @@ def test_a_page_of_states_is_a_request_however_long() -> None:
 )
 def test_what_does_not_fit_is_refused_by_the_option_to_change(options: EngineOptions, fit: int, message: str) -> None:
     with pytest.raises(DoesNotFit, match=message):
-        pool_pages(options, LIMITS, "gpu", fit)
+        pool_pages(options, LIMITS, H200, fit)
 
 
 @pytest.mark.parametrize(
-    ("asked", "checkpoint", "platform", "dtype"),
+    ("asked", "checkpoint", "device", "dtype"),
     [
-        ("auto", "bfloat16", "cpu", "float32"),
-        ("auto", "float16", "gpu", "float16"),
-        ("auto", "float32", "gpu", "bfloat16"),
-        ("float32", "float16", "gpu", "float32"),
+        ("auto", "bfloat16", CPU, "float32"),
+        ("auto", "float16", H200, "float16"),
+        ("auto", "float32", H200, "bfloat16"),
+        ("float32", "float16", H200, "float32"),
     ],
 )
-def test_auto_is_the_type_that_is_fast_there(asked: str, checkpoint: str, platform: str, dtype: str) -> None:
-    assert resolve_dtype(EngineOptions(dtype=asked), LLAMA_8B, checkpoint, platform) == dtype
+def test_auto_is_the_type_that_is_fast_there(asked: str, checkpoint: str, device: DeviceTraits, dtype: str) -> None:
+    assert resolve_dtype(EngineOptions(dtype=asked), LLAMA_8B, checkpoint, device) == dtype
 
 
 def test_what_overflows_f16_is_never_served_in_it() -> None:
     t5 = replace(LLAMA_8B, attention=Attention(relative=RelativePositions(32, 128)), encoder=Encoder(2, 0))
-    assert resolve_dtype(ROOMY, t5, "float16", "gpu") == "bfloat16"
+    assert resolve_dtype(ROOMY, t5, "float16", H200) == "bfloat16"
     with pytest.raises(ValueError, match=r"dtype 'float16' cannot hold .*: use 'bfloat16' or 'float32'"):
-        resolve_dtype(EngineOptions(dtype="float16"), t5, "float16", "gpu")
+        resolve_dtype(EngineOptions(dtype="float16"), t5, "float16", H200)
     bart = replace(LLAMA_8B, encoder=Encoder(2, 0))
-    assert resolve_dtype(EngineOptions(dtype="float16"), bart, "float32", "gpu") == "float16"
+    assert resolve_dtype(EngineOptions(dtype="float16"), bart, "float32", H200) == "float16"

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from convert.source import open_model
+from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model.linear import Linear
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
@@ -26,7 +27,7 @@ from tests.gpu.weights import RandomSource
 from tests.jaxengine.answers import agreement, divergence, golden_logprobs
 from tests.jaxengine.engines import prompt
 from tests.roofline import weight_bytes
-from tests.shapes import LLAMA_8B
+from tests.shapes import H200, LLAMA_8B
 from tests.tiny import load_reference
 
 TORCH = {"int8": (torch.int8, 127), "fp8": (torch.float8_e4m3fn, 448)}
@@ -47,7 +48,7 @@ def rounded(weight: torch.Tensor, quantize: str) -> torch.Tensor:
 def stored(directory: Path, quantize: str | None) -> dict[str, torch.Tensor]:
     """The layers' matrices as they are multiplied with, f32 [out…, in…]."""
     parameters = load_parameters(
-        open_model(str(directory)).source, make_mesh(), "float32", "gpu", lambda *_: None, quantize
+        open_model(str(directory)).source, make_mesh(), "float32", H200, lambda *_: None, quantize
     )
     weights = {}
     for name, array in parameters.items():
@@ -116,7 +117,7 @@ def test_a_channel_of_zeros_stays_zero(quantize: str) -> None:
 
 
 def test_only_projections_of_layers_are_quantised() -> None:
-    names = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", "gpu")
+    names = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", H200)
     kept = {name.rpartition(".")[2] for name in names if not is_quantized(name, "int8")}
     assert kept == {"embedding", "head", "final_norm", "attention_norm", "mlp_norm"}
 
@@ -126,7 +127,7 @@ def test_memory_counts_a_byte_a_weight_and_the_scales(quantize: str) -> None:
     matrices = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
     channels = 32 * (6144 + 4096 + 2 * 14336 + 4096)
     kept = 2 * 128256 * 4096 + (2 * 32 + 1) * 4096
-    arrays = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", "gpu", quantize)
+    arrays = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", H200, quantize)
     assert held_bytes(arrays) == matrices + 4 * channels + 2 * kept
 
 
@@ -145,30 +146,28 @@ def test_few_weights_are_on_the_device_unquantised_at_once() -> None:
         nonlocal most
         most = max(most, len(asked) - done)
 
-    load_parameters(Watched(spec), make_mesh(), "float32", "gpu", progress, "int8")
+    load_parameters(Watched(spec), make_mesh(), "float32", H200, progress, "int8")
     assert most <= READERS
 
 
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-    compute_capability: str
-    platform: str = "gpu"
-    device_kind: str = "some GPU"
+def gpu(*capability: int) -> DeviceTraits:
+    return DeviceTraits("gpu", "some GPU", (capability[0], capability[1]))
 
 
 def test_what_cannot_be_quantised_is_refused() -> None:
     mixture = dataclasses.replace(LLAMA_8B, experts=Experts(8, 2, 1024), kinds=(LayerKind(experts=True),))
     traced = dataclasses.replace(LLAMA_8B, traced=Traced("{}", "embedding", ()))
     with pytest.raises(ValueError, match="quantize 'int8' is not supported for transformers' own modules: leave it"):
-        check_quantizable(traced, "int8", Gpu("9.0"))
+        check_quantizable(traced, "int8", gpu(9, 0))
     needs = (
         r"quantize 'fp8': triton with experts of float8_e4m3fn needs compute capability 8.9 or newer, some GPU has 8.0"
     )
     with pytest.raises(ValueError, match=needs):
-        check_quantizable(mixture, "fp8", Gpu("8.0"))
-    for spec, quantize, device in ((mixture, "int8", "8.0"), (mixture, "fp8", "8.9"), (LLAMA_8B, "fp8", "8.0")):
-        check_quantizable(spec, quantize, Gpu(device))
-    check_quantizable(mixture, "fp8", make_mesh().devices.flat[0])
+        check_quantizable(mixture, "fp8", gpu(8, 0))
+    check_quantizable(mixture, "int8", gpu(8, 0))
+    check_quantizable(mixture, "fp8", gpu(8, 9))
+    check_quantizable(LLAMA_8B, "fp8", gpu(8, 0))
+    check_quantizable(mixture, "fp8", CPU)
     with pytest.raises(ValueError, match="quantize must be one of int8, fp8, eetq, bitsandbytes, got 'gptq'"):
         EngineOptions(quantize="gptq")
 
@@ -190,7 +189,7 @@ def test_memory_counts_a_byte_a_weight_of_experts_too(quantize: str) -> None:
     spec = dataclasses.replace(
         LLAMA_8B, experts=Experts(8, 2, 1024, shared_ffn_size=512), kinds=(LayerKind(experts=True),)
     )
-    arrays = abstract_parameters(spec, make_mesh(), "bfloat16", "gpu", quantize)
+    arrays = abstract_parameters(spec, make_mesh(), "bfloat16", H200, quantize)
     held = [array for name, array in arrays.items() if re.search("experts|shared_(gate_up|down)", name)]
     experts = 32 * 3 * 4096 * (8 * 1024 + 512)
     channels = 32 * (8 * (2 * 1024 + 4096) + 2 * 512 + 4096)
