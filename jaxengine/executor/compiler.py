@@ -25,12 +25,13 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
 from jaxengine.ops.cache import storage_dtype
-from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
 from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec
 from jaxengine.step import functions
-from jaxengine.step.sampler_state import BANS, SamplerState, empty_sampler_state, fill_slot
+from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
+from jaxengine.step.sampler_state import SamplerState
 from jaxengine.step.upload import RowFields, StepShape
 
 TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
@@ -134,7 +135,7 @@ class Compiler:
         )
 
     def sampler_state(self) -> SamplerState:
-        empty = jax.eval_shape(lambda: empty_sampler_state(self.shapes.slots, self.shapes.spec.vocab_size))
+        empty = jax.eval_shape(lambda: SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size))
         return SamplerState(*(self.array(each.shape, each.dtype) for each in empty))
 
     def hidden(self, rows: int) -> Any:
@@ -174,17 +175,14 @@ class Compiler:
         )
 
     def lower_fill_slot(self) -> Any:
-        sampler_state, one = self.sampler_state(), self.array(())
-        bias = (self.array((MAX_LOGIT_BIAS,)), self.array((MAX_LOGIT_BIAS,), jnp.float32))
-        ids, bans = self.array((self.shapes.limits.max_total_tokens,)), self.array((BANS,))
-        words = self.array((MAX_BAD_WORDS, MAX_BAD_WORD))
-        arguments = (sampler_state, one, ids, one, one, bias, bans, words, self.array((), jnp.float32))
-        return self._lower(fill_slot, arguments, donate=(0,), returns=sampler_state)
+        state = self.sampler_state()
+        new = SamplerSlot.abstract(self.shapes.limits.max_total_tokens, self.replicated)
+        return self._lower(fill_slot, (state, new), donate=(0,), returns=state)
 
     def lower_allocate(self) -> Any:
         def allocate() -> Any:
             zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.slot_state()))
-            return (*zeros, empty_sampler_state(self.shapes.slots, self.shapes.spec.vocab_size))
+            return (*zeros, SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size))
 
         return self._lower(allocate, (), donate=(), returns=(self.caches(), self.slot_state(), self.sampler_state()))
 

@@ -19,10 +19,9 @@ from jaxengine.executor.compiler import TABLE_WRITES, Compiler, names
 from jaxengine.executor.executables import Progress
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
-from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.step.results import InFlight, Results
-from jaxengine.step.sampler_state import BANS, padded_words
-from jaxengine.step.upload import FULL_SAMPLER, SAMPLES, SlotFields, StepShape, Upload, needs_sampler_state
+from jaxengine.step.sampler_slot import SamplerSlot, needs_sampler_state
+from jaxengine.step.upload import FULL_SAMPLER, SAMPLES, SlotFields, StepShape, Upload
 
 WARM_SECONDS = 10.0  # under requests without a pause: at most one first run in so many seconds stops them
 
@@ -181,24 +180,9 @@ class Runner:
         self.fields.fill(sequence)
         if not needs_sampler_state(sequence):
             return
-        vocab, params = self.shapes.spec.vocab_size, sequence.params
-        stops = () if params.ignore_eos else self.eos_token_ids
-        self.sampler_state = self.executables["fill_slot"](
-            self.sampler_state,
-            *self._put(
-                np.int32(sequence.slot),
-                _padded(sequence.tokens, self.shapes.limits.max_total_tokens, vocab),
-                np.int32(sequence.prompt_length),
-                np.int32(len(sequence.tokens)),
-                (
-                    _padded(list(params.logit_bias), MAX_LOGIT_BIAS, vocab),
-                    _padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0, np.float32),
-                ),
-                _padded([*stops, *params.stop_token_ids], BANS, vocab),
-                padded_words(params.bad_words, vocab),
-                np.float32(-np.inf if params.only_biased else 0),
-            ),
-        )
+        shapes = self.shapes
+        new = SamplerSlot.of(sequence, self.eos_token_ids, shapes.limits.max_total_tokens, shapes.spec.vocab_size)
+        self.sampler_state = self.executables["fill_slot"](self.sampler_state, self._put(new))
 
     def _new_pages(self, rows: list[Row]) -> list[tuple[int, int, int]]:
         """(row of the tables, index, page) of every page-table entry the device lacks."""
@@ -220,10 +204,10 @@ class Runner:
             batch = updates[first : first + TABLE_WRITES]
             block = np.full((3, TABLE_WRITES), self.shapes.table_width, np.int32)
             block[:, : len(batch)] = np.array(batch, np.int32).T
-            table = self.executables["write_page_table"](self.slot_state.table, *self._put(block))
+            table = self.executables["write_page_table"](self.slot_state.table, self._put(block))
             self.slot_state = self.slot_state._replace(table=table)
 
-    def _put(self, *values: Any) -> Any:
+    def _put(self, values: Any) -> Any:
         return jax.device_put(values, self.replicated)
 
     # --- prompt logprobs ----------------------------------------------------------------------------------------
@@ -243,10 +227,4 @@ class Runner:
             flight.scored = self._score(all_hidden, target)
 
     def _score(self, all_hidden: Array, target: np.ndarray) -> Array:
-        return self.executables["score", len(target)](self.head, all_hidden, *self._put(target))  # type: ignore[no-any-return]
-
-
-def _padded(values: Items[float], size: int, fill: int, dtype: type = np.int32) -> np.ndarray:
-    padded: np.ndarray = np.full(size, fill, dtype)
-    padded[: len(values)] = values
-    return padded
+        return self.executables["score", len(target)](self.head, all_hidden, self._put(target))  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from jax import Array
 
 from jaxengine.request.plan import Row
 from jaxengine.request.sequence import Sequence
+from jaxengine.step.sampler_slot import needs_sampler_state
 
 LAST_TOKEN = -1  # a token id that stands for "the one this slot sampled last", which only the device knows
 
@@ -190,12 +191,6 @@ def flags_of(sequence: Sequence) -> int:
         | BAD_WORDS * bool(params.bad_words)
         | FULL_SAMPLER * (not _plain_greedy(sequence))
     )
-
-
-def needs_sampler_state(sequence: Sequence) -> bool:
-    """Whether the sampler keeps state for `sequence` in its slot."""
-    params = sequence.params
-    return params.penalised or bool(params.logit_bias) or bool(params.bad_words) or params.min_tokens > 0
 
 
 def _plain_greedy(sequence: Sequence) -> bool:

@@ -9,11 +9,11 @@ import numpy as np
 from jaxengine.request.plan import Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
-from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 from jaxengine.step import sampling
-from jaxengine.step.sampler_state import BANS, SamplerState, empty_sampler_state, fill_slot, padded_words
+from jaxengine.step.sampler_slot import SamplerSlot, fill_slot, needs_sampler_state
+from jaxengine.step.sampler_state import SamplerState
 from jaxengine.step.sampling import Sampled
-from jaxengine.step.upload import SlotFields, StepShape, Upload, needs_sampler_state, unpack_rows
+from jaxengine.step.upload import SlotFields, StepShape, Upload, unpack_rows
 
 LONGEST = 64  # tokens a sequence may have here
 _fill_slot = jax.jit(fill_slot)
@@ -29,9 +29,8 @@ def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[
 
 def sample(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> Sampled:
     """Row r of `logits` [R, V] decides the next token of sequence r; alternatives are the whole vocabulary."""
-    return Sampled(
-        *map(np.asarray, _sample(logits, pack(sequences), sampler_state_of(sequences, logits.shape[1], eos))[0])
-    )
+    state = sampler_state_of(sequences, logits.shape[1], eos)
+    return Sampled(*map(np.asarray, _sample(logits, pack(sequences), state)[0]))
 
 
 def pack(sequences: Items[Sequence]) -> np.ndarray:
@@ -48,23 +47,12 @@ def pack(sequences: Items[Sequence]) -> np.ndarray:
 
 def sampler_state_of(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
     """The sampler's memory with `sequences` in slots 0 …"""
-    sampler_state = empty_sampler_state(len(sequences), vocab)
+    state = SamplerState.empty(len(sequences), vocab)
     for slot, sequence in enumerate(sequences):
-        params = sequence.params
         if needs_sampler_state(sequence):
-            bias = padded(list(params.logit_bias), MAX_LOGIT_BIAS, vocab)
-            values = padded(list(params.logit_bias.values()), MAX_LOGIT_BIAS, 0).astype(np.float32)
-            bans = padded([*eos, *params.stop_token_ids], BANS, vocab)
-            words = padded_words(params.bad_words, vocab)
-            ids = padded(sequence.tokens, LONGEST, vocab)
-            rest = np.float32(-np.inf if params.only_biased else 0)
-            length, known = sequence.prompt_length, len(sequence.tokens)
-            sampler_state = _fill_slot(sampler_state, slot, ids, length, known, (bias, values), bans, words, rest)
-    return sampler_state
-
-
-def padded(values: Items[float], size: int, fill: int) -> np.ndarray:
-    return np.array([*values, *[fill] * (size - len(values))], np.float64 if fill == 0 else np.int32)
+            sequence.slot = slot
+            state = _fill_slot(state, SamplerSlot.of(sequence, eos, LONGEST, vocab))
+    return state
 
 
 def processed(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> np.ndarray:
@@ -79,8 +67,8 @@ def in_order_of_ids(sampled: Sampled) -> np.ndarray:
 
 
 @jax.jit
-def _sample(logits: jax.Array, packed: jax.Array, sampler_state: SamplerState) -> tuple[Sampled, SamplerState]:
-    return sampling.sample(jnp.asarray(logits), unpack_rows(packed), sampler_state, logits.shape[1])
+def _sample(logits: jax.Array, packed: jax.Array, state: SamplerState) -> tuple[Sampled, SamplerState]:
+    return sampling.sample(jnp.asarray(logits), unpack_rows(packed), state, logits.shape[1])
 
 
 def state_after_sampling(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:
