@@ -4,7 +4,8 @@ from jaxengine.llm import LLM, SamplingParams
 print(LLM().generate("The capital of France is", SamplingParams(temperature=0, max_tokens=8))[0].text)
 print(LLM().chat([{"role": "user", "content": "What is the capital of France?"}])[0].text)
 
-What the engine itself refuses to know stands here: stop strings, and chats as their template writes them.
+The engine knows token ids only. Text, stop strings and chat templates are read and written by `gateway.text`, the code
+of the server.
 """
 
 import dataclasses
@@ -18,12 +19,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
 from convert.cache import cache_root
 from convert.source import open_model
+from gateway.text.chat_template import ChatTemplate, TemplateError
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.model_files import find_template, read_json, special_tokens
+from gateway.text.stop_strings import StopMatcher
+from gateway.text.tokenizer import Tokenizer
 from jaxengine.executor.compile_cache import enable_compile_cache
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
@@ -35,7 +39,7 @@ __all__ = ["LLM", "Completion", "SamplingParams"]
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
-PROBE = "text of a message"
+ROUNDING = 1024  # characters that a prompt may have beyond those that surely fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,7 @@ class LLM:
         enable_compile_cache(cache_root() / "compiled")
         opened = open_model(None if model is None else str(model), revision)
         self.directory = opened.directory
-        self.tokenizer = Tokenizer.from_file(str(opened.directory / "tokenizer.json"))
+        self.tokenizer = Tokenizer.load(opened.directory)
         self.engine = load_engine(opened, EngineOptions(**options))  # type: ignore[arg-type]
         self.ids = itertools.count()
 
@@ -122,11 +126,11 @@ class LLM:
         """The assistant's next message in a chat, or in several; as `generate` otherwise.
 
         Raises:
-            ValueError: as `generate`; or the model has no chat template.
+            ValueError: as `generate`; or the model has no chat template, or its template refuses the messages.
         """
         several = bool(messages) and not isinstance(messages[0], Mapping)
-        texts = [self._templated(chat) for chat in (messages if several else [messages])]  # type: ignore[arg-type]
-        ids = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        texts = [self._rendered(chat) for chat in (messages if several else [messages])]  # type: ignore[arg-type]
+        ids = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
         return self._run(ids, sampling_params, use_tqdm)
 
     def _run(
@@ -143,7 +147,7 @@ class LLM:
         for request in requests:
             self.engine.submit(request)
         try:
-            running = dict(completions)
+            running = {id: _Running(each, self._detokenizer(each)) for id, each in completions.items()}
             with tqdm(total=len(completions), unit="prompt", disable=not use_tqdm) as bar:
                 while not self.engine.idle:
                     self._step(running)
@@ -154,33 +158,28 @@ class LLM:
             raise
         return list(completions.values())
 
+    def _detokenizer(self, completion: Completion) -> Detokenizer:
+        behind_encoder = self.engine.description.decoder_start_token_id is not None  # its text does not go on from it
+        context = [] if behind_encoder else completion.prompt_ids
+        return Detokenizer(self.tokenizer, context, skip_special_tokens=completion.params.skip_special_tokens)
+
     @cached_property
-    def _template(self) -> Any:
-        from transformers import PreTrainedTokenizerFast  # takes a second, and only chats need it
+    def _template(self) -> ChatTemplate:
+        config = read_json(self.directory / "tokenizer_config.json")
+        source = find_template(self.directory, config)
+        if source is None:
+            raise ValueError("the model has no chat template")
+        can_fit = self.tokenizer.longest * self.engine.description.max_total_tokens + ROUNDING
+        return ChatTemplate(source, special_tokens(self.directory, config), can_fit)
 
-        return PreTrainedTokenizerFast.from_pretrained(self.directory)
-
-    def _templated(self, chat: Sequence[Message]) -> str:
+    def _rendered(self, chat: Sequence[Message]) -> str:
         """The prompt that the model's template makes of `chat`."""
         if isinstance(chat, str) or not all(isinstance(message, Mapping) for message in chat):
             raise ValueError(f"a chat is a list of messages such as {{'role': 'user', 'content': …}}, got {chat!r}")
-        return self._rendered([_in_parts(message) for message in chat] if self._wants_parts else [*map(dict, chat)])
-
-    @cached_property
-    def _wants_parts(self) -> bool:
-        """Whether the template looks for text in lists of parts, as those of models that see do: plain text they leave
-        out."""
-        return not self._shows(PROBE) and self._shows(_parts(PROBE))
-
-    def _shows(self, content: str | list[dict[str, str]]) -> bool:
         try:
-            text = self._rendered([{"role": "user", "content": content}])
-        except (jinja2.TemplateError, TypeError):  # it does not take such a message
-            return False
-        return PROBE in text and str(_parts(PROBE)[0]) not in text  # a part written as Python writes it is no text
-
-    def _rendered(self, chat: list[dict[str, Any]]) -> str:
-        return str(self._template.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
+            return self._template.render([*map(dict, chat)], add_generation_prompt=True)
+        except TemplateError as error:
+            raise ValueError(str(error)) from error
 
     def _encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral))
@@ -189,48 +188,62 @@ class LLM:
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt).ids
+            return self.tokenizer.encode(prompt, add_special_tokens=True)
         try:
             return [*map(operator.index, prompt)]
         except TypeError as error:
             raise ValueError(f"a prompt is a text or a list of token ids, got {prompt!r}") from error
 
-    def _step(self, running: dict[int, Completion]) -> None:
+    def _step(self, running: dict[int, "_Running"]) -> None:
         result = self.engine.step()
         for event in result.events if result else ():
-            completion = running.get(event.request_id)  # none if it has been given up
-            if completion is None:
+            if (one := running.get(event.request_id)) is None:  # given up, or ended by a stop string
                 continue
-            self._add(completion, event)
-            if completion.finish_reason:
+            one.add(event)
+            if one.completion.finish_reason:
                 del running[event.request_id]
+                self.engine.cancel(event.request_id)  # the engine knows nothing of stop strings
 
-    def _add(self, completion: Completion, event: Event) -> None:
-        """Add an event to what it belongs to; end it at its first stop string."""
+
+class _Running:
+    """A completion that the engine still works on."""
+
+    def __init__(self, completion: Completion, detokenizer: Detokenizer) -> None:
         params = completion.params
-        completion.tokens += event.tokens
+        self.completion = completion
+        self._detokenizer = detokenizer
+        self._stops = StopMatcher([*params.stops], keep=params.include_stop_str_in_output)
+        self._parts: list[str] = []
+
+    def add(self, event: Event) -> None:
+        """Add what a step brought; end the completion at its first stop string, or for the engine's reason."""
+        made = self.completion
         if event.first:
-            completion.prompt_tokens, completion.cached_tokens = [*event.prompt], event.cached_tokens
+            made.prompt_tokens, made.cached_tokens = [*event.prompt], event.cached_tokens
+        for token in event.tokens:
+            made.tokens.append(token)
+            if made.params.stops:
+                self._release(self._detokenizer.push(token.id))
+            if made.finish_reason:
+                return
         if event.finish is not FinishReason.NOT_FINISHED:
-            completion.finish_reason, completion.error = event.finish.name.lower(), event.error
-        if params.stops or completion.finish_reason:
-            ids = completion.token_ids
-            completion.text = self.tokenizer.decode(ids, skip_special_tokens=params.skip_special_tokens)
-        found = [(at, stop) for stop in params.stops if (at := completion.text.find(stop)) >= 0]
-        if found:
-            at, stop = min(found, key=lambda match: (match[0] + len(match[1]), match[0]))
-            completion.text = completion.text[: at + len(stop) * params.include_stop_str_in_output]
-            completion.finish_reason, completion.stop_reason = "stop", stop
-            self.engine.cancel(event.request_id)
+            self._end(event)
 
+    def _end(self, event: Event) -> None:
+        made = self.completion
+        self._release(self._detokenizer.flush(() if made.params.stops else made.token_ids))
+        if not made.finish_reason:
+            made.finish_reason, made.error = event.finish.name.lower(), event.error
+            made.text = "".join([*self._parts, self._stops.flush()])
 
-def _parts(text: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": text}]
-
-
-def _in_parts(message: Message) -> dict[str, Any]:
-    content = message.get("content")
-    return {**message, "content": _parts(content) if isinstance(content, str) else content}
+    def _release(self, text: str) -> None:
+        """Show `text` as far as no stop string may have begun in it. As on the server none ends before `min_tokens`."""
+        made = self.completion
+        release = self._stops.push(text, may_end=len(made.tokens) > made.params.min_tokens)
+        self._parts.append(release.text)
+        if release.stop is not None:
+            made.finish_reason, made.stop_reason = "stop", release.stop
+            made.text = "".join(self._parts)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:

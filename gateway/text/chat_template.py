@@ -113,7 +113,7 @@ def _parts(text: str) -> list[dict[str, str]]:
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
-    content = message["content"]
+    content = message.get("content")
     return {**message, "content": _parts(content) if isinstance(content, str) else content}
 
 

@@ -6,6 +6,8 @@ held back while it ends in U+FFFD, the sign of a character that later tokens may
 the pieces together equal one decode of all ids.
 """
 
+from collections.abc import Sequence
+
 from gateway.text.tokenizer import Tokenizer
 
 CONTEXT = 5  # prompt tokens decoded before the first new one, so that it gets its leading space
@@ -33,8 +35,12 @@ class Detokenizer:
             return ""
         return self._release(text)
 
-    def flush(self) -> str:
-        """What is still held back, with U+FFFD for the character the end cut off."""
+    def flush(self, ids: Sequence[int] = ()) -> str:
+        """The text of `ids`, the last ones, after what is still held back; U+FFFD for the character the end cut off.
+
+        It equals what `push` of each would release, and decodes all of them at once.
+        """
+        self._window += [id for id in ids if self._shown(id)]
         return self._release(self._decode(self._window)) if self._read < len(self._window) else ""
 
     def _context(self, prompt: list[int]) -> list[int]:

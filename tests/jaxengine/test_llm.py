@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,13 @@ import torch
 import transformers
 
 from convert.source import open_model
-from jaxengine.llm import LLM, SamplingParams
+from gateway.request.output import Finish, OutputPolicy, OutputProcessor
+from gateway.text.detokenizer import CONTEXT, MAX_BYTES, MAX_PENDING
+from gateway.text.model_text import TextModel
+from gateway.text.tokenizer import Tokenizer
+from jaxengine.llm import LLM, Completion, SamplingParams
 from jaxengine.options.table import EngineOptions
+from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.startup.build import Setup
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
@@ -147,6 +153,54 @@ def test_a_stop_string_ends_the_text_wherever_tokens_end(llm: LLM) -> None:
     assert llm.engine.idle
 
 
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("skip_special", [False, True])
+def test_text_and_stops_are_the_servers(llm: LLM, directory: Path, keep: bool, skip_special: bool) -> None:
+    long = dataclasses.replace(GREEDY, max_tokens=24, skip_special_tokens=skip_special, include_stop_str_in_output=keep)
+    (whole,) = llm.generate(prompt(9), long)
+    for stops in ([whole.text[-4:-1]], [whole.text[2:5], whole.text[3:5]], ["never there"], [whole.text[-1:] + "?"]):
+        for least in (0, 12):
+            (one,) = llm.generate(prompt(9), dataclasses.replace(long, stop=stops, min_tokens=least))
+            text, finish = by_the_server(directory, whole, stops, keep, skip_special, least)
+            assert (one.text, one.finish_reason == "stop") == (text, finish == Finish.STOP)
+
+
+def by_the_server(
+    directory: Path, whole: Completion, stops: list[str], keep: bool, skip_special: bool, least: int
+) -> tuple[str, Finish | None]:
+    """What the gateway makes of the same tokens."""
+    with ThreadPoolExecutor(1) as executor:
+        model = TextModel(directory, 128, executor, payload_limit=1 << 20)
+        request = pb.Generate(max_new_tokens=24, min_new_tokens=least)
+        policy = OutputPolicy(keep_stop=keep, show_end=True, skip_special=skip_special, length_first=False)
+        output = OutputProcessor(model, request, whole.prompt_ids, stops, policy)
+        for number, id in enumerate(whole.token_ids, 1):
+            finish = pb.LENGTH if number == len(whole.tokens) else pb.NOT_FINISHED
+            output.push(pb.RequestEvent(tokens=[pb.Token(id=id)], finish=finish))
+            if output.finish is not None:
+                break
+        return output.text, output.finish
+
+
+def test_text_with_stops_is_decoded_in_linear_work(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = Tokenizer.decode
+
+    def counted(self: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> str:
+        decoded.append(len(ids))
+        return decode(self, ids, skip_special_tokens=skip_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "decode", counted)
+    long = dataclasses.replace(GREEDY, max_tokens=110)
+    (stopless,) = llm.generate(prompt(9), long)
+    assert len(decoded) < 10  # once at the end, and the context before the first token
+    decoded.clear()
+    (watched,) = llm.generate(prompt(9), dataclasses.replace(long, stop="never there"))
+    assert watched.text == stopless.text
+    assert len(decoded) <= 2 * 110 + 10
+    assert max(decoded) <= 2 * MAX_PENDING + CONTEXT + MAX_BYTES  # a window, however long the text is
+
+
 def test_bad_words_are_avoided_as_transformers_avoids_them(llm: LLM, directory: Path) -> None:
     ids = prompt(9)
     free = reference_greedy(directory, ids, 12)
@@ -190,8 +244,7 @@ def test_a_chat_is_the_prompt_that_the_models_template_makes_of_it(
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text(template)
     monkeypatch.setattr(llm, "directory", tmp_path)
-    for cached in ("_template", "_wants_parts"):
-        monkeypatch.delitem(vars(llm), cached, raising=False)
+    monkeypatch.delitem(vars(llm), "_template", raising=False)
     rendered = tokenizer().encode("[user] The quick brown fox\n[assistant]", add_special_tokens=False)
     (one,) = llm.chat(CHAT, GREEDY)
     assert one.prompt_ids == rendered
@@ -204,9 +257,8 @@ def test_a_model_without_a_template_has_no_chats(
 ) -> None:
     shutil.copy(directory / "tokenizer.json", tmp_path)
     monkeypatch.setattr(llm, "directory", tmp_path)
-    for cached in ("_template", "_wants_parts"):
-        monkeypatch.delitem(vars(llm), cached, raising=False)
-    with pytest.raises(ValueError, match="chat template"):
+    monkeypatch.delitem(vars(llm), "_template", raising=False)
+    with pytest.raises(ValueError, match="the model has no chat template"):
         llm.chat(CHAT, GREEDY)
     with pytest.raises(ValueError, match="a chat is a list of messages"):
         llm.chat("The quick brown fox")  # type: ignore[arg-type]

@@ -67,6 +67,15 @@ def test_endless_invalid_bytes_are_not_held_back_for_ever() -> None:
     assert pieces[-1] == "\ufffd" * MAX_PENDING
 
 
+@BOTH
+@given(prompt=TEXTS, text=TEXTS, pushed=st.integers(0, 8))
+def test_the_last_ids_at_once_are_the_text_of_each(tokenizer: Tokenizer, prompt: str, text: str, pushed: int) -> None:
+    before, ids = (tokenizer.encode(each, add_special_tokens=False) for each in (prompt, text))
+    detokenizer = Detokenizer(tokenizer, before, skip_special_tokens=True)
+    at_once = [*(detokenizer.push(id) for id in ids[:pushed]), detokenizer.flush(ids[pushed:])]
+    assert "".join(at_once) == "".join(pieces_of(tokenizer, before, ids))
+
+
 def test_ids_outside_the_vocabulary_show_nothing() -> None:
     [first, *rest] = BYTES.encode("hello world", add_special_tokens=False)
     assert "".join(pieces_of(BYTES, [], [first, 5000, *rest])) == "hello world"
