@@ -6,7 +6,6 @@ is counted.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executables import Executables, Progress
+from jaxengine.executor.shapes import Shapes, names
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
@@ -25,74 +24,14 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
 from jaxengine.ops.cache import storage_dtype
-from jaxengine.rpc.limits import MAX_ALTERNATIVES
 from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
-from jaxengine.spec.model import ModelSpec
 from jaxengine.step import functions
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
 from jaxengine.step.sampler_state import SamplerState
 from jaxengine.step.upload import RowFields, StepShape
 
 TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Everything the executables' shapes depend on."""
-
-    spec: ModelSpec
-    limits: Limits
-    dtype: str
-    pages: int
-    page_size: int
-    top: int
-    cache_dtype: str
-
-    @property
-    def scored(self) -> int:
-        """Alternatives beside each token of a prompt: a step may have thousands of these, and their logits all."""
-        return min(self.top, MAX_ALTERNATIVES)
-
-    @property
-    def slots(self) -> int:
-        return self.limits.max_batch_size
-
-    @property
-    def table_width(self) -> int:
-        """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
-        block = max(128, self.page_size)
-        tokens = self.limits.max_total_tokens + self.limits.pages_apart * self.page_size
-        return -(-tokens // block) * (block // self.page_size)
-
-    @property
-    def tables(self) -> int:
-        """Page tables of a sequence."""
-        return len(self.limits.windows)
-
-    def decode(self, rows: int) -> StepShape:
-        return StepShape(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
-
-    def mixed(self, tokens: int) -> StepShape:
-        rows = self.limits.rows_of(tokens)
-        updates = (tokens // self.page_size + rows) * self.tables
-        return StepShape(tokens=tokens, rows=rows, updates=updates, ragged=True)
-
-    def encode(self, tokens: int) -> StepShape:
-        """Its updates bring each prompt's pages, and the first of those behind."""
-        rows = self.limits.rows_of(tokens)
-        return StepShape(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
-
-    def encode_shapes(self) -> list[StepShape]:
-        return [self.encode(tokens) for tokens in self.limits.encode_buckets]
-
-    def step_shapes(self) -> list[StepShape]:
-        """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
-        limits = self.limits
-        return [
-            *(self.decode(rows) for rows in limits.decode_buckets),
-            *(self.mixed(tokens) for tokens in limits.mixed_buckets),
-        ]
 
 
 class Compiler:
@@ -232,12 +171,6 @@ class Compiler:
 
     def _build(self, lower: Callable[[], Any]) -> Any:
         return self.compile(lower())
-
-
-def names(shape: StepShape) -> list[Any]:
-    """The executables a step of `shape` may call."""
-    score = [("score", shape.tokens)] if shape.ragged else []
-    return [("backbone", shape), ("sample", shape.rows, True), ("sample", shape.rows, False), *score]
 
 
 def _abstract(tree: Any) -> Any:

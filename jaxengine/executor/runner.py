@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxengine.executor.compiler import TABLE_WRITES, Compiler, names
+from jaxengine.executor.compiler import TABLE_WRITES, Compiler
 from jaxengine.executor.executables import Progress
+from jaxengine.executor.shapes import names
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.step.results import InFlight, Results

@@ -13,8 +13,9 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
-from jaxengine.executor.compiler import Compiler, Shapes
+from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.runner import Runner
+from jaxengine.executor.shapes import Shapes
 from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends

@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxengine.executor.compiler import Compiler, Shapes
+from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
+from jaxengine.executor.shapes import Shapes
 from jaxengine.ops import choose
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated

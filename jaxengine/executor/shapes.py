@@ -1,0 +1,73 @@
+"""Every shape that an engine's executables have, from the model and its limits; and which executables a step calls."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.cache.limits import Limits
+from jaxengine.rpc.limits import MAX_ALTERNATIVES
+from jaxengine.spec.model import ModelSpec
+from jaxengine.step.upload import StepShape
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Everything the executables' shapes depend on."""
+
+    spec: ModelSpec
+    limits: Limits
+    dtype: str
+    pages: int
+    page_size: int
+    top: int
+    cache_dtype: str
+
+    @property
+    def scored(self) -> int:
+        """Alternatives beside each token of a prompt: a step may have thousands of these, and their logits all."""
+        return min(self.top, MAX_ALTERNATIVES)
+
+    @property
+    def slots(self) -> int:
+        return self.limits.max_batch_size
+
+    @property
+    def table_width(self) -> int:
+        """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
+        block = max(128, self.page_size)
+        tokens = self.limits.max_total_tokens + self.limits.pages_apart * self.page_size
+        return -(-tokens // block) * (block // self.page_size)
+
+    @property
+    def tables(self) -> int:
+        """Page tables of a sequence."""
+        return len(self.limits.windows)
+
+    def decode(self, rows: int) -> StepShape:
+        return StepShape(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
+
+    def mixed(self, tokens: int) -> StepShape:
+        rows = self.limits.rows_of(tokens)
+        updates = (tokens // self.page_size + rows) * self.tables
+        return StepShape(tokens=tokens, rows=rows, updates=updates, ragged=True)
+
+    def encode(self, tokens: int) -> StepShape:
+        """Its updates bring each prompt's pages, and the first of those behind."""
+        rows = self.limits.rows_of(tokens)
+        return StepShape(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
+
+    def encode_shapes(self) -> list[StepShape]:
+        return [self.encode(tokens) for tokens in self.limits.encode_buckets]
+
+    def step_shapes(self) -> list[StepShape]:
+        """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
+        limits = self.limits
+        return [
+            *(self.decode(rows) for rows in limits.decode_buckets),
+            *(self.mixed(tokens) for tokens in limits.mixed_buckets),
+        ]
+
+
+def names(shape: StepShape) -> list[Any]:
+    """The executables a step of `shape` may call."""
+    score = [("score", shape.tokens)] if shape.ragged else []
+    return [("backbone", shape), ("sample", shape.rows, True), ("sample", shape.rows, False), *score]
