@@ -68,7 +68,7 @@ class EngineClient:
         self.description: pb.Description | None = None  # as last told
         self.stats = pb.Stats()  # likewise
         self._ids = itertools.count(1)
-        self._inboxes: dict[int, EventBuffer] = {}
+        self._buffers: dict[int, EventBuffer] = {}
         self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
         self._last_sign = time.monotonic()
         self._began = time.monotonic()
@@ -102,16 +102,16 @@ class EngineClient:
             raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
         command = pb.Command(generate=request)
         number = command.generate.id = next(self._ids)
-        inbox = self._inboxes[number] = EventBuffer()
+        buffer = self._buffers[number] = EventBuffer()
         commands.put_nowait(command)
         finished = False
         try:
             while not finished:
-                event = await inbox.take()
+                event = await buffer.take()
                 finished = event.finish != pb.NOT_FINISHED
                 yield event
         finally:
-            del self._inboxes[number]
+            del self._buffers[number]
             if not finished and commands is self._commands:
                 commands.put_nowait(pb.Command(cancel=pb.Cancel(id=number)))
 
@@ -183,8 +183,8 @@ class EngineClient:
             self._on_lost()
         self._commands = None
         failure = EngineUnavailable(reason, self.retry_after)
-        for inbox in self._inboxes.values():
-            inbox.fail(failure)
+        for buffer in self._buffers.values():
+            buffer.fail(failure)
 
     def _deliver(self, step: pb.StepEvents) -> None:
         if step.HasField("stats") or not step.events:  # else it ends requests whose step may be stuck
@@ -192,9 +192,9 @@ class EngineClient:
         if step.HasField("stats"):
             self.stats = step.stats
         for event in step.events:
-            inbox = self._inboxes.get(event.id)
-            if inbox is not None:  # its reader may have left already
-                inbox.put(event)
+            buffer = self._buffers.get(event.id)
+            if buffer is not None:  # its reader may have left already
+                buffer.put(event)
         self._on_step(step)
 
     async def _watch(self, call: Any) -> None:

@@ -14,7 +14,7 @@ from gateway.errors import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger("gateway.access")
 QUIET_PATHS = ("/", "/health", "/ping", "/metrics", "/health/live", "/health/ready")
-NOTES = "textgen.notes"  # in the ASGI scope: what a route adds to its request's line
+LOG_FIELDS = "textgen.log_fields"  # in the ASGI scope: what a route adds to its request's line
 
 
 class AccessLog:
@@ -69,8 +69,8 @@ class _Answer:
         }
         if self._request_id is not None:
             fields["request_id"] = self._request_id
-        if notes := scope.get(NOTES):
-            fields["span"] = {"name": _span_name(scope["path"]), **notes}
+        if log_fields := scope.get(LOG_FIELDS):
+            fields["span"] = {"name": _span_name(scope["path"]), **log_fields}
         logger.log(level, "answered" if self._complete else "cut", extra={"fields": fields})
 
 

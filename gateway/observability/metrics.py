@@ -114,19 +114,19 @@ class Metrics:
     def received(self) -> None:
         self._count.inc()
 
-    def succeeded(self, served: RequestStats) -> None:
+    def succeeded(self, stats: RequestStats) -> None:
         self._success.inc()
-        self._total.observe(served.total)
-        self._validation.observe(served.validation)
-        self._queue.observe(served.queue)
-        self._inference.observe(served.inference)
-        self._per_token.observe(served.per_token)
+        self._total.observe(stats.total)
+        self._validation.observe(stats.validation)
+        self._queue.observe(stats.queue)
+        self._inference.observe(stats.inference)
+        self._per_token.observe(stats.per_token)
         self._skipped.observe(0)
-        self._vllm.succeeded(served)
+        self._vllm.succeeded(stats)
         if self._sizes:
-            self._sizes["input_length"].observe(served.input_tokens)
-            self._sizes["generated_tokens"].observe(served.generated_tokens)
-            self._sizes["max_new_tokens"].observe(served.max_new_tokens)
+            self._sizes["input_length"].observe(stats.input_tokens)
+            self._sizes["generated_tokens"].observe(stats.generated_tokens)
+            self._sizes["max_new_tokens"].observe(stats.max_new_tokens)
 
     def failed(self, cause: Failure) -> None:
         self._failure.labels(cause).inc()

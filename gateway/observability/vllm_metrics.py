@@ -65,9 +65,9 @@ class VllmMetrics:
         if self._engine is not None and stats.step_answered_tokens:
             self._engine.step_tokens.observe(stats.step_answered_tokens)
 
-    def succeeded(self, served: RequestStats) -> None:
+    def succeeded(self, stats: RequestStats) -> None:
         if self._engine is not None:
-            self._engine.succeeded(served)
+            self._engine.succeeded(stats)
 
     def ended(self, reason: str) -> None:
         """A request ended without an answer: "abort" where the client left, else "error"."""
@@ -137,15 +137,15 @@ class _Engine:
         self._waiting_for_room.set(stats.waiting)
         self._usage.set(stats.pages_used / max(1, stats.pages_total))
 
-    def succeeded(self, served: RequestStats) -> None:
-        for each in served.sequences:
+    def succeeded(self, stats: RequestStats) -> None:
+        for each in stats.sequences:
             self._sequence(each)
         for part, histogram in self._seconds.items():
-            histogram.observe(getattr(served, part))
-        if served.generated_tokens > 1:
-            self._per_token.observe(served.decode / (served.generated_tokens - 1))
-        self._longest.observe(max(each.generated_tokens for each in served.sequences))
-        self._choices.observe(len(served.sequences))
+            histogram.observe(getattr(stats, part))
+        if stats.generated_tokens > 1:
+            self._per_token.observe(stats.decode / (stats.generated_tokens - 1))
+        self._longest.observe(max(each.generated_tokens for each in stats.sequences))
+        self._choices.observe(len(stats.sequences))
 
     def _sequence(self, sequence: Sequence) -> None:
         """What vLLM counts of each sequence, several of which may be one request."""

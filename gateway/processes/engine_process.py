@@ -39,12 +39,12 @@ def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
 
 
 def command(options: Options, socket: Path, parent: int) -> list[str]:
-    place = options.weights_cache_override or _place(options.model_id)
+    location = options.weights_cache_override or _location(options.model_id)
     told = ServeOptions(
         uds_path=socket,
         parent_pid=parent,
-        model_id=None if place is None else str(place),
-        model_name=options.model_id if place != options.model_id else None,
+        model_id=None if location is None else str(location),
+        model_name=options.model_id if location != options.model_id else None,
         cache_dir=options.huggingface_hub_cache,
         tensor_parallel=_devices(options),
         max_top_logprobs=_alternatives(options),
@@ -64,7 +64,7 @@ def _passed_on(options: Options) -> dict[str, Any]:
     return {row.name: getattr(options, row.name) for row in rows}
 
 
-def _place(model_id: str | None) -> str | None:
+def _location(model_id: str | None) -> str | None:
     """Where a local model lies, for an engine in another directory. Other ids are a hub's, or wrong as they are."""
     if model_id is None or model_id == DEFAULT:
         return model_id

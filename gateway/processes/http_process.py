@@ -51,7 +51,7 @@ class WorkerSpec:
     listener: socket.socket
     engine: Path
     token: str
-    tally: SharedCounters
+    counters: SharedCounters
     shared: Path | None = None
     admin: socket.socket | None = None
 
@@ -76,38 +76,38 @@ class HttpProcess:
     def __init__(
         self,
         options: Options,
-        place: WorkerSpec,
+        spec: WorkerSpec,
         tracing: Tracing,
         *,
         on_ready: Callable[[pb.Description], None] = lambda _: None,
         on_hang: Callable[[], None] = lambda: None,
         on_progress: Callable[[pb.Description], None] = lambda _: None,
     ) -> None:
-        self._place, self._on_ready = place, on_ready
+        self._spec, self._on_ready = spec, on_ready
         self._settled = False  # whether everything that lives as long as the process is there
         self.metrics = Metrics(
-            place.shared,
-            counts_steps=place.number == 0,
+            spec.shared,
+            counts_steps=spec.number == 0,
             model_name=next(iter(options.served_model_name), ""),
             memory_share=options.cuda_memory_fraction,
         )
-        self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, place.tally)
+        self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, spec.counters)
         self._texts = Texts(
             options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit
         )
         self._client = EngineClient(
-            place.engine,
-            place.token,
+            spec.engine,
+            spec.token,
             hang_limit=options.engine_hang_timeout,
             prepare=self._texts.prepare,
             on_ready=self._engine_ready,
-            on_lost=lambda: place.tally.absent(True),
+            on_lost=lambda: spec.counters.absent(True),
             on_step=self._observe,
             on_hang=on_hang,
             on_progress=on_progress,
         )
         self.metrics.watch_steps(lambda: self._client.last_step_age)
-        secret = place.token.encode()
+        secret = spec.token.encode()
         self.gateway = Gateway(
             options, self._client, self.admission, self.metrics, self._texts, tracing=tracing, secret=secret
         )
@@ -115,16 +115,16 @@ class HttpProcess:
         requests = min(max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests), connections * 3 // 4)
         self._http = HttpServer(http_config(create_app(self.gateway, requests), Connections(connections), options))
         self._admin: HttpServer | None = None
-        if place.admin is not None:
+        if spec.admin is not None:
             self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
 
     def start(self) -> tuple["asyncio.Task[None]", "asyncio.Task[None]"]:
         """Begin to serve: the tasks of HTTP and of the engine's client, neither of which ends by itself."""
-        self._place.tally.absent(True)
-        self._serving = asyncio.create_task(self._http.serve(sockets=[self._place.listener]))
+        self._spec.counters.absent(True)
+        self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
         self._talking = asyncio.create_task(self._client.run())
-        if self._admin is not None and self._place.admin is not None:
-            self._administering = asyncio.create_task(self._admin.serve(sockets=[self._place.admin]))
+        if self._admin is not None and self._spec.admin is not None:
+            self._administering = asyncio.create_task(self._admin.serve(sockets=[self._spec.admin]))
         return self._serving, self._talking
 
     def drain(self) -> None:
@@ -153,7 +153,7 @@ class HttpProcess:
             # held the loop for 98 ms, with it for 9.
             gc.collect()
             gc.freeze()
-        self._place.tally.absent(False)
+        self._spec.counters.absent(False)
         self.metrics.engine_ready(description, self.gateway.max_input_tokens)
         self._on_ready(description)
 

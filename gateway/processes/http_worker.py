@@ -28,17 +28,17 @@ from jaxengine.telemetry.tracing import Tracing
 logger = logging.getLogger("gateway")
 
 ORPHANED = 1
-TALLY = "tally"  # the file, among the metrics of all
+COUNTERS = "counters"  # the file, among the metrics of all
 
 
-def orders(place: WorkerSpec, options: Options) -> bytes:
+def orders(spec: WorkerSpec, options: Options) -> bytes:
     """The line that `main` reads. On a pipe the keys in it are nobody else's to see."""
     given = {
-        "number": place.number,
-        "listener": place.listener.fileno(),
-        "engine": place.engine,
-        "token": place.token,
-        "shared": place.shared,
+        "number": spec.number,
+        "listener": spec.listener.fileno(),
+        "engine": spec.engine,
+        "token": spec.token,
+        "shared": spec.shared,
         "options": dataclasses.asdict(options),
     }
     return json.dumps(given, default=str).encode() + b"\n"
@@ -51,10 +51,10 @@ def main() -> int:
     given = json.loads(line)
     options = _options(given.pop("options"))
     logs.configure(options.json_output, options.log_level)
-    place = _place(options, **given)
+    spec = _spec(options, **given)
     tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     with contextlib.closing(tracing), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options, place, tracing))
+        return runner.run(_serve(options, spec, tracing))
 
 
 def _options(given: dict[str, Any]) -> Options:
@@ -68,20 +68,20 @@ def _options(given: dict[str, Any]) -> Options:
     return Options(**given)
 
 
-def _place(options: Options, number: int, listener: int, engine: str, token: str, shared: str) -> WorkerSpec:
-    tally = SharedCounters(len(options.keys), row=number, rows=options.api_workers, file=Path(shared) / TALLY)
-    return WorkerSpec(number, socket.socket(fileno=listener), Path(engine), token, tally, Path(shared))
+def _spec(options: Options, number: int, listener: int, engine: str, token: str, shared: str) -> WorkerSpec:
+    counters = SharedCounters(len(options.keys), row=number, rows=options.api_workers, file=Path(shared) / COUNTERS)
+    return WorkerSpec(number, socket.socket(fileno=listener), Path(engine), token, counters, Path(shared))
 
 
-async def _serve(options: Options, place: WorkerSpec, tracing: Tracing) -> int:
+async def _serve(options: Options, spec: WorkerSpec, tracing: Tracing) -> int:
     told: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, told.put_nowait, None)
     loop.add_reader(sys.stdin.fileno(), os._exit, ORPHANED)  # nothing more is written there: the launcher is gone
-    front = HttpProcess(options, place, tracing)
-    orders = asyncio.create_task(_obey(told, front))
-    done, _ = await asyncio.wait((*front.start(), orders), return_when=asyncio.FIRST_COMPLETED)
-    await front.stop()
+    process = HttpProcess(options, spec, tracing)
+    orders = asyncio.create_task(_obey(told, process))
+    done, _ = await asyncio.wait((*process.start(), orders), return_when=asyncio.FIRST_COMPLETED)
+    await process.stop()
     if orders in done:
         return 0
     error = next(iter(done)).exception()
@@ -90,11 +90,11 @@ async def _serve(options: Options, place: WorkerSpec, tracing: Tracing) -> int:
     return os.EX_SOFTWARE
 
 
-async def _obey(told: "asyncio.Queue[None]", front: HttpProcess) -> None:
+async def _obey(told: "asyncio.Queue[None]", process: HttpProcess) -> None:
     await told.get()
-    front.drain()
+    process.drain()
     await told.get()
-    front.cut()
+    process.cut()
 
 
 if __name__ == "__main__":

@@ -35,14 +35,14 @@ class Workers:
         options: the launcher's, which each is told.
     """
 
-    def __init__(self, places: Sequence[WorkerSpec], options: Options) -> None:
-        self._places, self._options = places, options
+    def __init__(self, specs: Sequence[WorkerSpec], options: Options) -> None:
+        self._specs, self._options = specs, options
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = asyncio.Event()
 
     async def run(self) -> int:
         """Keep all running until `drain`, or until one can't be kept; the exit code the server should end with."""
-        keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
+        keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait((*keepers, ending), return_when=asyncio.FIRST_COMPLETED)
         if not self._ending.is_set():
@@ -68,41 +68,41 @@ class Workers:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    async def _keep(self, place: WorkerSpec) -> None:
+    async def _keep(self, spec: WorkerSpec) -> None:
         """One process over its lives; ends when the server does, or when starting it again does not help."""
         budget = RestartBudget(self._options.max_engine_restarts, self._options.engine_restart_window)
         while True:
             began = time.monotonic()
-            code = await self._live(place)
-            place.tally.clear(place.number)
+            code = await self._live(spec)
+            spec.counters.clear(spec.number)
             now = time.monotonic()
             if self._ending.is_set():
                 return
             if (delay := budget.next_delay(now, now - began)) is None:
-                logger.error("HTTP process %d ended with code %d, and %s: giving up", place.number, code, budget)
+                logger.error("HTTP process %d ended with code %d, and %s: giving up", spec.number, code, budget)
                 return
-            logger.error("HTTP process %d ended with code %d; starting it again in %g s", place.number, code, delay)
+            logger.error("HTTP process %d ended with code %d; starting it again in %g s", spec.number, code, delay)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), delay)
                 return
 
-    async def _live(self, place: WorkerSpec) -> int:
+    async def _live(self, spec: WorkerSpec) -> int:
         process = await asyncio.create_subprocess_exec(
             *child_process.python("gateway.processes.http_worker"),
-            cwd=place.shared,
+            cwd=spec.shared,
             env=child_process.environment(os.environ, NAMES, PREFIXES),
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=[place.listener.fileno()],
+            pass_fds=[spec.listener.fileno()],
             start_new_session=True,  # a terminal's Ctrl-C is for the launcher, which ends the others in order
         )
-        self._processes[place.number] = process
+        self._processes[spec.number] = process
         if self._ending.is_set():  # while it came to be
             process.kill()
         try:
-            await _tell(process, orders(place, self._options))
+            await _tell(process, orders(spec, self._options))
             return await process.wait()
         finally:
-            del self._processes[place.number]
+            del self._processes[spec.number]
 
 
 async def _tell(process: asyncio.subprocess.Process, line: bytes) -> None:

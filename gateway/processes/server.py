@@ -18,7 +18,7 @@ from gateway.config.options import Options
 from gateway.processes import engine_process, signals
 from gateway.processes.engine_process import EngineCommand
 from gateway.processes.http_process import HttpProcess, WorkerSpec
-from gateway.processes.http_worker import TALLY
+from gateway.processes.http_worker import COUNTERS
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
 from gateway.processes.runtime_directory import SOCKET
@@ -48,16 +48,18 @@ async def serve(
     """One HTTP process for each of the listeners, this one being the first, which has the `admin` listener too; the
     exit code. What they share, and the engine's socket, lie in `directory`.
     """
-    first, *others = _places(options, listeners, directory)
+    first, *others = _specs(options, listeners, directory)
     first = replace(first, admin=admin)
     return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
 
 
-def _places(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[WorkerSpec]:
+def _specs(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[WorkerSpec]:
     shared = directory if len(listeners) > 1 else None
     path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
-    tally = SharedCounters.create(directory / TALLY, len(listeners), callers) if shared else SharedCounters(callers)
-    return [WorkerSpec(number, listener, path, token, tally, shared) for number, listener in enumerate(listeners)]
+    counters = (
+        SharedCounters.create(directory / COUNTERS, len(listeners), callers) if shared else SharedCounters(callers)
+    )
+    return [WorkerSpec(number, listener, path, token, counters, shared) for number, listener in enumerate(listeners)]
 
 
 class Server:
@@ -75,28 +77,28 @@ class Server:
         self,
         options: Options,
         environ: Mapping[str, str],
-        place: WorkerSpec,
+        spec: WorkerSpec,
         workers: Workers,
         engine: EngineCommand,
         began: float,
         tracing: Tracing,
     ) -> None:
         self._options, self._workers, self._began = options, workers, began
-        port = place.listener.getsockname()[1]
-        self._admin = place.admin
+        port = spec.listener.getsockname()[1]
+        self._admin = spec.admin
         self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
         self._supervisor = Supervisor(
-            engine(options, place.engine, os.getpid()),
-            engine_process.environment(environ, place.token),
-            place.engine.parent,
+            engine(options, spec.engine, os.getpid()),
+            engine_process.environment(environ, spec.token),
+            spec.engine.parent,
             RestartBudget(options.max_engine_restarts, options.engine_restart_window),
             startup_timeout=options.startup_timeout,
-            on_state=lambda state: self._front.metrics.engine_state(state.value),
+            on_state=lambda state: self._http_process.metrics.engine_state(state.value),
             on_restart=self._restarted,
         )
-        self._front = HttpProcess(
+        self._http_process = HttpProcess(
             options,
-            place,
+            spec,
             tracing,
             on_ready=self._engine_ready,
             on_hang=self._supervisor.hung,
@@ -111,7 +113,7 @@ class Server:
             return await self._run()
 
     async def _run(self) -> int:
-        http, client = self._front.start()
+        http, client = self._http_process.start()
         engine = asyncio.create_task(self._supervisor.run())
         workers = asyncio.create_task(self._workers.run())
         signalled = asyncio.create_task(self._signals.get())
@@ -125,32 +127,32 @@ class Server:
         if signalled.done():
             code = await self._stop(signalled.result())
         else:
-            self._front.gateway.alive = False
+            self._http_process.gateway.alive = False
             code = exit_code(next(part for part in (engine, workers, http, client) if part.done()))
         await self._workers.stop()
-        await self._front.stop()
+        await self._http_process.stop()
         await self._supervisor.stop(ENGINE_STOP_SECONDS)
         await asyncio.wait((engine, workers))
         return code
 
     async def _stop(self, number: int) -> int:
         """Let running requests finish within the grace time, unless a second signal comes; the exit code."""
-        self._front.drain()
+        self._http_process.drain()
         self._workers.drain()
-        admission, grace = self._front.admission, self._options.graceful_termination_timeout
+        admission, grace = self._http_process.admission, self._options.graceful_termination_timeout
         logger.info("stopping: %d requests are running", admission.active)
         idle, again = asyncio.create_task(self._idle()), asyncio.create_task(self._signals.get())
         await asyncio.wait((idle, again), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not idle.done():
             logger.warning("stopping with %d requests cut", admission.active)
-            self._front.cut()
+            self._http_process.cut()
         if again.done():
             self._supervisor.kill()
             return 128 + number
         return 0
 
     async def _idle(self) -> None:
-        while self._front.admission.active:
+        while self._http_process.admission.active:
             await asyncio.sleep(0.02)
 
     def _engine_ready(self, description: pb.Description) -> None:
@@ -161,12 +163,12 @@ class Server:
             *(description.model_id, description.dtype, description.device_count, description.device_kind),
             *(self._url, time.monotonic() - self._began),
         )
-        asked, longest = self._options.max_input_tokens, self._front.gateway.max_input_tokens
+        asked, longest = self._options.max_input_tokens, self._http_process.gateway.max_input_tokens
         if asked is not None and asked > longest:
             logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
 
     def _restarted(self, cause: Literal["died", "hung"]) -> None:
-        self._front.metrics.engine_restarted(cause)
+        self._http_process.metrics.engine_restarted(cause)
         self._began = time.monotonic()
 
     def _progress(self, description: pb.Description) -> None:

@@ -71,7 +71,7 @@ class Ticket:
         self.leave_queue()
 
     def leave_queue(self) -> None:
-        self._admission.tally.queue(-self._queued)
+        self._admission.counters.queue(-self._queued)
         self._queued = 0
 
 
@@ -91,14 +91,14 @@ class Admission:
         self,
         max_requests: int,
         max_queued_tokens: int,
-        tally: SharedCounters | None = None,
+        counters: SharedCounters | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.max_requests = max_requests
         self.max_queued_tokens = max_queued_tokens
-        self.tally = tally or SharedCounters()
+        self.counters = counters or SharedCounters()
         self.throughput = Throughput()
         self._clock, self._chance = clock, chance
         self._holding = HoldingTime()
@@ -107,11 +107,11 @@ class Admission:
     @property
     def active(self) -> int:
         """Permits held."""
-        return self.tally.active
+        return self.counters.active
 
     @property
     def queued_tokens(self) -> int:
-        return self.tally.queued_tokens
+        return self.counters.queued_tokens
 
     @contextmanager
     def request(self, copies: int = 1, caller: int = 0) -> Iterator[Ticket]:
@@ -133,7 +133,7 @@ class Admission:
             yield ticket
         finally:
             ticket.leave_queue()
-            self.tally.hold(-copies, caller)
+            self.counters.hold(-copies, caller)
             self._holding.end(copies, began, self._clock(), answered=ticket.answered)
 
     def _take(self, copies: int, caller: int) -> None:
@@ -146,21 +146,21 @@ class Admission:
         if copies > free:
             raise Overloaded("requests", self._book(copies, caller, now, copies / max(copies, self.active), turn))
         if not self._is_fair(copies, caller, free):
-            held = max(copies, self.tally.held(caller))
+            held = max(copies, self.counters.held(caller))
             raise Overloaded("requests", self._book(copies, caller, now, copies / held, turn))
-        self.tally.hold(copies, caller)
+        self.counters.hold(copies, caller)
 
     def _is_fair(self, copies: int, caller: int, free: int) -> bool:
         """Whether `caller` may take so many; one that holds none may take any number."""
-        held = self.tally.held(caller)
-        return self.tally.callers == 1 or not held or held + copies <= SHARE * (free - copies)
+        held = self.counters.held(caller)
+        return self.counters.callers == 1 or not held or held + copies <= SHARE * (free - copies)
 
     def queue(self, prompt_tokens: int, caller: int = 0) -> None:
         queued = self.queued_tokens
         if queued and queued + prompt_tokens > self.max_queued_tokens:
             share, turn = min(1.0, prompt_tokens / queued), self._draining_seconds()
             raise Overloaded("tokens", self._book(1, caller, self._clock(), share, turn))
-        self.tally.queue(prompt_tokens)
+        self.counters.queue(prompt_tokens)
 
     def _draining_seconds(self) -> float:
         """Until every prompt that waits is computed, as far as is known."""
@@ -173,9 +173,9 @@ class Admission:
         When to come, in whole seconds from now.
         """
         low, high = RETRY_AFTER_SECONDS
-        ahead = max(0.0, self.tally.booked(caller) - now)
+        ahead = max(0.0, self.counters.booked(caller) - now)
         wait = min(ahead + share * turn, TURNS * turn, high)
-        self.tally.book(caller, now + wait)
+        self.counters.book(caller, now + wait)
         advice = min(high, max(low, math.floor(wait + self._chance())))
         if len(self._lines[caller]) < TURNS * self.max_requests:
             self._lines[caller].book(now + advice, permits)

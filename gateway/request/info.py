@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from gateway.observability.access_log import NOTES
+from gateway.observability.access_log import LOG_FIELDS
 from gateway.request.auth import caller_of
 from gateway.request.keys import Caller
 
@@ -15,10 +15,10 @@ class RequestInfo:
     arrival: float  # of time.perf_counter
     name: str  # method and route
     traceparent: str = ""
-    notes: dict[str, str] = field(default_factory=dict)
+    log_fields: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request, arrival: float) -> "RequestInfo":
         name = f"{request.method} {request.scope['route'].path}"
-        notes: dict[str, str] = request.scope.setdefault(NOTES, {})
-        return cls(caller_of(request), arrival, name, request.headers.get("traceparent", ""), notes)
+        log_fields: dict[str, str] = request.scope.setdefault(LOG_FIELDS, {})
+        return cls(caller_of(request), arrival, name, request.headers.get("traceparent", ""), log_fields)

@@ -1,6 +1,6 @@
 """One request from its validated body to its last token: permits, clock and metrics.
 
-Every exchange is counted once and ends in one of success, refusal, failure or a client that left. Nothing here knows
+Every request is counted once and ends in one of success, refusal, failure or a client that left. Nothing here knows
 a dialect.
 """
 
@@ -75,13 +75,13 @@ def _seed(request: pb.Generate) -> str:
 class RequestLifecycle:
     """A `with` block around everything done for one request."""
 
-    def __init__(self, gateway: Gateway, visit: RequestInfo) -> None:
-        self._gateway, self._visit = gateway, visit
+    def __init__(self, gateway: Gateway, info: RequestInfo) -> None:
+        self._gateway, self._info = gateway, info
         self._stack = ExitStack()
         self._ticket: Ticket | None = None
-        self._transcripts: list[OutputProcessor] = []
+        self._outputs: list[OutputProcessor] = []
         self._span = Span("")
-        self.arrival = visit.arrival
+        self.arrival = info.arrival
         self.submitted = self.arrival
         self.ended = self.arrival
         self.first_token = self.arrival
@@ -89,7 +89,7 @@ class RequestLifecycle:
     def __enter__(self) -> "RequestLifecycle":
         self._gateway.metrics.received()
         ago = time.perf_counter() - self.arrival
-        self._span = self._gateway.tracing.start(self._visit.name, self._visit.traceparent, ago=ago)
+        self._span = self._gateway.tracing.start(self._info.name, self._info.traceparent, ago=ago)
         return self
 
     def __exit__(
@@ -100,18 +100,18 @@ class RequestLifecycle:
             self._gateway.metrics.failed(_cause(error))
             if isinstance(error, Overloaded):
                 self._gateway.metrics.refused(error.bound)
-        elif self._transcripts:
-            served = self.served()
-            self._gateway.metrics.succeeded(served)
-            self._note(served)
+        elif self._outputs:
+            stats = self.stats()
+            self._gateway.metrics.succeeded(stats)
+            self._record(stats)
         self._span.end("" if error is None else _cause(error))
 
     def admit(self, copies: int) -> None:
         """Take one permit per sequence until the block ends. Raises as `Admission.request`."""
-        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._visit.caller.number))
+        self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._info.caller.number))
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> Iterator[None]:
         """A span of its own around a part of the work."""
         began = time.perf_counter()
         try:
@@ -119,65 +119,67 @@ class RequestLifecycle:
         finally:
             self._gateway.tracing.past(name, self._span.traceparent, began, time.perf_counter())
 
-    async def run(self, transcripts: list[OutputProcessor]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """Steps of all sequences as they come. `admit` must have been called."""
+    async def run(self, outputs: list[OutputProcessor]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        """Deltas of all sequences as they come. `admit` must have been called."""
         assert self._ticket is not None, "run before admit"
-        self._transcripts = transcripts
-        self._ticket.queue(sum(len(each.prompt_ids) for each in transcripts))
+        self._outputs = outputs
+        self._ticket.queue(sum(len(each.prompt_ids) for each in outputs))
         self.submitted = time.perf_counter()
         self._gateway.tracing.past("validate", self._span.traceparent, self.arrival, self.submitted)
-        for each in transcripts:
-            self._address(each.request)
+        for each in outputs:
+            self._add_server_fields(each.request)
         metrics = self._gateway.metrics
         last: dict[int, float] = {}  # when each sequence's latest step came
-        async with aclosing(run_all(self._gateway.engine, transcripts, self._gateway.options)) as steps:
-            async for index, step in steps:
+        async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options)) as deltas:
+            async for index, delta in deltas:
                 now = time.perf_counter()
                 if not last:
                     self._ticket.started()
                     self.first_token = now
                     metrics.first_token(now - self.arrival)
-                elif index in last and step.tokens:
-                    metrics.next_token((now - last[index]) / len(step.tokens))
+                elif index in last and delta.tokens:
+                    metrics.next_token((now - last[index]) / len(delta.tokens))
                 last[index] = now
-                yield index, step
+                yield index, delta
         self.ended = time.perf_counter()
 
-    def _address(self, request: pb.Generate) -> None:
+    def _add_server_fields(self, request: pb.Generate) -> None:
         """Add what the server decides, not the body: whose cache and turn it shares, and how long it may take."""
         options = self._gateway.options
-        request.caller = self._visit.caller.number
-        request.cache_salt = self._visit.caller.salt + request.cache_salt
+        request.caller = self._info.caller.number
+        request.cache_salt = self._info.caller.salt + request.cache_salt
         request.traceparent = self._span.traceparent
         request.queue_timeout_seconds = options.queue_timeout
         if options.request_timeout:
             elapsed = self.submitted - self.arrival
             request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
 
-    def _note(self, served: RequestStats) -> None:
+    def _record(self, stats: RequestStats) -> None:
         """What TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
-        seconds = {"total_time": served.total, "validation_time": served.validation, "queue_time": served.queue}
-        seconds |= {"inference_time": served.inference, "time_per_token": served.per_token}
-        asked = {"parameters": _parameters(self._transcripts[0].request), "seed": _seed(self._transcripts[0].request)}
-        self._span.set(prompt_tokens=served.input_tokens, generated_tokens=served.generated_tokens, **seconds, **asked)
-        self._visit.notes.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
-        self._visit.notes.update(prompt_tokens=str(served.input_tokens), generated_tokens=str(served.generated_tokens))
+        seconds = {"total_time": stats.total, "validation_time": stats.validation, "queue_time": stats.queue}
+        seconds |= {"inference_time": stats.inference, "time_per_token": stats.per_token}
+        asked = {"parameters": _parameters(self._outputs[0].request), "seed": _seed(self._outputs[0].request)}
+        self._span.set(prompt_tokens=stats.input_tokens, generated_tokens=stats.generated_tokens, **seconds, **asked)
+        self._info.log_fields.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
+        self._info.log_fields.update(
+            prompt_tokens=str(stats.input_tokens), generated_tokens=str(stats.generated_tokens)
+        )
 
-    async def collect(self, transcripts: list[OutputProcessor]) -> list[list[OutputDelta]]:
-        """Run to the end: every sequence's steps."""
-        collected: list[list[OutputDelta]] = [[] for _ in transcripts]
-        async with aclosing(self.run(transcripts)) as steps:
-            async for index, step in steps:
-                collected[index].append(step)
+    async def collect(self, outputs: list[OutputProcessor]) -> list[list[OutputDelta]]:
+        """Run to the end: every sequence's deltas."""
+        collected: list[list[OutputDelta]] = [[] for _ in outputs]
+        async with aclosing(self.run(outputs)) as deltas:
+            async for index, delta in deltas:
+                collected[index].append(delta)
         return collected
 
-    def served(self) -> RequestStats:
+    def stats(self) -> RequestStats:
         """Tokens over all sequences; the queue time of the first one."""
         total = self.ended - self.arrival
         validation = self.submitted - self.arrival
-        queue = min(self._transcripts[0].prompt.queue_seconds, max(0.0, total - validation))
+        queue = min(self._outputs[0].prompt.queue_seconds, max(0.0, total - validation))
         return RequestStats(
-            sequences=tuple(map(_sequence, self._transcripts)),
+            sequences=tuple(map(_sequence, self._outputs)),
             validation=validation,
             queue=queue,
             inference=max(0.0, total - validation - queue),
@@ -186,12 +188,12 @@ class RequestLifecycle:
         )
 
 
-def _sequence(transcript: OutputProcessor) -> Sequence:
+def _sequence(output: OutputProcessor) -> Sequence:
     return Sequence(
-        input_tokens=len(transcript.prompt_ids),
-        cached_tokens=transcript.prompt.cached_tokens,
-        generated_tokens=transcript.generated,
-        max_new_tokens=transcript.request.max_new_tokens,
-        preemptions=transcript.preemptions,
-        finish="length" if transcript.finish is Finish.LENGTH else "stop",
+        input_tokens=len(output.prompt_ids),
+        cached_tokens=output.prompt.cached_tokens,
+        generated_tokens=output.generated,
+        max_new_tokens=output.request.max_new_tokens,
+        preemptions=output.preemptions,
+        finish="length" if output.finish is Finish.LENGTH else "stop",
     )

@@ -71,7 +71,7 @@ class OutputProcessor:
     request: pb.Generate
     prompt_ids: list[int]  # of the request; shared by the choices of one prompt
     stops: list[str]
-    manner: OutputPolicy
+    policy: OutputPolicy
     released: int = 0  # characters of it
     generated: int = 0
     finish: Finish | None = None
@@ -80,8 +80,8 @@ class OutputProcessor:
     preemptions: int = 0
 
     def __post_init__(self) -> None:
-        self._matcher = StopMatcher(self.stops, keep=self.manner.keep_stop)
-        self._detokenizer = self.model.detokenizer(self.prompt_ids, skip_special_tokens=self.manner.skip_special)
+        self._matcher = StopMatcher(self.stops, keep=self.policy.keep_stop)
+        self._detokenizer = self.model.detokenizer(self.prompt_ids, skip_special_tokens=self.policy.skip_special)
         self._written = 0  # characters of running text, released or held back
         self._parts: list[str] = []
 
@@ -91,7 +91,7 @@ class OutputProcessor:
         return "".join(self._parts)
 
     def push(self, event: pb.RequestEvent) -> OutputDelta:
-        """Add an event that did not fail. After a step with `finish` nothing more may come."""
+        """Add an event that did not fail. After a delta with `finish` nothing more may come."""
         if event.HasField("prompt"):
             self.prompt = event.prompt
         self.preemptions = max(self.preemptions, event.preemptions)
@@ -118,20 +118,20 @@ class OutputProcessor:
         release = self._matcher.push(running, may_end=self.generated > self.request.min_new_tokens)
         if release.stop is not None:
             self._stop(release.stop)
-            running = running[: len(release.text)] if self.manner.keep_stop else running
+            running = running[: len(release.text)] if self.policy.keep_stop else running
         released = release.text
         if ending != pb.NOT_FINISHED:
             released += self._end(ending, token.id)
-        shown = self.model.tokenizer.token_text(token.id) if special and self.manner.skip_special else ""
+        shown = self.model.tokenizer.token_text(token.id) if special and self.policy.skip_special else ""
         return TokenText(token.id, token.logprob, running + shown, special, token.top, start), released
 
     def _running_text(self, id: int, ending: int) -> str:
-        hidden = not self.manner.show_end and ending in (pb.EOS, pb.STOP_TOKEN)
+        hidden = not self.policy.show_end and ending in (pb.EOS, pb.STOP_TOKEN)
         text = "" if hidden else self._detokenizer.push(id)
         return text if ending == pb.NOT_FINISHED else text + self._detokenizer.flush()
 
     def _stop(self, stop: str) -> None:
-        if self.manner.length_first and self.generated >= self.request.max_new_tokens:
+        if self.policy.length_first and self.generated >= self.request.max_new_tokens:
             self.finish = Finish.LENGTH
         else:
             self.finish, self.stop_reason = Finish.STOP, stop
@@ -140,7 +140,7 @@ class OutputProcessor:
         """Name the engine's reason, unless a stop string came first; release what was held back."""
         if self.finish is not None:
             return ""
-        if ending == pb.LENGTH or (self.manner.length_first and self.generated >= self.request.max_new_tokens):
+        if ending == pb.LENGTH or (self.policy.length_first and self.generated >= self.request.max_new_tokens):
             self.finish = Finish.LENGTH
         elif ending == pb.EOS:
             self.finish = Finish.EOS
@@ -152,35 +152,35 @@ class OutputProcessor:
 _Arrival = tuple[int, OutputDelta | Exception | None]
 
 
-async def run(engine: Engine, transcript: OutputProcessor, options: Options) -> AsyncGenerator[OutputDelta, None]:
-    """Generate `transcript.request`; closing the iterator cancels it in the engine.
+async def run(engine: Engine, output: OutputProcessor, options: Options) -> AsyncGenerator[OutputDelta, None]:
+    """Generate `output.request`; closing the iterator cancels it in the engine.
 
     Raises:
         RequestError: the engine ended it with a failure.
         EngineUnavailable: see Engine.generate.
     """
-    async with aclosing(engine.generate(transcript.request)) as events:
+    async with aclosing(engine.generate(output.request)) as events:
         async for event in events:
             failure = engine_failure(event, options)
             if failure is not None:
                 raise failure
-            step = transcript.push(event)
-            yield step
-            if step.finish is not None:
+            delta = output.push(event)
+            yield delta
+            if delta.finish is not None:
                 return
 
 
 async def run_all(
-    engine: Engine, transcripts: list[OutputProcessor], options: Options
+    engine: Engine, outputs: list[OutputProcessor], options: Options
 ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-    """Steps of several sequences as they come, each with its index. One failure ends them all."""
-    if len(transcripts) == 1:
-        async with aclosing(run(engine, transcripts[0], options)) as steps:
-            async for step in steps:
-                yield 0, step
+    """Deltas of several sequences as they come, each with its index. One failure ends them all."""
+    if len(outputs) == 1:
+        async with aclosing(run(engine, outputs[0], options)) as deltas:
+            async for delta in deltas:
+                yield 0, delta
         return
-    queue: asyncio.Queue[_Arrival] = asyncio.Queue(maxsize=2 * len(transcripts))
-    tasks = [asyncio.create_task(_feed(queue, i, run(engine, each, options))) for i, each in enumerate(transcripts)]
+    queue: asyncio.Queue[_Arrival] = asyncio.Queue(maxsize=2 * len(outputs))
+    tasks = [asyncio.create_task(_feed(queue, i, run(engine, each, options))) for i, each in enumerate(outputs)]
     running = len(tasks)
     try:
         while running:
@@ -197,12 +197,12 @@ async def run_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, steps: AsyncGenerator[OutputDelta, None]) -> None:
-    """Put a sequence's steps, then None, or the exception that ended it."""
-    async with aclosing(steps):
+async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, deltas: AsyncGenerator[OutputDelta, None]) -> None:
+    """Put a sequence's deltas, then None, or the exception that ended it."""
+    async with aclosing(deltas):
         try:
-            async for step in steps:
-                await queue.put((index, step))
+            async for delta in deltas:
+                await queue.put((index, delta))
         except Exception as error:
             await queue.put((index, error))
             return

@@ -35,10 +35,10 @@ class SharedCounters:
         """The launcher's, of row 0; every other process counts as absent."""
         with file.open("xb") as empty:
             empty.truncate(cls(callers, rows=rows).size)
-        tally = cls(callers, rows=rows, file=file)
+        counters = cls(callers, rows=rows, file=file)
         for row in range(1, rows):
-            tally.clear(row)
-        return tally
+            counters.clear(row)
+        return counters
 
     @property
     def size(self) -> int:

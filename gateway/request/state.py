@@ -38,7 +38,7 @@ class Gateway:
     @property
     def all_ready(self) -> bool:
         """Whether every HTTP process can."""
-        return self.ready and self.admission.tally.complete
+        return self.ready and self.admission.counters.complete
 
     @property
     def max_input_tokens(self) -> int:

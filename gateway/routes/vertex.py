@@ -49,20 +49,20 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     most = gateway.options.max_concurrent_requests
     if len(body.instances) > most:
         raise RequestError.invalid(f"`instances` takes at most {most}. Given: {len(body.instances)}", "instances")
-    visit = RequestInfo.of(request, arrival)
-    predictions = _all([_predict(gateway, visit, each) for each in body.instances])
+    info = RequestInfo.of(request, arrival)
+    predictions = _all([_predict(gateway, info, each) for each in body.instances])
     fields = {"predictions": await while_connected(request.receive, predictions)}
     return JSONResponse(fields)
 
 
-async def _predict(gateway: Gateway, visit: RequestInfo, instance: Instance) -> str:
-    with RequestLifecycle(gateway, visit) as exchange:
+async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> str:
+    with RequestLifecycle(gateway, info) as lifecycle:
         if isinstance(instance, GenerateRequest):
-            outcomes = await generate.run(gateway, exchange, instance)
+            outcomes = await generate.run(gateway, lifecycle, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
-        transcripts, _ = await chat.begin(gateway, exchange, instance)
-        await exchange.collect(transcripts)
-        return transcripts[0].text
+        outputs, _ = await chat.begin(gateway, lifecycle, instance)
+        await lifecycle.collect(outputs)
+        return outputs[0].text
 
 
 async def _all(works: list[Coroutine[Any, Any, str]]) -> list[str]:

@@ -7,14 +7,14 @@ from contextlib import aclosing
 from typing import Any
 
 from jaxengine.rpc import engine_pb2 as pb
-from tests.gateway.fixtures import Served
+from tests.gateway.fixtures import ServedApp
 
 
 class Connection:
     """One request, whose client can leave or stop reading, and every message sent to it."""
 
-    def __init__(self, served: Served, path: str, body: dict[str, Any]) -> None:
-        self._served, self._path, self._body = served, path, json.dumps(body).encode()
+    def __init__(self, app: ServedApp, path: str, body: dict[str, Any]) -> None:
+        self._app, self._path, self._body = app, path, json.dumps(body).encode()
         self._left = asyncio.Event()
         self._reads = asyncio.Event()
         self._reads.set()
@@ -37,7 +37,7 @@ class Connection:
             "path": self._path, "raw_path": self._path.encode(), "query_string": b"", "root_path": "",
             "headers": [(b"content-type", b"application/json")], "client": ("c", 1), "server": ("s", 1),
         }  # fmt: skip
-        await self._served.app(scope, self._receive, self._send)
+        await self._app.asgi(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
         if not self._asked:
@@ -51,9 +51,9 @@ class Connection:
         self.messages.append(message)
 
 
-def pace(served: Served, before_event: Callable[[int], Awaitable[None]]) -> None:
+def pace(app: ServedApp, before_event: Callable[[int], Awaitable[None]]) -> None:
     """Make the fake engine await `before_event` before each event of a request, which it counts from 0."""
-    generate = served.engine.generate
+    generate = app.engine.generate
 
     async def paced(request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
         async with aclosing(generate(request)) as events:
@@ -63,4 +63,4 @@ def pace(served: Served, before_event: Callable[[int], Awaitable[None]]) -> None
                 count += 1
                 yield event
 
-    served.engine.generate = paced  # type: ignore[method-assign]
+    app.engine.generate = paced  # type: ignore[method-assign]

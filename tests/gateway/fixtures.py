@@ -29,10 +29,10 @@ HELLO = [*byte_level().encode("hello world", add_special_tokens=False).ids, EOS]
 
 
 @dataclass
-class Served:
+class ServedApp:
     """One gateway, its engine, and a client without a socket between them."""
 
-    app: FastAPI
+    asgi: FastAPI
     gateway: Gateway
     engine: FakeEngineClient
     http: httpx.AsyncClient
@@ -53,7 +53,7 @@ async def serve(
     template: str | None = TEMPLATE,
     generation_config: dict[str, Any] | None = None,
     **options: Any,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServedApp]:
     """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over."""
     with tempfile.TemporaryDirectory() as directory:
         model_dir = write_model(Path(directory), template=template, **(generation_config or {}))
@@ -74,7 +74,7 @@ async def serve(
         app = create_app(gateway)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            yield Served(app, gateway, engine, http)
+            yield ServedApp(app, gateway, engine, http)
         await texts.close()
 
 

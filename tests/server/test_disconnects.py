@@ -53,11 +53,11 @@ async def test_a_thousand_clients_that_leave_leak_no_page_and_waste_few_tokens(
     before = await idle(server)
     draw, permits = random.Random(7), asyncio.Semaphore(AT_ONCE)
 
-    async def visit(number: int) -> None:
+    async def leave_early(number: int) -> None:
         async with permits:
             await leave(server.url, f"def add {number}", draw.choice(POINTS))
 
-    await asyncio.gather(*map(visit, range(LEAVERS)))
+    await asyncio.gather(*map(leave_early, range(LEAVERS)))
     after = await idle(server)
     assert after['textgen_kv_pages{state="used"}'] == 0 and pool(after) == pool(before)
     assert after["tgi_request_count"] - before["tgi_request_count"] == LEAVERS

@@ -27,17 +27,17 @@ VLLMS = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # null in a whole 
 
 async def answer(request: Request, gateway: Gateway, body: CompletionRequest, arrival: float) -> Response:
     """The whole answer; choice `i * n + j` is the j-th of prompt i."""
-    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
-        choices, description = await _begin(gateway, exchange, body)
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+        choices, description = await _begin(gateway, lifecycle, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
-        transcripts = [choice.transcript for choice in choices]
-        collected = await exchange.collect(transcripts)
+        outputs = [choice.output for choice in choices]
+        collected = await lifecycle.collect(outputs)
         chosen = _best(body, list(zip(choices, collected, strict=True)))
 
         def worded() -> Response:
-            fields = [choice.whole(index, steps) for index, (choice, steps) in enumerate(chosen)]
-            spent = usage(transcripts, generated=_generated(body))
-            return envelope.answer(fields, spent, **timings(gateway, exchange.served()))
+            fields = [choice.whole(index, deltas) for index, (choice, deltas) in enumerate(chosen)]
+            spent = usage(outputs, generated=_generated(body))
+            return envelope.answer(fields, spent, **timings(gateway, lifecycle.stats()))
 
         return await aside(worded, large=body.lists_logprobs)
 
@@ -46,19 +46,19 @@ async def stream(
     request: Request, gateway: Gateway, body: CompletionRequest, arrival: float
 ) -> AsyncGenerator[bytes, None]:
     """Chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
-    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
-        choices, description = await _begin(gateway, exchange, body)
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+        choices, description = await _begin(gateway, lifecycle, body)
         envelope = Envelope(request, description, body, "cmpl", "text_completion")
-        transcripts = [choice.transcript for choice in choices]
-        async with aclosing(exchange.run(transcripts)) as steps:
-            async for index, step in steps:
+        outputs = [choice.output for choice in choices]
+        async with aclosing(lifecycle.run(outputs)) as deltas:
+            async for index, delta in deltas:
                 choice = choices[index]
-                large = body.lists_many or (body.lists_logprobs and step.prompt is not None)
-                for chunk in await aside(partial(choice.chunks, step), large=large):
-                    yield envelope.chunk(chunk, choice.transcript, choice.answered)
+                large = body.lists_many or (body.lists_logprobs and delta.prompt is not None)
+                for chunk in await aside(partial(choice.chunks, delta), large=large):
+                    yield envelope.chunk(chunk, choice.output, choice.answered)
         if body.include_usage:
-            envelope.add_to_next_chunk(timings(gateway, exchange.served()))
-            yield envelope.with_usage(b"", usage(transcripts, generated=_generated(body)))
+            envelope.add_to_next_chunk(timings(gateway, lifecycle.stats()))
+            yield envelope.with_usage(b"", usage(outputs, generated=_generated(body)))
         yield DONE
 
 
@@ -75,8 +75,8 @@ def _best(
     return chosen
 
 
-def _mean_logprob(steps: list[OutputDelta]) -> float:
-    logprobs = [token.logprob for step in steps for token in step.tokens]
+def _mean_logprob(deltas: list[OutputDelta]) -> float:
+    logprobs = [token.logprob for delta in deltas for token in delta.tokens]
     return sum(logprobs) / max(1, len(logprobs))
 
 
@@ -88,8 +88,8 @@ def _generated(body: CompletionRequest) -> int | None:
 class _Choice:
     """One sequence, and the prompt text it echoes."""
 
-    def __init__(self, body: CompletionRequest, index: int, transcript: OutputProcessor, echo: str) -> None:
-        self.transcript = transcript
+    def __init__(self, body: CompletionRequest, index: int, output: OutputProcessor, echo: str) -> None:
+        self.output = output
         self._index, self._echo = index, echo
         self._silent = body.silent
         self._lists_logprobs = body.logprobs is not None
@@ -97,74 +97,74 @@ class _Choice:
         self._prompt_top = body.prompt_logprobs
         self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
         self._shows_ids = bool(body.return_token_ids)
-        self._tokenizer = transcript.model.tokenizer
+        self._tokenizer = output.model.tokenizer
         self._names = Names(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._began = False
         self.answered = 0  # generated tokens that chunks have told of
 
-    def whole(self, index: int, steps: list[OutputDelta]) -> dict[str, Any]:
+    def whole(self, index: int, deltas: list[OutputDelta]) -> dict[str, Any]:
         """The finished choice, as number `index` of the answer."""
         self._index = index
-        prompt = next((step.prompt for step in steps if step.prompt is not None), None)
-        tokens = [token for step in steps for token in step.tokens]
-        merged = OutputDelta(tokens, self.transcript.text, self.transcript.finish, prompt)
+        prompt = next((delta.prompt for delta in deltas if delta.prompt is not None), None)
+        tokens = [token for delta in deltas for token in delta.tokens]
+        merged = OutputDelta(tokens, self.output.text, self.output.finish, prompt)
         fields = dict.fromkeys(VLLMS) | self._fields(merged, self._echo)
         if self._prompt_top is not None:
             known = prompt.tokens if prompt is not None else []
             fields["prompt_logprobs"] = prompt_logprobs(self._tokenizer, known, self._prompt_top)
         return fields
 
-    def chunks(self, step: OutputDelta) -> list[bytes]:
+    def chunks(self, delta: OutputDelta) -> list[bytes]:
         """At most one chunk; the echo comes with the first."""
         echo = "" if self._began else self._echo
         first, self._began = not self._began, True
-        self.answered += 0 if self._silent else len(step.tokens)
+        self.answered += 0 if self._silent else len(delta.tokens)
         if self._lists_logprobs:
-            fields = self._fields(step, echo, first=first)
-            shows = fields["text"] or fields["logprobs"]["tokens"] or self._shows_ids or step.finish is not None
+            fields = self._fields(delta, echo, first=first)
+            shows = fields["text"] or fields["logprobs"]["tokens"] or self._shows_ids or delta.finish is not None
             return [json_bytes(fields)] if shows else []
-        if step.finish is not None or self._shows_ids or (first and echo):
-            return [json_bytes(self._fields(step, echo, first=first))]
-        if not step.text:
+        if delta.finish is not None or self._shows_ids or (first and echo):
+            return [json_bytes(self._fields(delta, echo, first=first))]
+        if not delta.text:
             return []
-        text = json_text(step.text)
+        text = json_text(delta.text)
         return [f'{{"index":{self._index},"text":{text},"logprobs":null,"finish_reason":null}}'.encode()]
 
-    def _fields(self, step: OutputDelta, echo: str, *, first: bool = True) -> dict[str, Any]:
-        end = ending(self.transcript) if step.finish is not None else {"finish_reason": None}
-        text = echo if self._silent else echo + step.text
-        ids = self._ids(step, first=first) if self._shows_ids else {}
-        return {"index": self._index, "text": text, "logprobs": self._logprobs(step), **end, **ids}
+    def _fields(self, delta: OutputDelta, echo: str, *, first: bool = True) -> dict[str, Any]:
+        end = ending(self.output) if delta.finish is not None else {"finish_reason": None}
+        text = echo if self._silent else echo + delta.text
+        ids = self._ids(delta, first=first) if self._shows_ids else {}
+        return {"index": self._index, "text": text, "logprobs": self._logprobs(delta), **end, **ids}
 
-    def _ids(self, step: OutputDelta, *, first: bool) -> dict[str, list[int]]:
-        prompt = {"prompt_token_ids": self.transcript.prompt_ids} if first else {}
-        return {"token_ids": [] if self._silent else [token.id for token in step.tokens], **prompt}
+    def _ids(self, delta: OutputDelta, *, first: bool) -> dict[str, list[int]]:
+        prompt = {"prompt_token_ids": self.output.prompt_ids} if first else {}
+        return {"token_ids": [] if self._silent else [token.id for token in delta.tokens], **prompt}
 
-    def _logprobs(self, step: OutputDelta) -> dict[str, Any] | None:
+    def _logprobs(self, delta: OutputDelta) -> dict[str, Any] | None:
         if not self._lists_logprobs:
             return None
-        shown = [] if self._silent else step.tokens
+        shown = [] if self._silent else delta.tokens
         tokens: list[TokenText | pb.Token] = list(shown)
         offsets = [len(self._echo) + token.start for token in shown]
-        if self._echoes_logprobs and step.prompt is not None:
-            tokens = [*step.prompt.tokens, *tokens]
-            offsets = prompt_offsets(self._tokenizer, step.prompt.tokens, self._echo) + offsets
+        if self._echoes_logprobs and delta.prompt is not None:
+            tokens = [*delta.prompt.tokens, *tokens]
+            offsets = prompt_offsets(self._tokenizer, delta.prompt.tokens, self._echo) + offsets
         return completion_logprobs(self._names, tokens, offsets, self._top)
 
 
 async def _begin(
-    gateway: Gateway, exchange: RequestLifecycle, body: CompletionRequest
+    gateway: Gateway, lifecycle: RequestLifecycle, body: CompletionRequest
 ) -> tuple[list[_Choice], pb.Description]:
     """Validate, admit and tokenise: one choice per prompt and `n`."""
     model, description = serving(gateway)
     validation.check_model(body.model, gateway.options, description)
     validation.check_limits(body, gateway.options, description)
     validation.check_count(len(body.prompts), "prompt", "prompts", gateway.options)
-    exchange.admit(len(body.prompts) * body.sequences)
-    manner = sampling.manner(body)
+    lifecycle.admit(len(body.prompts) * body.sequences)
+    policy = sampling.policy(body)
     choices: list[_Choice] = []
     for prompt in body.prompts:
-        with exchange.part("tokenize"):
+        with lifecycle.span("tokenize"):
             asked = await _ids(model, body, prompt, description.vocab_size)
         ids = validation.truncated(asked, body, gateway.max_input_tokens)
         limit = validation.new_tokens(
@@ -180,8 +180,8 @@ async def _begin(
         )
         echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
         for each in requests:
-            transcript = OutputProcessor(model, each, ids, body.stops, manner)
-            choices.append(_Choice(body, len(choices), transcript, echo))
+            output = OutputProcessor(model, each, ids, body.stops, policy)
+            choices.append(_Choice(body, len(choices), output, echo))
     return choices, description
 
 

@@ -41,10 +41,10 @@ class Envelope:
         """Fields beside `choices`, which the next chunk carries and no other."""
         self._once = b"," + json_bytes(fields)[1:-1] if fields else b""
 
-    def chunk(self, choice: bytes, transcript: OutputProcessor, generated: int) -> bytes:
+    def chunk(self, choice: bytes, output: OutputProcessor, generated: int) -> bytes:
         """One event with one choice; continuous usage is of that choice alone, `generated` tokens so far."""
         if self._continuous:
-            return self.with_usage(choice, usage([transcript], generated=generated))
+            return self.with_usage(choice, usage([output], generated=generated))
         return self._head + choice + self._end_of_choices() + self._tail
 
     def with_usage(self, choice: bytes, counts: dict[str, Any]) -> bytes:
@@ -63,14 +63,14 @@ class Envelope:
         return JSONResponse({**self.fields, "choices": choices, "usage": counts, **absent, **more})
 
 
-def usage(transcripts: list[OutputProcessor], *, generated: int | None = None) -> dict[str, Any]:
+def usage(outputs: list[OutputProcessor], *, generated: int | None = None) -> dict[str, Any]:
     """Tokens spent: every distinct prompt once, every generated token.
 
     `generated` overrides the count where not all of them were asked for, or have been answered yet.
     """
-    prompts = {id(each.prompt_ids): each for each in transcripts}.values()
+    prompts = {id(each.prompt_ids): each for each in outputs}.values()
     prompt_tokens = sum(len(each.prompt_ids) for each in prompts)
-    completion_tokens = sum(each.generated for each in transcripts) if generated is None else generated
+    completion_tokens = sum(each.generated for each in outputs) if generated is None else generated
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -79,7 +79,7 @@ def usage(transcripts: list[OutputProcessor], *, generated: int | None = None) -
     }
 
 
-def ending(transcript: OutputProcessor) -> dict[str, Any]:
+def ending(output: OutputProcessor) -> dict[str, Any]:
     """Why a choice ended; `stop_reason` is the stop text or id that did it, as in vLLM."""
-    assert transcript.finish is not None, "asked for the end of a choice that goes on"
-    return {"finish_reason": FINISH_REASONS[transcript.finish], "stop_reason": transcript.stop_reason}
+    assert output.finish is not None, "asked for the end of a choice that goes on"
+    return {"finish_reason": FINISH_REASONS[output.finish], "stop_reason": output.stop_reason}

@@ -15,7 +15,7 @@ from gateway.request.state import Gateway
 ASKED, TOLD = "endpoint-load-metrics-format", "endpoint-load-metrics"
 
 
-def timings(gateway: Gateway, served: RequestStats) -> dict[str, Any]:
+def timings(gateway: Gateway, stats: RequestStats) -> dict[str, Any]:
     """`metrics` beside the choices of an answer, in milliseconds and tokens a second: null where there are several
     sequences, which share no clock; nothing unless the operator wants it.
 
@@ -23,15 +23,15 @@ def timings(gateway: Gateway, served: RequestStats) -> dict[str, Any]:
     """
     if not gateway.options.enable_per_request_metrics:
         return {}
-    if len(served.sequences) > 1:
+    if len(stats.sequences) > 1:
         return {"metrics": None}
-    gaps = served.generated_tokens - 1
+    gaps = stats.generated_tokens - 1
     metrics = {
-        "time_to_first_token_ms": 1e3 * served.prefill,
-        "generation_time_ms": 1e3 * served.decode,
-        "queue_time_ms": 1e3 * served.queue,
-        "mean_itl_ms": 1e3 * served.decode / gaps if gaps > 0 else None,
-        "tokens_per_second": served.generated_tokens / served.inference if served.inference else None,
+        "time_to_first_token_ms": 1e3 * stats.prefill,
+        "generation_time_ms": 1e3 * stats.decode,
+        "queue_time_ms": 1e3 * stats.queue,
+        "mean_itl_ms": 1e3 * stats.decode / gaps if gaps > 0 else None,
+        "tokens_per_second": stats.generated_tokens / stats.inference if stats.inference else None,
     }
     return {"metrics": metrics}
 

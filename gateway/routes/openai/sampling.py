@@ -63,7 +63,7 @@ def generate_requests(
     return requests
 
 
-def manner(body: Common) -> OutputPolicy:
+def policy(body: Common) -> OutputPolicy:
     """What the request wants of the text."""
     return OutputPolicy(
         keep_stop=bool(body.include_stop_str_in_output),

@@ -17,11 +17,11 @@ from jaxengine.rpc import engine_pb2 as pb
 class Outcome:
     """A finished sequence."""
 
-    def __init__(self, transcript: OutputProcessor, steps: list[OutputDelta], settings: Parameters) -> None:
-        self.transcript = transcript
-        self.tokens = [token for step in steps for token in step.tokens]
+    def __init__(self, output: OutputProcessor, deltas: list[OutputDelta], settings: Parameters) -> None:
+        self.output = output
+        self.tokens = [token for delta in deltas for token in delta.tokens]
         self.settings = settings
-        self._prefill = [token for step in steps if step.prompt is not None for token in step.prompt.tokens]
+        self._prefill = [token for delta in deltas if delta.prompt is not None for token in delta.prompt.tokens]
 
     @property
     def mean_logprob(self) -> float:
@@ -31,9 +31,9 @@ class Outcome:
 
     def details(self) -> dict[str, Any]:
         """`details` of an answer; without `best_of_sequences`."""
-        tokenizer = self.transcript.model.tokenizer
+        tokenizer = self.output.model.tokenizer
         fields = {
-            **ending(self.transcript, self.settings),
+            **ending(self.output, self.settings),
             "prefill": [_prefill_token(tokenizer, token) for token in self._prefill],
             "tokens": [token_fields(token) for token in self.tokens],
         }
@@ -43,21 +43,21 @@ class Outcome:
 
     def sequence(self, prompt_text: str) -> dict[str, Any]:
         """One of `best_of_sequences`."""
-        return {"generated_text": prompt_text + self.transcript.text, **self.details()}
+        return {"generated_text": prompt_text + self.output.text, **self.details()}
 
 
-def ending(transcript: OutputProcessor, settings: Parameters) -> dict[str, Any]:
+def ending(output: OutputProcessor, settings: Parameters) -> dict[str, Any]:
     return {
-        "finish_reason": str(transcript.finish),
-        "generated_tokens": transcript.generated,
-        "seed": transcript.request.sampling.seed if samples(settings) else None,
+        "finish_reason": str(output.finish),
+        "generated_tokens": output.generated,
+        "seed": output.request.sampling.seed if samples(settings) else None,
     }
 
 
 def generation(outcomes: list[Outcome], prompt_text: str) -> dict[str, Any]:
     """An answer of `/generate`: the best outcome, which is the first, with the others beside it if there are any."""
     best, *others = outcomes
-    answer: dict[str, Any] = {"generated_text": prompt_text + best.transcript.text}
+    answer: dict[str, Any] = {"generated_text": prompt_text + best.output.text}
     if best.settings.details or best.settings.decoder_input_details:
         answer["details"] = best.details()
         if others:
@@ -109,20 +109,20 @@ def full_event(
     return b"data: " + json_bytes(fields) + b"\n\n"
 
 
-def timing_headers(served: RequestStats, best: Outcome) -> dict[str, str]:
+def timing_headers(stats: RequestStats, best: Outcome) -> dict[str, str]:
     """How long the parts of a request took: seconds in x-compute-time, whole milliseconds elsewhere. The tokens are
     those of the answer alone.
     """
-    transcript = best.transcript
-    per_token = served.inference / max(1, transcript.generated)
+    output = best.output
+    per_token = stats.inference / max(1, output.generated)
     return {
-        "x-compute-time": f"{served.total:.9g}",
-        "x-prompt-tokens": str(len(transcript.prompt_ids)),
-        "x-generated-tokens": str(transcript.generated),
-        "x-total-time": _milliseconds(served.total),
-        "x-validation-time": _milliseconds(served.validation),
-        "x-queue-time": _milliseconds(served.queue),
-        "x-inference-time": _milliseconds(served.inference),
+        "x-compute-time": f"{stats.total:.9g}",
+        "x-prompt-tokens": str(len(output.prompt_ids)),
+        "x-generated-tokens": str(output.generated),
+        "x-total-time": _milliseconds(stats.total),
+        "x-validation-time": _milliseconds(stats.validation),
+        "x-queue-time": _milliseconds(stats.queue),
+        "x-inference-time": _milliseconds(stats.inference),
         "x-time-per-token": _milliseconds(per_token),
     }
 

@@ -20,7 +20,7 @@ from gateway.routes.tgi.schemas import GenerateRequest
 from gateway.routes.tgi.validation import Limits, check_parameters, tokenize
 from jaxengine.rpc import engine_pb2 as pb
 
-MANNER = OutputPolicy(keep_stop=True, show_end=True, skip_special=True, length_first=True)
+POLICY = OutputPolicy(keep_stop=True, show_end=True, skip_special=True, length_first=True)
 
 
 async def answer(
@@ -35,10 +35,10 @@ async def answer(
     """The whole answer, as an object or as the array of one that the Inference API answers."""
 
     async def work() -> Response:
-        with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as exchange:
-            outcomes = await run(gateway, exchange, body)
+        with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+            outcomes = await run(gateway, lifecycle, body)
             headers = answers.compute_headers(gateway, body.inputs)
-            headers |= answers.timing_headers(exchange.served(), outcomes[0])
+            headers |= answers.timing_headers(lifecycle.stats(), outcomes[0])
 
             def worded() -> Response:
                 fields = answers.generation(outcomes, body.inputs if full_text else "")
@@ -50,11 +50,11 @@ async def answer(
     return await while_connected(request.receive, work())
 
 
-async def run(gateway: Gateway, exchange: RequestLifecycle, body: GenerateRequest) -> list[answers.Outcome]:
+async def run(gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateRequest) -> list[answers.Outcome]:
     """All sequences of a request, run to their ends, the best one first."""
-    transcripts = await _begin(gateway, exchange, body, stream=False)
-    steps = await exchange.collect(transcripts)
-    outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(transcripts, steps, strict=True)]
+    outputs = await _begin(gateway, lifecycle, body, stream=False)
+    deltas = await lifecycle.collect(outputs)
+    outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(outputs, deltas, strict=True)]
     return sorted(outcomes, key=lambda outcome: outcome.mean_logprob, reverse=True)
 
 
@@ -67,40 +67,40 @@ async def stream(
 
 
 async def _events(
-    gateway: Gateway, visit: RequestInfo, body: GenerateRequest, prompt_text: str
+    gateway: Gateway, info: RequestInfo, body: GenerateRequest, prompt_text: str
 ) -> AsyncGenerator[bytes, None]:
-    with RequestLifecycle(gateway, visit) as exchange:
-        [transcript] = await _begin(gateway, exchange, body, stream=True)
+    with RequestLifecycle(gateway, info) as lifecycle:
+        [output] = await _begin(gateway, lifecycle, body, stream=True)
         index = 0
-        async with aclosing(exchange.run([transcript])) as steps:
-            async for _, step in steps:
-                for number, token in enumerate(step.tokens, 1):
+        async with aclosing(lifecycle.run([output])) as deltas:
+            async for _, delta in deltas:
+                for number, token in enumerate(delta.tokens, 1):
                     index += 1
-                    if step.finish is not None and number == len(step.tokens):
-                        details = _last_details(transcript, body) if body.settings.details else None
-                        text = prompt_text + transcript.text
-                        yield answers.full_event(index, token, transcript.model, generated_text=text, details=details)
+                    if delta.finish is not None and number == len(delta.tokens):
+                        details = _last_details(output, body) if body.settings.details else None
+                        text = prompt_text + output.text
+                        yield answers.full_event(index, token, output.model, generated_text=text, details=details)
                     elif token.top:
-                        yield answers.full_event(index, token, transcript.model, generated_text=None, details=None)
+                        yield answers.full_event(index, token, output.model, generated_text=None, details=None)
                     else:
                         yield answers.token_event(index, token)
 
 
-def _last_details(transcript: OutputProcessor, body: GenerateRequest) -> dict[str, object]:
-    return {**answers.ending(transcript, body.settings), "input_length": len(transcript.prompt_ids)}
+def _last_details(output: OutputProcessor, body: GenerateRequest) -> dict[str, object]:
+    return {**answers.ending(output, body.settings), "input_length": len(output.prompt_ids)}
 
 
 async def _begin(
-    gateway: Gateway, exchange: RequestLifecycle, body: GenerateRequest, *, stream: bool
+    gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateRequest, *, stream: bool
 ) -> list[OutputProcessor]:
-    """Validate, admit and tokenise: one transcript per sequence to generate."""
+    """Validate, admit and tokenise: one output per sequence to generate."""
     model, description = serving(gateway)
     limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
     check_parameters(body, limits, stream=stream)
     settings = body.settings
     copies = max(1, settings.best_of or 1)
-    exchange.admit(copies)
-    with exchange.part("tokenize"):
+    lifecycle.admit(copies)
+    with lifecycle.span("tokenize"):
         prompt, new_tokens = await tokenize(body, model, limits)
     prefill = settings.decoder_input_details and gateway.options.enable_prefill_logprobs
     requests = [
@@ -111,4 +111,4 @@ async def _begin(
         )
         for _ in range(copies)
     ]
-    return [OutputProcessor(model, each, prompt, settings.stop, MANNER) for each in requests]
+    return [OutputProcessor(model, each, prompt, settings.stop, POLICY) for each in requests]

@@ -172,19 +172,19 @@ async def test_what_preparation_raises_ends_the_client(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_gets_one_merged_event() -> None:
-    inbox = EventBuffer()
+    buffer = EventBuffer()
     for number in range(1000):
-        inbox.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=number)]))
-    inbox.put(pb.RequestEvent(id=1, finish=pb.LENGTH))
-    event = await inbox.take()
+        buffer.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=number)]))
+    buffer.put(pb.RequestEvent(id=1, finish=pb.LENGTH))
+    event = await buffer.take()
     assert [token.id for token in event.tokens] == list(range(1000))
     assert event.finish == pb.LENGTH
 
 
 async def test_what_came_before_a_failure_is_still_delivered() -> None:
-    inbox = EventBuffer()
-    inbox.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=4)]))
-    inbox.fail(EngineUnavailable("gone", 5))
-    assert (await inbox.take()).tokens[0].id == 4
+    buffer = EventBuffer()
+    buffer.put(pb.RequestEvent(id=1, tokens=[pb.Token(id=4)]))
+    buffer.fail(EngineUnavailable("gone", 5))
+    assert (await buffer.take()).tokens[0].id == 4
     with pytest.raises(EngineUnavailable, match="gone"):
-        await inbox.take()
+        await buffer.take()

@@ -32,8 +32,8 @@ def with_extra(path: str, values: bytes) -> bytes:
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("what", COSTLY)
 async def test_more_values_than_can_be_read_quickly_are_refused_naming_the_limit(path: str, what: str) -> None:
-    async with serve() as served:
-        answer = await served.raw(path, with_extra(path, COSTLY[what]))
+    async with serve() as app:
+        answer = await app.raw(path, with_extra(path, COSTLY[what]))
     assert answer.status_code == (400 if path.startswith("/v1") else 422)
     assert f"more than {LIMITS[what]} {what}" in answer.text
 
@@ -42,15 +42,15 @@ async def test_more_values_than_can_be_read_quickly_are_refused_naming_the_limit
     "text", [",[{" * 100_000, ":" * 100_000, '\\",[' * 50_000, "\\\\" * 50_000 + '\\"' + "[" * 50_000]
 )
 async def test_what_stands_in_strings_is_no_value(text: str) -> None:
-    async with serve() as served:
-        answer = await served.post("/v1/chat/completions", {**ROUTES["/v1/chat/completions"], "extra": text})
+    async with serve() as app:
+        answer = await app.post("/v1/chat/completions", {**ROUTES["/v1/chat/completions"], "extra": text})
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations"])
 async def test_a_long_body_is_read_beside_the_event_loop(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serve() as served:
+    async with serve() as app:
         readers = Callers(monkeypatch, body._checked, body)
-        answer = await served.raw(path, with_extra(path, b'"' + b"x" * LARGE + b'"'))
+        answer = await app.raw(path, with_extra(path, b'"' + b"x" * LARGE + b'"'))
         assert answer.status_code == 200
         assert readers.beside_the_event_loop

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.fixtures import Served, serve
+from tests.gateway.fixtures import ServedApp, serve
 
 ROUTES: dict[str, dict[str, Any]] = {
     "/generate": {
@@ -101,11 +101,11 @@ def mutated(body: dict[str, Any], draw: random.Random) -> bytes:
     return raw
 
 
-async def golden(served: Served) -> list[bytes]:
+async def golden(app: ServedApp) -> list[bytes]:
     answers = [
-        await served.post("/generate", inputs="lo", parameters={"details": True}),
-        await served.post("/generate_stream", inputs="lo", parameters={}),
-        await served.post("/tokenize", inputs="lo"),
+        await app.post("/generate", inputs="lo", parameters={"details": True}),
+        await app.post("/generate_stream", inputs="lo", parameters={}),
+        await app.post("/tokenize", inputs="lo"),
     ]
     return [answer.content for answer in answers]
 
@@ -122,17 +122,17 @@ def check(path: str, response: httpx.Response, raw: bytes) -> None:
 async def test_no_body_breaks_the_server() -> None:
     draw = random.Random(20240607)
     statuses: dict[int, int] = {}
-    async with serve() as served:
-        before = await golden(served)
+    async with serve() as app:
+        before = await golden(app)
         for number in range(BODIES):
             path = PATHS[number % len(PATHS)]
             raw = mutated(body_of(path), draw)
-            response = await asyncio.wait_for(served.raw(path, raw), SECONDS)
+            response = await asyncio.wait_for(app.raw(path, raw), SECONDS)
             check(path, response, raw)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
-        assert await golden(served) == before
-        assert served.engine.open == 0
-        assert served.gateway.admission.active == 0
-        assert served.gateway.admission.queued_tokens == 0
+        assert await golden(app) == before
+        assert app.engine.open == 0
+        assert app.gateway.admission.active == 0
+        assert app.gateway.admission.queued_tokens == 0
     assert statuses[200] > BODIES / 20, "too few mutants are valid: the fuzz no longer reaches the engine"
     assert statuses[400] + statuses[422] > BODIES / 4

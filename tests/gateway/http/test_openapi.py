@@ -26,8 +26,8 @@ PATHS = {
 
 
 async def document(path: str = "/api-doc/openapi.json") -> dict[str, Any]:
-    async with serve() as served:
-        answer = await served.http.get(path)
+    async with serve() as app:
+        answer = await app.http.get(path)
         assert answer.headers["content-type"] == "application/json"
         found: dict[str, Any] = answer.json()
         return found
@@ -60,8 +60,8 @@ async def test_every_route_says_what_it_does() -> None:
 
 
 async def test_info_has_the_fields_that_are_documented() -> None:
-    async with serve() as served:
-        Info.model_validate((await served.http.get("/info")).json(), strict=True)
+    async with serve() as app:
+        Info.model_validate((await app.http.get("/info")).json(), strict=True)
 
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
@@ -79,8 +79,8 @@ V1: dict[str, tuple[type[Told], str, dict[str, Any] | None]] = {
 @pytest.mark.parametrize("name", V1)
 async def test_an_answer_of_v1_has_the_fields_that_are_documented_and_no_other(name: str) -> None:
     model, path, body = V1[name]
-    async with serve(served_model_name=("mine", "other")) as served:
-        response = await (served.http.get(path) if body is None else served.post(path, body))
+    async with serve(served_model_name=("mine", "other")) as app:
+        response = await (app.http.get(path) if body is None else app.post(path, body))
         model.model_validate(response.json(), strict=True)
 
 

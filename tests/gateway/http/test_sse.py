@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.http import protocol, sse
 from gateway.http.sse import EventStream
 from tests.gateway.asgi_client import Connection, pace
-from tests.gateway.fixtures import Served, events, serve
+from tests.gateway.fixtures import ServedApp, events, serve
 from tests.gateway.listening import listening
 from tests.processes import PATIENCE, until
 
@@ -40,9 +40,9 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-def is_free(served: Served) -> bool:
+def is_free(app: ServedApp) -> bool:
     """Whether nothing is left of any request."""
-    return served.engine.open == 0 and served.gateway.admission.active == 0
+    return app.engine.open == 0 and app.gateway.admission.active == 0
 
 
 def events_of(*contents: bytes) -> AsyncGenerator[bytes, None]:
@@ -69,8 +69,8 @@ async def write(stream: EventStream) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_client_that_leaves_costs_the_engine_two_steps_at_most(path: str) -> None:
-    async with serve() as served:
-        connection = Connection(served, path, BODIES[path])
+    async with serve() as app:
+        connection = Connection(app, path, BODIES[path])
         steps: list[int] = []
 
         async def step(count: int) -> None:
@@ -79,30 +79,30 @@ async def test_a_client_that_leaves_costs_the_engine_two_steps_at_most(path: str
                 connection.leave()
             await turns(TURNS)
 
-        pace(served, step)
+        pace(app, step)
         await asyncio.wait_for(connection.run(), PATIENCE)
         copies = BODIES[path].get("n", 1)
         assert len(steps) <= 5 + 2 * copies
-        assert len(served.engine.cancelled) == copies
-        assert is_free(served)
+        assert len(app.engine.cancelled) == copies
+        assert is_free(app)
 
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_client_that_stops_reading_loses_its_request_before_its_connection(path: str, hasty: None) -> None:
-    async with serve() as served:
-        connection = Connection(served, path, BODIES[path])
+    async with serve() as app:
+        connection = Connection(app, path, BODIES[path])
 
         async def step(count: int) -> None:
             if count == 2:
                 connection.stop_reading()
 
-        pace(served, step)
+        pace(app, step)
         running = asyncio.create_task(connection.run())
-        await until(lambda: is_free(served) and served.engine.cancelled)
+        await until(lambda: is_free(app) and app.engine.cancelled)
         assert not running.done()  # or uvicorn would take it for a bug
         connection.leave()
         await asyncio.wait_for(running, PATIENCE)
-        assert served.gateway.metrics.registry.get_sample_value("tgi_request_failure_total", {"err": "dropped"}) == 1
+        assert app.gateway.metrics.registry.get_sample_value("tgi_request_failure_total", {"err": "dropped"}) == 1
 
 
 async def test_a_client_that_stops_reading_is_cut_over_a_socket_without_a_word_in_the_log(
@@ -136,14 +136,14 @@ async def test_a_client_that_stops_reading_is_cut_over_a_socket_without_a_word_i
 
 async def test_a_quiet_stream_is_kept_alive_by_comments_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
-    async with serve() as served:
-        connection = Connection(served, "/generate_stream", BODIES["/generate_stream"])
+    async with serve() as app:
+        connection = Connection(app, "/generate_stream", BODIES["/generate_stream"])
 
         async def step(count: int) -> None:
             if count == 1:
                 await until(lambda: connection.text.count("\n:\n") >= 3)
 
-        pace(served, step)
+        pace(app, step)
         await connection.run()
     blocks = connection.text.split("\n\n")
     assert blocks.count(":") >= 3
@@ -155,9 +155,9 @@ async def test_a_quiet_stream_is_kept_alive_by_comments_and_no_other_is(monkeypa
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_stream_that_breaks_ends_with_an_error_event_of_its_dialect(path: str) -> None:
-    async with serve() as served:
-        served.engine.unavailable, served.engine.die_after = "the engine stopped", 2
-        response = await served.post(path, BODIES[path])
+    async with serve() as app:
+        app.engine.unavailable, app.engine.die_after = "the engine stopped", 2
+        response = await app.post(path, BODIES[path])
         *whole, last = events(response)
     assert response.status_code == 200 and whole
     if path.startswith("/v1"):
@@ -207,8 +207,8 @@ async def test_a_stream_is_written_byte_for_byte_and_ends_with_an_empty_message(
 
 async def test_a_signal_ends_no_stream_before_the_launcher_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AppStatus, "should_exit", True)  # the library's mark of one
-    async with serve() as served:
-        assert len(events(await served.post("/generate_stream", inputs="lo"))) == 6
+    async with serve() as app:
+        assert len(events(await app.post("/generate_stream", inputs="lo"))) == 6
 
 
 async def test_answers_do_not_reach_the_debug_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
 from jaxengine.rpc import engine_pb2 as pb
-from tests.gateway.fixtures import Served, serve
+from tests.gateway.fixtures import ServedApp, serve
 
 # Of TGI 3.
 TGI = {
@@ -31,9 +31,9 @@ def families(text: str) -> Mapping[str, Metric]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-async def values(served: Served) -> dict[str, float]:
+async def values(app: ServedApp) -> dict[str, float]:
     """Every sample as it is written, labels included."""
-    lines = (await served.http.get("/metrics")).text.splitlines()
+    lines = (await app.http.get("/metrics")).text.splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[0] != "#"}
 
 
@@ -79,21 +79,21 @@ def test_buckets_are_tgis() -> None:
     ],
 )
 async def test_a_request_is_counted_once_whatever_its_route(path: str, body: dict[str, object]) -> None:
-    async with serve() as served:
-        assert served.engine.description is not None
-        served.gateway.metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
-        assert (await served.post(path, body)).status_code == 200
-        found = await values(served)
+    async with serve() as app:
+        assert app.engine.description is not None
+        app.gateway.metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        assert (await app.post(path, body)).status_code == 200
+        found = await values(app)
     for name in ("tgi_request_count", "tgi_request_success", "tgi_request_duration_count"):
         assert found[name] == 1
-    assert found["tgi_request_generated_tokens_sum"] == len(served.engine._engine.options.script)
+    assert found["tgi_request_generated_tokens_sum"] == len(app.engine._engine.options.script)
     assert found["textgen_time_to_first_token_seconds_count"] == 1
 
 
 async def test_the_time_between_tokens_is_each_sequences_own() -> None:
-    async with serve() as served:
-        await served.post("/v1/completions", prompt="lo", max_tokens=4, n=3)
-        found = await values(served)
+    async with serve() as app:
+        await app.post("/v1/completions", prompt="lo", max_tokens=4, n=3)
+        found = await values(app)
     assert found["textgen_time_to_first_token_seconds_count"] == 1
     assert found["textgen_inter_token_seconds_count"] == 3 * 3
 
@@ -108,10 +108,10 @@ async def test_the_time_between_tokens_is_each_sequences_own() -> None:
 async def test_a_failure_is_counted_once_by_its_cause(
     body: dict[str, object], unavailable: str | None, cause: str
 ) -> None:
-    async with serve() as served:
-        served.engine.unavailable = unavailable
-        assert (await served.post("/generate", body)).status_code >= 400
-        found = await values(served)
+    async with serve() as app:
+        app.engine.unavailable = unavailable
+        assert (await app.post("/generate", body)).status_code >= 400
+        found = await values(app)
     assert found["tgi_request_count"] == found[f'tgi_request_failure{{err="{cause}"}}'] == 1
     assert found["tgi_request_success"] == 0
 

@@ -60,11 +60,11 @@ def collector() -> Iterator[tuple[Collector, str]]:
 
 async def test_spans_reach_the_collector_under_the_clients_trace(collector: tuple[Collector, str]) -> None:
     kept, endpoint = collector
-    async with serve() as served:
-        served.gateway.tracing = tracing = Tracing.to(endpoint, "mine")
+    async with serve() as app:
+        app.gateway.tracing = tracing = Tracing.to(endpoint, "mine")
         headers = {"traceparent": TRACEPARENT}
-        await served.http.post("/generate", json={"inputs": "lo"}, headers=headers)
-        [request] = served.engine.requests
+        await app.http.post("/generate", json={"inputs": "lo"}, headers=headers)
+        [request] = app.engine.requests
         tracing.close()
     [message] = kept.received
     [resource] = message.resource_spans
@@ -114,11 +114,11 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
 
 
 async def test_without_a_collector_the_clients_context_travels_on() -> None:
-    async with serve() as served:
+    async with serve() as app:
         for given in (TRACEPARENT, "nonsense", None):
             headers = {} if given is None else {"traceparent": given}
-            await served.http.post("/v1/completions", json={"prompt": "lo"}, headers=headers)
-        assert [request.traceparent for request in served.engine.requests] == [TRACEPARENT, "", ""]
+            await app.http.post("/v1/completions", json={"prompt": "lo"}, headers=headers)
+        assert [request.traceparent for request in app.engine.requests] == [TRACEPARENT, "", ""]
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_a_collector_that_is_not_there_does_not_hold_up_the_end() -> None:
 async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.access")
     asked = {"temperature": 0.7, "top_k": 5, "seed": 3, "max_new_tokens": 4, "stop": ["canary"], "watermark": True}
-    async with serve() as served:
-        await served.post("/generate", inputs="hello canary", parameters=asked)
-        await served.post("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}], temperature=0)
-        await served.post("/generate", inputs="")
+    async with serve() as app:
+        await app.post("/generate", inputs="hello canary", parameters=asked)
+        await app.post("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}], temperature=0)
+        await app.post("/generate", inputs="")
     drawn, greedy, failed = [
         json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "gateway.access"
     ]
@@ -160,10 +160,10 @@ async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.Lo
 
 async def test_probes_are_logged_only_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.access")
-    async with serve(aip_health_route="/v1/models/mock") as served:
+    async with serve(aip_health_route="/v1/models/mock") as app:
         for path in ("/", "/health", "/health/live", "/health/ready", "/ping", "/metrics", "/v1/models/mock"):
-            assert (await served.http.get(path)).status_code == (await served.http.head(path)).status_code == 200
-        await served.post("/ping")
-        await served.post("/", inputs="hello")
+            assert (await app.http.get(path)).status_code == (await app.http.head(path)).status_code == 200
+        await app.post("/ping")
+        await app.post("/", inputs="hello")
     [line] = [record for record in caplog.records if record.name == "gateway.access"]
     assert json.loads(JsonFormatter().format(line))["method"] == "POST" and "span" in line.__dict__["fields"]

@@ -71,19 +71,19 @@ SAMPLE = re.compile(r"^([a-z0-9_:]+)(?:{(.*)})? (\S+)$")
 
 async def scraped() -> list[tuple[str, str, float]]:
     """Name, labels and value of every sample after requests of each kind and steps of both."""
-    async with serve() as served:
-        metrics = served.gateway.metrics
-        assert served.engine.description is not None
-        metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
-        await served.post("/generate", inputs="lo")
-        await served.post("/generate", inputs="")
-        await served.post("/v1/completions", prompt="lo", max_tokens=2, n=2)
+    async with serve() as app:
+        metrics = app.gateway.metrics
+        assert app.engine.description is not None
+        metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        await app.post("/generate", inputs="lo")
+        await app.post("/generate", inputs="")
+        await app.post("/v1/completions", prompt="lo", max_tokens=2, n=2)
         prefill = pb.Stats(step_prefill_tokens=8, step_decode_tokens=1, step_seconds=0.01, prompt_tokens=6)
         prefill.cached_prompt_tokens, prefill.pages_total, prefill.pages_used, prefill.waiting = 2, 8, 2, 3
         metrics.observe_step(prefill)
         prefill.step_prefill_tokens, prefill.step_answered_tokens = 0, 7
         metrics.observe_step(prefill)
-        text = (await served.http.get("/metrics")).text
+        text = (await app.http.get("/metrics")).text
     matches = [SAMPLE.match(line) for line in text.splitlines() if not line.startswith("#")]
     assert all(matches), "a line that Prometheus cannot read"
     return [(match[1], match[2] or "", float(match[3])) for match in matches if match]
@@ -139,8 +139,8 @@ async def test_who_waits_does_so_for_capacity_and_the_engine_is_awake() -> None:
 
 
 async def test_a_requests_preemptions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serve() as served:
-        engine, metrics = served.engine._engine, served.gateway.metrics
+    async with serve() as app:
+        engine, metrics = app.engine._engine, app.gateway.metrics
         advance = engine.advance
 
         def preempted_twice(row: Live) -> Event:
@@ -149,25 +149,25 @@ async def test_a_requests_preemptions_are_counted(monkeypatch: pytest.MonkeyPatc
             return event
 
         monkeypatch.setattr(engine, "advance", preempted_twice)
-        assert served.engine.description is not None
-        metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
-        await served.post("/generate", inputs="lo")
-        text = (await served.http.get("/metrics")).text
+        assert app.engine.description is not None
+        metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        await app.post("/generate", inputs="lo")
+        text = (await app.http.get("/metrics")).text
     assert 'vllm:request_num_preemptions_sum{engine="0",model_name="mock/model"} 2.0' in text.splitlines()
 
 
 async def test_refusals_are_counted_by_the_bound_that_was_met() -> None:
-    async with serve() as served:
-        admission, metrics = served.gateway.admission, served.gateway.metrics
-        assert served.engine.description is not None
-        metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
+    async with serve() as app:
+        admission, metrics = app.gateway.admission, app.gateway.metrics
+        assert app.engine.description is not None
+        metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
         with admission.request(admission.max_requests):
-            await served.post("/generate", inputs="lo")
+            await app.post("/generate", inputs="lo")
         with admission.request() as other:
             other.queue(admission.max_queued_tokens)
-            await served.post("/v1/completions", prompt="lo")
-            await served.post("/v1/completions", prompt="lo")
-        lines = (await served.http.get("/metrics")).text.splitlines()
+            await app.post("/v1/completions", prompt="lo")
+            await app.post("/v1/completions", prompt="lo")
+        lines = (await app.http.get("/metrics")).text.splitlines()
     assert 'vllm:admission_rejections_total{model_name="mock/model",reason="max_num_queued_reqs"} 1.0' in lines
     assert 'vllm:admission_rejections_total{model_name="mock/model",reason="max_num_queued_tokens"} 2.0' in lines
 

@@ -22,7 +22,7 @@ from tests.servers import arguments, children
 
 LIMIT = 16
 HTTP_WORKER = "gateway.processes.http_worker"
-VISITS = 24  # on connections of their own: that all reach one of two processes has a chance of 1 in 8 million
+SEVERAL = 24  # on connections of their own: that all reach one of two processes has a chance of 1 in 8 million
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def settled(server: Launcher) -> list[dict[str, float]]:
     """What scrapes of all processes say, once they agree; what tells of the scrape itself left out."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        scrapes = [gauges(server) for _ in range(VISITS)]
+        scrapes = [gauges(server) for _ in range(SEVERAL)]
         for each in scrapes:
             each.pop("textgen_last_step_age_seconds")
         if all(each == scrapes[0] for each in scrapes) or time.monotonic() > deadline:
@@ -85,7 +85,7 @@ async def test_limits_hold_over_all_processes(server: MockLauncher) -> None:
     body = {"inputs": "hello", "parameters": {"max_new_tokens": 1}}
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as http:
         headers = {"connection": "close"}
-        answers = await asyncio.gather(*(http.post("/generate", json=body, headers=headers) for _ in range(VISITS)))
+        answers = await asyncio.gather(*(http.post("/generate", json=body, headers=headers) for _ in range(SEVERAL)))
     assert {answer.status_code for answer in answers} == {429}
     server.hold.unlink()
     assert await asyncio.gather(*running) == [(continuation(prompt_ids("hello"), 10), None)] * LIMIT
@@ -146,9 +146,9 @@ def test_the_port_is_not_shared_with_another_server_and_no_process_outlives_the_
 
 
 def test_what_a_process_had_counted_is_forgotten_when_it_dies(tmp_path: Path) -> None:
-    launcher = SharedCounters.create(tmp_path / "tally", rows=2, callers=2)
+    launcher = SharedCounters.create(tmp_path / "counters", rows=2, callers=2)
     assert not launcher.complete
-    other = SharedCounters(2, row=1, rows=2, file=tmp_path / "tally")
+    other = SharedCounters(2, row=1, rows=2, file=tmp_path / "counters")
     other.absent(False)
     other.hold(3, caller=1)
     other.queue(100)

@@ -17,7 +17,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def abandon(directory: Path) -> Path:
     """As a server that was killed leaves it."""
     directory.mkdir(mode=0o700)
-    for name in (LOCK, "engine.sock", "tally"):
+    for name in (LOCK, "engine.sock", "counters"):
         (directory / name).touch()
     return directory
 
@@ -47,7 +47,7 @@ def test_what_lives_or_is_not_a_servers_is_left_alone(tmp_path: Path) -> None:
         with runtime_directory(tmp_path / "s", 2):
             assert (first / "engine.sock").exists()
     assert {each.name for each in tmp_path.iterdir()} == {"s-notes", "s-3", "t-1", "elsewhere", "s-4"}
-    assert all((tmp_path / name / "tally").exists() for name in ("s-notes", "s-3", "elsewhere"))
+    assert all((tmp_path / name / "counters").exists() for name in ("s-notes", "s-3", "elsewhere"))
 
 
 def test_a_second_server_in_it_is_refused(tmp_path: Path) -> None:

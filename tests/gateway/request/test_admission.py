@@ -67,11 +67,11 @@ def test_throughput_counts_busy_time_only_and_follows_a_change() -> None:
     ],
 )
 async def test_a_full_server_answers_429_with_advice_and_recovers(path: str, body: dict[str, object]) -> None:
-    async with serve() as served:
-        with served.gateway.admission.request(served.gateway.admission.max_requests):
-            refused = await served.post(path, body)
+    async with serve() as app:
+        with app.gateway.admission.request(app.gateway.admission.max_requests):
+            refused = await app.post(path, body)
         assert refused.status_code == 429
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert "overloaded" in refused.text
-        assert (await served.post(path, body)).status_code == 200
-        assert not served.engine.open and served.gateway.admission.active == 0
+        assert (await app.post(path, body)).status_code == 200
+        assert not app.engine.open and app.gateway.admission.active == 0

@@ -10,7 +10,7 @@ from gateway.request.admission import Admission, Overloaded
 from gateway.request.keys import ANYBODY, Keys
 from gateway.request.shared_counters import SharedCounters
 from jaxengine.options.option import UsageError
-from tests.gateway.fixtures import Served, serve
+from tests.gateway.fixtures import ServedApp, serve
 
 TWO = "first key\nsecond-key"
 
@@ -21,41 +21,41 @@ def bearer(key: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("key", ["first key", "second-key"])
 async def test_every_key_opens(key: str) -> None:
-    async with serve(api_key=TWO) as served:
-        assert (await served.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))).status_code == 200
+    async with serve(api_key=TWO) as app:
+        assert (await app.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))).status_code == 200
 
 
 @pytest.mark.parametrize("key", ["first", "first key\nsecond-key", "FIRST KEY", "second-key ,", ""])
 async def test_nothing_else_opens(key: str) -> None:
-    async with serve(api_key=TWO) as served:
-        response = await served.http.get("/info", headers={b"authorization": f"Bearer {key}".encode()})
+    async with serve(api_key=TWO) as app:
+        response = await app.http.get("/info", headers={b"authorization": f"Bearer {key}".encode()})
         assert response.status_code == 401
 
 
-async def scrape(served: Served, key: str | None = None) -> httpx.Response:
+async def scrape(app: ServedApp, key: str | None = None) -> httpx.Response:
     """`/metrics` once the model is known."""
-    assert served.engine.description is not None
-    served.gateway.metrics.engine_ready(served.engine.description, served.gateway.max_input_tokens)
-    return await served.http.get("/metrics", headers={} if key is None else bearer(key))
+    assert app.engine.description is not None
+    app.gateway.metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+    return await app.http.get("/metrics", headers={} if key is None else bearer(key))
 
 
 async def test_metrics_name_the_model_only_to_who_sends_a_key() -> None:
-    async with serve(api_key=TWO) as served:
-        anybodys, theirs = (await scrape(served)).text, (await scrape(served, "second-key")).text
+    async with serve(api_key=TWO) as app:
+        anybodys, theirs = (await scrape(app)).text, (await scrape(app, "second-key")).text
         assert "mock/model" not in anybodys and 'model_name="mock/model"' in theirs
         assert anybodys.replace('model_name="model"', 'model_name="mock/model"') == theirs, "a series has another shape"
 
 
 async def test_metrics_refuse_a_wrong_key() -> None:
-    async with serve(api_key=TWO) as served:
-        refused = await scrape(served, "wrong")
+    async with serve(api_key=TWO) as app:
+        refused = await scrape(app, "wrong")
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
 
 
 @pytest.mark.parametrize("key", [None, "whatever"])
 async def test_without_keys_metrics_name_the_model_to_all(key: str | None) -> None:
-    async with serve() as served:
-        assert 'model_name="mock/model"' in (await scrape(served, key)).text
+    async with serve() as app:
+        assert 'model_name="mock/model"' in (await scrape(app, key)).text
 
 
 def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path) -> None:
@@ -103,20 +103,20 @@ def test_one_key_or_none_shares_one_cache() -> None:
 
 
 async def test_a_clients_own_salt_stays_within_its_keys() -> None:
-    async with serve(api_key=TWO) as served:
+    async with serve(api_key=TWO) as app:
         for key in ("first key", "second-key"):
             body = {"prompt": "lo", "cache_salt": "mine"}
-            await served.http.post("/v1/completions", json=body, headers=bearer(key))
-        first, second = (request.cache_salt for request in served.engine.requests)
+            await app.http.post("/v1/completions", json=body, headers=bearer(key))
+        first, second = (request.cache_salt for request in app.engine.requests)
         assert first != second
         assert first.endswith(b"mine") and second.endswith(b"mine")
 
 
 async def test_the_engine_is_told_whose_a_request_is() -> None:
-    async with serve(api_key=TWO) as served:
+    async with serve(api_key=TWO) as app:
         for key in ("second-key", "first key"):
-            await served.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))
-        assert [request.caller for request in served.engine.requests] == [1, 0]
+            await app.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))
+        assert [request.caller for request in app.engine.requests] == [1, 0]
 
 
 def test_one_key_cannot_take_every_permit() -> None:

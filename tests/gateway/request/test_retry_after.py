@@ -49,7 +49,7 @@ class Crowd:
     arrival: float = 0.05
     service: float = SERVICE_SECONDS
     heeds: Advice = obedient
-    tallies: Sequence[SharedCounters] = ()
+    shared: Sequence[SharedCounters] = ()
     now: float = 0.0
     answered: Counter[int] = field(default_factory=Counter)
     refused: Counter[int] = field(default_factory=Counter)
@@ -62,8 +62,8 @@ class Crowd:
         self._order = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._doors = [
-            Admission(self.permits, 1 << 30, tally, clock=lambda: self.now, chance=self._chance.random)
-            for tally in self.tallies or [SharedCounters()]
+            Admission(self.permits, 1 << 30, counters, clock=lambda: self.now, chance=self._chance.random)
+            for counters in self.shared or [SharedCounters()]
         ]
 
     def run(self) -> "Crowd":
@@ -148,9 +148,9 @@ def test_so_it_is_for_quick_answers_and_small_servers(service: float, permits: i
 
 
 def test_several_processes_promise_no_permit_twice(tmp_path: Path) -> None:
-    SharedCounters.create(tmp_path / "tally", rows=4, callers=1)
-    tallies = [SharedCounters(row=row, rows=4, file=tmp_path / "tally") for row in range(4)]
-    crowd = Crowd(300, tallies=tallies).run()
+    SharedCounters.create(tmp_path / "counters", rows=4, callers=1)
+    shared = [SharedCounters(row=row, rows=4, file=tmp_path / "counters") for row in range(4)]
+    crowd = Crowd(300, shared=shared).run()
     assert crowd.refusals_per_answer() <= 2 and crowd.utilisation >= 0.95
 
 

@@ -17,10 +17,10 @@ PROBES = ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")
 
 
 async def test_it_answers_probes_and_metrics_without_a_key_and_nothing_else() -> None:
-    async with serve(api_key="hush", admin_port=0) as served:
-        assert served.engine.description is not None
-        served.gateway.metrics.engine_ready(served.engine.description, 64)
-        transport = httpx.ASGITransport(create_admin_app(served.gateway))
+    async with serve(api_key="hush", admin_port=0) as app:
+        assert app.engine.description is not None
+        app.gateway.metrics.engine_ready(app.engine.description, 64)
+        transport = httpx.ASGITransport(create_admin_app(app.gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as http:
             assert {path: (await http.get(path)).status_code for path in PROBES} == dict.fromkeys(PROBES, 200)
             assert b'model_name="mock/model"' in (await http.get("/metrics")).content
@@ -31,11 +31,11 @@ async def test_it_answers_probes_and_metrics_without_a_key_and_nothing_else() ->
 
 
 async def test_the_main_port_answers_them_too_unless_told_otherwise() -> None:
-    async with serve(admin_port=0) as served:
-        assert {path: (await served.http.get(path)).status_code for path in PROBES} == dict.fromkeys(PROBES, 200)
-    async with serve(admin_port=0, admin_exclusive=True) as served:
-        assert {(await served.http.get(path)).status_code for path in PROBES} == {404, 405}  # / takes POST
-        assert (await served.post("/generate", inputs="hello")).status_code == 200
+    async with serve(admin_port=0) as app:
+        assert {path: (await app.http.get(path)).status_code for path in PROBES} == dict.fromkeys(PROBES, 200)
+    async with serve(admin_port=0, admin_exclusive=True) as app:
+        assert {(await app.http.get(path)).status_code for path in PROBES} == {404, 405}  # / takes POST
+        assert (await app.post("/generate", inputs="hello")).status_code == 200
 
 
 def test_being_the_only_one_needs_a_port() -> None:

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from gateway.app import OriginForm, create_app
-from tests.gateway.fixtures import Served, serve
+from tests.gateway.fixtures import ServedApp, serve
 
 PUBLIC = {
     *(("GET", path) for path in ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")),
@@ -31,17 +31,17 @@ def routes(within: FastAPI | APIRouter) -> Iterator[tuple[str, str]]:
 
 
 async def test_every_route_is_either_on_the_public_list_or_asks_for_the_key() -> None:
-    async with serve(api_key="hush") as served:
-        found = set(routes(served.app))
-        answers = {each: await served.http.request(each[0], re.sub(r"{.*?}", "x", each[1])) for each in found}
+    async with serve(api_key="hush") as app:
+        found = set(routes(app.asgi))
+        answers = {each: await app.http.request(each[0], re.sub(r"{.*?}", "x", each[1])) for each in found}
     assert {each for each, answer in answers.items() if answer.status_code != 401} == PUBLIC
     assert {("POST", "/generate"), ("POST", "/v1/chat/completions"), ("GET", "/info"), ("GET", "/docs")} <= found
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
 async def test_behind_a_root_path_every_route_is_the_same_whether_the_proxy_strips_it_or_not(prefix: str) -> None:
-    async with serve(root_path="/llm", api_key="hush") as served:
-        http, key = served.http, {"authorization": "Bearer hush"}
+    async with serve(root_path="/llm", api_key="hush") as app:
+        http, key = app.http, {"authorization": "Bearer hush"}
         assert (await http.get(f"{prefix}/health")).status_code == 200
         assert (await http.get(f"{prefix}/info")).status_code == 401
         assert (await http.get(f"{prefix}/v1/models", headers=key)).json()["object"] == "list"
@@ -53,15 +53,15 @@ async def test_behind_a_root_path_every_route_is_the_same_whether_the_proxy_stri
 
 
 async def test_a_root_path_is_a_whole_segment_and_has_a_root_of_its_own() -> None:
-    async with serve(root_path="/llm") as served:
-        assert (await served.http.get("/llmhealth")).status_code == 404
-        assert (await served.http.get("/llm")).status_code == 200
-        assert (await served.http.get("/llm/llm/health")).status_code == 404
+    async with serve(root_path="/llm") as app:
+        assert (await app.http.get("/llmhealth")).status_code == 404
+        assert (await app.http.get("/llm")).status_code == 200
+        assert (await app.http.get("/llm/llm/health")).status_code == 404
 
 
 async def test_the_docs_page_asks_below_wherever_it_stands() -> None:
-    async with serve() as served:
-        page = (await served.http.get("/docs")).text
+    async with serve() as app:
+        page = (await app.http.get("/docs")).text
         assert not re.search(r"""fetch\((path|["'`]/)""", page)
 
 
@@ -81,10 +81,10 @@ async def test_the_docs_page_asks_below_wherever_it_stands() -> None:
     ],
 )
 async def test_a_missing_or_wrong_key_is_401(header: str | None) -> None:
-    async with serve(api_key="hush") as served:
+    async with serve(api_key="hush") as app:
         headers = {} if header is None else {b"authorization": header.encode("latin-1")}
-        tgi = await served.http.post("/generate", json=BODY, headers=headers)
-        openai = await served.http.post("/v1/completions", json={"prompt": "hello"}, headers=headers)
+        tgi = await app.http.post("/generate", json=BODY, headers=headers)
+        openai = await app.http.post("/v1/completions", json={"prompt": "hello"}, headers=headers)
     message = "the API key is missing or wrong: send `Authorization: Bearer <key>`"
     assert (tgi.status_code, tgi.json()) == (401, {"error": message})
     assert openai.status_code == 401
@@ -94,75 +94,75 @@ async def test_a_missing_or_wrong_key_is_401(header: str | None) -> None:
 
 @pytest.mark.parametrize("header", ["Bearer hush", "bearer hush", "BEARER hush"])
 async def test_the_key_opens_and_its_scheme_may_be_written_in_any_case(header: str) -> None:
-    async with serve(api_key="hush") as served:
-        answer = await served.http.post("/generate", json=BODY, headers={"authorization": header})
+    async with serve(api_key="hush") as app:
+        answer = await app.http.post("/generate", json=BODY, headers={"authorization": header})
         assert answer.status_code == 200
 
 
 async def test_two_authorization_headers_are_refused_even_if_one_is_right() -> None:
-    async with serve(api_key="hush") as served:
+    async with serve(api_key="hush") as app:
         headers = [("authorization", "Bearer hush"), ("authorization", "Bearer hush")]
-        assert (await served.http.post("/generate", json=BODY, headers=headers)).status_code == 401
+        assert (await app.http.post("/generate", json=BODY, headers=headers)).status_code == 401
 
 
 async def test_the_key_is_checked_before_the_body() -> None:
-    async with serve(api_key="hush") as served:
-        assert (await served.raw("/generate", b"not json")).status_code == 401
+    async with serve(api_key="hush") as app:
+        assert (await app.raw("/generate", b"not json")).status_code == 401
 
 
 async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> None:
-    async with serve() as served:
-        unknown = await served.http.get("/v1/nope")
+    async with serve() as app:
+        unknown = await app.http.get("/v1/nope")
         assert unknown.status_code == 404 and unknown.json()["error"]["type"] == "invalid_request_error"
         assert "/docs" in unknown.json()["error"]["message"]
-        method = await served.http.get("/generate")
+        method = await app.http.get("/generate")
         assert method.status_code == 405 and method.headers["allow"] == "POST"
         assert method.json() == {"error": "Method Not Allowed: /docs lists every route"}
-        nowhere = await served.post("/nope", inputs="lo")
+        nowhere = await app.post("/nope", inputs="lo")
         assert (nowhere.status_code, nowhere.json()) == (404, {"error": "Not Found: /docs lists every route"})
-        assert (await served.http.put("/ping")).headers["allow"] == "GET, HEAD, POST"
+        assert (await app.http.put("/ping")).headers["allow"] == "GET, HEAD, POST"
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/"])
 async def test_head_answers_as_get_for_those_who_only_probe(path: str) -> None:
-    async with serve() as served:
-        assert (await served.http.head(path)).status_code == (await served.http.get(path)).status_code == 200
-        assert (await served.http.head("/generate")).status_code == 405
+    async with serve() as app:
+        assert (await app.http.head(path)).status_code == (await app.http.get(path)).status_code == 200
+        assert (await app.http.head("/generate")).status_code == 405
 
 
 async def test_a_path_with_a_slash_too_many_is_no_route_rather_than_a_redirect_to_what_the_host_header_says() -> None:
-    async with serve() as served:
+    async with serve() as app:
         for path in ("/v1/completions/", "/generate/"):
-            assert (await served.http.post(path, json=BODY)).status_code == 404
+            assert (await app.http.post(path, json=BODY)).status_code == 404
 
 
-async def preflight(served: Served, origin: str) -> httpx.Response:
+async def preflight(app: ServedApp, origin: str) -> httpx.Response:
     headers = {
         "origin": origin,
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type,x-stainless-lang",  # the last is OpenAI's SDK's
     }
-    return await served.http.options("/generate", headers=headers)
+    return await app.http.options("/generate", headers=headers)
 
 
 async def test_browsers_may_call_from_the_origins_that_are_given_and_from_no_other() -> None:
-    async with serve() as served:
-        assert "access-control-allow-origin" not in (await preflight(served, "https://a.example")).headers
-    async with serve(cors_allow_origin=("https://a.example",)) as served:
-        assert (await preflight(served, "https://b.example")).status_code == 400
-        answer = await preflight(served, "https://a.example")
+    async with serve() as app:
+        assert "access-control-allow-origin" not in (await preflight(app, "https://a.example")).headers
+    async with serve(cors_allow_origin=("https://a.example",)) as app:
+        assert (await preflight(app, "https://b.example")).status_code == 400
+        answer = await preflight(app, "https://a.example")
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
         assert "access-control-allow-credentials" not in answer.headers
-        seen = (await served.http.get("/health", headers={"origin": "https://a.example"})).headers
+        seen = (await app.http.get("/health", headers={"origin": "https://a.example"})).headers
         assert "retry-after" in seen["access-control-expose-headers"]
 
 
 async def test_the_docs_need_nothing_from_elsewhere_and_describe_every_route_of_both_dialects() -> None:
-    async with serve() as served:
-        page = (await served.http.get("/docs")).text
-        api = (await served.http.get("/openapi.json")).json()
-        assert (await served.http.get("/api-doc/openapi.json")).json() == api
+    async with serve() as app:
+        page = (await app.http.get("/docs")).text
+        api = (await app.http.get("/openapi.json")).json()
+        assert (await app.http.get("/api-doc/openapi.json")).json() == api
     assert "http://" not in page and "https://" not in page
     assert {"/generate", "/generate_stream", "/", "/info", "/tokenize", "/health"} <= api["paths"].keys()
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models"} <= api["paths"].keys()
@@ -189,7 +189,7 @@ async def test_a_target_that_is_a_whole_url_counts_by_its_path(target: str, path
 
 
 async def test_no_body_is_read_that_no_route_wants() -> None:
-    async with serve(api_key="hush") as served:
+    async with serve(api_key="hush") as app:
         for path, content_type, status in (
             ("/generate", "application/json", 401),
             ("/v1/chat/completions", "application/json", 401),
@@ -200,7 +200,7 @@ async def test_no_body_is_read_that_no_route_wants() -> None:
             headers = {"content-type": content_type}
             if status == 415:
                 headers["authorization"] = "Bearer hush"
-            answer = await served.http.post(path, content=unread(), headers=headers)
+            answer = await app.http.post(path, content=unread(), headers=headers)
             assert answer.status_code == status
 
 
@@ -210,8 +210,8 @@ async def unread() -> AsyncIterator[bytes]:
 
 
 async def test_the_probe_route_that_vertex_assigns_answers_a_full_server_too() -> None:
-    async with serve(aip_health_route="/v1/probe") as served:
-        transport = httpx.ASGITransport(create_app(served.gateway, max_requests=0))
+    async with serve(aip_health_route="/v1/probe") as app:
+        transport = httpx.ASGITransport(create_app(app.gateway, max_requests=0))
         async with httpx.AsyncClient(transport=transport, base_url="http://full") as http:
             assert (await http.get("/info")).status_code == 503
             assert (await http.get("/health")).status_code == (await http.get("/v1/probe")).status_code == 200

@@ -12,11 +12,11 @@ from tests.gateway.toys import sentencepiece, write_model
 
 
 async def test_the_inference_api_answers_without_the_prompt_unless_asked() -> None:
-    async with serve(decoder_start_token_id=0) as served:
-        assert (await served.post("/", inputs="lo ")).json() == [{"generated_text": "hello world"}]
+    async with serve(decoder_start_token_id=0) as app:
+        assert (await app.post("/", inputs="lo ")).json() == [{"generated_text": "hello world"}]
         asked = {"return_full_text": True}
-        assert (await served.post("/", inputs="lo ", parameters=asked)).json() == [{"generated_text": "lo hello world"}]
-        assert (await served.http.get("/info")).json()["model_pipeline_tag"] == "text2text-generation"
+        assert (await app.post("/", inputs="lo ", parameters=asked)).json() == [{"generated_text": "lo hello world"}]
+        assert (await app.http.get("/info")).json()["model_pipeline_tag"] == "text2text-generation"
 
 
 @pytest.mark.parametrize(("continues", "text"), [(True, " he he"), (False, "he he")])
@@ -37,10 +37,10 @@ def test_a_text_begins_without_the_space_that_would_follow_the_prompt(
     [({"prompt_logprobs": 1}, "prompt_logprobs"), ({"echo": True, "logprobs": 1}, "echo")],
 )
 async def test_logprobs_of_a_prompt_that_an_encoder_reads_are_refused(fields: dict[str, Any], param: str) -> None:
-    async with serve(decoder_start_token_id=0) as served:
-        answer = await served.post("/v1/completions", {"prompt": "lo", **fields})
+    async with serve(decoder_start_token_id=0) as app:
+        answer = await app.post("/v1/completions", {"prompt": "lo", **fields})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
         assert "encoder" in answer.json()["error"]["message"]
-        assert (await served.post("/v1/completions", prompt="lo", echo=True)).json()["choices"][0]["text"] == (
+        assert (await app.post("/v1/completions", prompt="lo", echo=True)).json()["choices"][0]["text"] == (
             "lohello world"
         )

@@ -21,18 +21,18 @@ def ids(text: str) -> list[int]:
 
 
 async def test_invocations_answer_as_the_route_whose_body_they_got() -> None:
-    async with serve() as served:
-        assert (await served.post("/invocations", inputs="lo ")).text == '[{"generated_text":"lo hello world"}]'
-        chat = (await served.post("/invocations", CHAT)).json()
+    async with serve() as app:
+        assert (await app.post("/invocations", inputs="lo ")).text == '[{"generated_text":"lo hello world"}]'
+        chat = (await app.post("/invocations", CHAT)).json()
         assert (chat["object"], chat["choices"][0]["message"]["content"]) == ("chat.completion", "hello world")
-        completion = (await served.post("/invocations", prompt="lo")).json()
+        completion = (await app.post("/invocations", prompt="lo")).json()
         assert (completion["object"], completion["choices"][0]["text"]) == ("text_completion", "hello world")
 
 
 async def test_invocations_stream_in_the_bodys_dialect() -> None:
-    async with serve() as served:
-        assert events(await served.post("/invocations", inputs="lo", stream=True))[-1]["generated_text"]
-        assert events(await served.post("/invocations", {**CHAT, "stream": True}))[-1] == "[DONE]"
+    async with serve() as app:
+        assert events(await app.post("/invocations", inputs="lo", stream=True))[-1]["generated_text"]
+        assert events(await app.post("/invocations", {**CHAT, "stream": True}))[-1] == "[DONE]"
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ async def test_invocations_stream_in_the_bodys_dialect() -> None:
     ],
 )
 async def test_errors_of_invocations_are_in_the_bodys_dialect(body: Any, status: int, is_openai: bool) -> None:
-    async with serve() as served:
-        response = await served.post("/invocations", body)
+    async with serve() as app:
+        response = await app.post("/invocations", body)
         assert response.status_code == status
         if status != 200:
             assert isinstance(response.json()["error"], dict) is is_openai
 
 
 async def test_tokenize_gives_byte_ranges_of_inputs() -> None:
-    async with serve() as served:
-        response = await served.post("/tokenize", inputs="hé lo")
+    async with serve() as app:
+        response = await app.post("/tokenize", inputs="hé lo")
         [e1, e2] = ids("é")
         assert response.json() == [
             {"id": BOS, "text": "", "start": 0, "stop": 0},
@@ -69,44 +69,44 @@ async def test_tokenize_gives_byte_ranges_of_inputs() -> None:
 
 
 async def test_tokenize_counts_a_prompt_as_vllm() -> None:
-    async with serve() as served:
-        answer = (await served.post("/tokenize", prompt="hello")).json()
+    async with serve() as app:
+        answer = (await app.post("/tokenize", prompt="hello")).json()
         assert answer == {"count": 3, "max_model_len": 64, "tokens": [BOS, *ids("hello")], "token_strs": None}
         body = {"prompt": "hello world", "add_special_tokens": False, "return_token_strs": True}
-        answer = (await served.post("/tokenize", body)).json()
+        answer = (await app.post("/tokenize", body)).json()
         spelled = ["hel", "lo", "Ġw", "or", "ld"]  # as the vocabulary has them
         assert (answer["tokens"], answer["token_strs"]) == (ids("hello world"), spelled)
 
 
 async def test_tokenize_counts_a_chat_as_the_engine_would_get_it() -> None:
-    async with serve() as served:
-        answer = (await served.post("/tokenize", CHAT)).json()
-        await served.post("/v1/chat/completions", CHAT)
-        [request] = served.engine.requests
+    async with serve() as app:
+        answer = (await app.post("/tokenize", CHAT)).json()
+        await app.post("/v1/chat/completions", CHAT)
+        [request] = app.engine.requests
         assert answer["tokens"] == list(request.prompt)
-        without = (await served.post("/tokenize", {**CHAT, "add_generation_prompt": False})).json()
+        without = (await app.post("/tokenize", {**CHAT, "add_generation_prompt": False})).json()
         assert without["tokens"] == answer["tokens"][: len(without["tokens"])]
         assert without["count"] < answer["count"]
 
 
 async def test_detokenize_undoes_tokenize() -> None:
-    async with serve() as served:
+    async with serve() as app:
         for text in ("hello world", "é🙂", ""):
-            tokens = (await served.post("/tokenize", prompt=text, add_special_tokens=False)).json()["tokens"]
-            assert (await served.post("/detokenize", tokens=tokens)).json() == {"prompt": text}
+            tokens = (await app.post("/tokenize", prompt=text, add_special_tokens=False)).json()["tokens"]
+            assert (await app.post("/detokenize", tokens=tokens)).json() == {"prompt": text}
 
 
 @pytest.mark.parametrize("tokens", [[320], [-1], ["5"], [True], "5", None, [2**40]])
 async def test_detokenize_refuses_what_is_no_token(tokens: Any) -> None:
-    async with serve() as served:
-        response = await served.post("/detokenize", tokens=tokens)
+    async with serve() as app:
+        response = await app.post("/detokenize", tokens=tokens)
         assert response.status_code == 400
         assert "tokens" in response.json()["error"]["message"]
 
 
 async def test_chat_tokenize_shows_the_rendered_text_and_its_tokens() -> None:
-    async with serve() as served:
-        answer = (await served.post("/chat_tokenize", CHAT)).json()
+    async with serve() as app:
+        answer = (await app.post("/chat_tokenize", CHAT)).json()
         assert answer["templated_text"] == RENDERED
         assert [each["id"] for each in answer["tokenize_response"]][:2] == [IM_START, ids("user")[0]]
         assert IM_END in [each["id"] for each in answer["tokenize_response"]]
@@ -115,17 +115,17 @@ async def test_chat_tokenize_shows_the_rendered_text_and_its_tokens() -> None:
 
 
 async def test_chat_tokenize_without_a_template_is_a_template_error() -> None:
-    async with serve(template=None) as served:
-        response = await served.post("/chat_tokenize", CHAT)
+    async with serve(template=None) as app:
+        response = await app.post("/chat_tokenize", CHAT)
         assert (response.status_code, response.json()["error_type"]) == (422, "template_error")
 
 
 async def test_version_and_load() -> None:
-    async with serve() as served:
-        assert (await served.http.get("/version")).json() == {"version": __version__}
-        assert (await served.http.get("/load")).json() == {"server_load": 0}
-        with served.gateway.admission.request(3):
-            assert (await served.http.get("/load")).json() == {"server_load": 3}
+    async with serve() as app:
+        assert (await app.http.get("/version")).json() == {"version": __version__}
+        assert (await app.http.get("/load")).json() == {"server_load": 0}
+        with app.gateway.admission.request(3):
+            assert (await app.http.get("/load")).json() == {"server_load": 3}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,6 @@ async def test_tokens_are_written_beside_the_event_loop(
 ) -> None:
     """Those of 300 kB of text held every stream for half a second."""
     callers = Callers(monkeypatch, json_list, mixed, openai_tokens)
-    async with serve() as served:
-        assert (await served.post(path, body)).status_code == 200
+    async with serve() as app:
+        assert (await app.post(path, body)).status_code == 200
     assert callers.beside_the_event_loop

@@ -32,42 +32,42 @@ def test_names_are_a_comma_list_in_the_environment() -> None:
 
 
 async def test_every_name_is_served_and_the_first_is_answered() -> None:
-    async with serve(served_model_name=NAMES) as served:
+    async with serve(served_model_name=NAMES) as app:
         for name in (*NAMES, "tgi", None):
-            assert (await served.post("/v1/completions", prompt="lo", model=name)).json()["model"] == "mine"
-            stream = await served.post("/v1/chat/completions", {**CHAT, "model": name, "stream": True})
+            assert (await app.post("/v1/completions", prompt="lo", model=name)).json()["model"] == "mine"
+            stream = await app.post("/v1/chat/completions", {**CHAT, "model": name, "stream": True})
             assert {chunk["model"] for chunk in events(stream)[:-1]} == {"mine"}
-            assert (await served.post("/tokenize", prompt="lo", model=name)).status_code == 200
+            assert (await app.post("/tokenize", prompt="lo", model=name)).status_code == 200
 
 
 async def test_the_models_own_id_is_not_served_beside_its_names() -> None:
-    async with serve(served_model_name=NAMES) as served:
-        refused = await served.post("/v1/completions", prompt="lo", model="mock/model")
+    async with serve(served_model_name=NAMES) as app:
+        refused = await app.post("/v1/completions", prompt="lo", model="mock/model")
         assert refused.status_code == 404
         message = "the model `mock/model` does not exist; this server serves `mine`"
         assert refused.json()["error"]["message"] == message
 
 
 async def test_there_is_a_card_for_every_name_with_the_model_as_its_root() -> None:
-    async with serve(served_model_name=NAMES) as served:
-        listed = (await served.http.get("/v1/models")).json()["data"]
+    async with serve(served_model_name=NAMES) as app:
+        listed = (await app.http.get("/v1/models")).json()["data"]
         assert [(card["id"], card["root"]) for card in listed] == [(name, "mock/model") for name in NAMES]
         for card in listed:
-            assert (await served.http.get(f"/v1/models/{card['id']}")).json() == card
-        assert (await served.http.get("/v1/models/mock/model")).status_code == 404
+            assert (await app.http.get(f"/v1/models/{card['id']}")).json() == card
+        assert (await app.http.get("/v1/models/mock/model")).status_code == 404
 
 
 async def test_info_names_the_model_itself() -> None:
-    async with serve(served_model_name=NAMES) as served:
-        assert (await served.http.get("/info")).json()["model_id"] == "mock/model"
+    async with serve(served_model_name=NAMES) as app:
+        assert (await app.http.get("/info")).json()["model_id"] == "mock/model"
 
 
 async def test_vllms_series_carry_the_first_name(tmp_path: Path) -> None:
     with socket.socket() as listener:
-        place = WorkerSpec(0, listener, tmp_path / "engine.sock", "token", SharedCounters())
-        metrics = HttpProcess(parse(["--served-model-name", *NAMES], {}), place, Tracing()).metrics
-    async with serve() as served:
-        assert served.engine.description is not None
-        metrics.engine_ready(served.engine.description, 63)
+        spec = WorkerSpec(0, listener, tmp_path / "engine.sock", "token", SharedCounters())
+        metrics = HttpProcess(parse(["--served-model-name", *NAMES], {}), spec, Tracing()).metrics
+    async with serve() as app:
+        assert app.engine.description is not None
+        metrics.engine_ready(app.engine.description, 63)
     scrape = metrics.render(named=True)
     assert b'model_name="mine"' in scrape and b"mock/model" not in scrape

@@ -14,17 +14,17 @@ CHAT = {"messages": [{"role": "user", "content": "lo"}]}
 
 
 async def test_predictions_stand_in_the_order_of_instances() -> None:
-    async with serve() as served:
+    async with serve() as app:
         short = {"inputs": "lo", "parameters": {"max_new_tokens": 1}}
-        response = await served.post("/vertex", instances=[short, CHAT, {"inputs": "lo"}])
+        response = await app.post("/vertex", instances=[short, CHAT, {"inputs": "lo"}])
         assert response.json() == {"predictions": ["hel", "hello world", "hello world"]}
 
 
 async def test_parameters_are_honoured() -> None:
-    async with serve() as served:
+    async with serve() as app:
         parameters = {"temperature": 0.5, "seed": 7, "stop": ["world"]}
-        await served.post("/vertex", instances=[{"inputs": "lo", "parameters": parameters}])
-        [request] = served.engine.requests
+        await app.post("/vertex", instances=[{"inputs": "lo", "parameters": parameters}])
+        [request] = app.engine.requests
         assert (request.sampling.temperature, request.sampling.seed) == (0.5, 7)
 
 
@@ -41,37 +41,37 @@ async def test_parameters_are_honoured() -> None:
     ],
 )
 async def test_a_wrong_instance_is_422_and_named(instances: Any, part: str) -> None:
-    async with serve() as served:
-        response = await served.post("/vertex", instances=instances)
+    async with serve() as app:
+        response = await app.post("/vertex", instances=instances)
         assert response.status_code == 422
         assert part in response.json()["error"]
-        assert served.gateway.admission.active == 0
+        assert app.gateway.admission.active == 0
 
 
 async def test_one_failing_instance_fails_the_call_and_ends_the_others() -> None:
-    async with serve() as served:
+    async with serve() as app:
         bad = {"inputs": FAIL_TEXT, "parameters": {"truncate": 1}}
-        response = await served.post("/vertex", instances=[{"inputs": "lo"}, bad])
+        response = await app.post("/vertex", instances=[{"inputs": "lo"}, bad])
         assert response.status_code == 424
-        assert (served.engine.open, served.gateway.admission.active) == (0, 0)
+        assert (app.engine.open, app.gateway.admission.active) == (0, 0)
 
 
-PLACE = "/v1/models/mock:predict"  # within a route of our own
+ROUTE = "/v1/models/mock:predict"  # within a route of our own
 
 
 async def test_the_routes_that_vertex_ai_assigns_are_served_beside_ours() -> None:
-    async with serve(aip_predict_route=PLACE, aip_health_route="/v1/models/mock") as served:
-        assert (await served.post(PLACE, instances=[CHAT])).json() == {"predictions": ["hello world"]}
-        assert (await served.post(PLACE, instances=[])).status_code == 422
-        assert (await served.http.get("/v1/models/mock")).status_code == 200
-        served.engine.ready = False
-        assert (await served.http.get("/v1/models/mock")).status_code == 503
+    async with serve(aip_predict_route=ROUTE, aip_health_route="/v1/models/mock") as app:
+        assert (await app.post(ROUTE, instances=[CHAT])).json() == {"predictions": ["hello world"]}
+        assert (await app.post(ROUTE, instances=[])).status_code == 422
+        assert (await app.http.get("/v1/models/mock")).status_code == 200
+        app.engine.ready = False
+        assert (await app.http.get("/v1/models/mock")).status_code == 503
 
 
 async def test_an_assigned_prediction_route_asks_for_the_key_and_its_probe_does_not() -> None:
-    async with serve(aip_predict_route=PLACE, aip_health_route="/alive", api_key="hush") as served:
-        assert (await served.post(PLACE, instances=[CHAT])).status_code == 401
-        assert (await served.http.get("/alive")).status_code == 200
+    async with serve(aip_predict_route=ROUTE, aip_health_route="/alive", api_key="hush") as app:
+        assert (await app.post(ROUTE, instances=[CHAT])).status_code == 401
+        assert (await app.http.get("/alive")).status_code == 200
 
 
 def test_the_port_that_vertex_ai_assigns_is_the_port() -> None:

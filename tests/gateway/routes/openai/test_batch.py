@@ -18,9 +18,9 @@ def prompt(*messages: dict[str, str]) -> list[int]:
 
 
 async def test_each_chat_gets_a_choice_of_its_own_in_the_order_given() -> None:
-    async with serve() as served:
-        answer = (await served.post(PATH, messages=[ONE, TWO], max_tokens=2)).json()
-        assert [list(request.prompt) for request in served.engine.requests] == [prompt(*ONE), prompt(*TWO)]
+    async with serve() as app:
+        answer = (await app.post(PATH, messages=[ONE, TWO], max_tokens=2)).json()
+        assert [list(request.prompt) for request in app.engine.requests] == [prompt(*ONE), prompt(*TWO)]
         assert answer["object"] == "chat.completion"
         assert [choice["index"] for choice in answer["choices"]] == [0, 1]
         assert [choice["message"]["role"] for choice in answer["choices"]] == ["assistant"] * 2
@@ -29,10 +29,10 @@ async def test_each_chat_gets_a_choice_of_its_own_in_the_order_given() -> None:
 
 
 async def test_the_fields_of_a_chat_hold_for_each() -> None:
-    async with serve() as served:
+    async with serve() as app:
         fields = {"logprobs": True, "return_token_ids": True, "seed": 5, "temperature": 0.5, "echo": True}
-        answer = (await served.post(PATH, messages=[ONE, TWO], **fields)).json()
-        assert [request.sampling.seed for request in served.engine.requests] == [5, 5]
+        answer = (await app.post(PATH, messages=[ONE, TWO], **fields)).json()
+        assert [request.sampling.seed for request in app.engine.requests] == [5, 5]
         assert [choice["token_ids"] for choice in answer["choices"]] == [HELLO] * 2
         assert [choice["message"]["content"] for choice in answer["choices"]] == ["hello world", "stophello world"]
         assert all(choice["logprobs"]["content"][0]["token"] == "hel" for choice in answer["choices"])
@@ -40,8 +40,8 @@ async def test_the_fields_of_a_chat_hold_for_each() -> None:
 
 
 async def test_one_chat_may_be_alone() -> None:
-    async with serve() as served:
-        [choice] = (await served.post(PATH, messages=[ONE])).json()["choices"]
+    async with serve() as app:
+        [choice] = (await app.post(PATH, messages=[ONE])).json()["choices"]
         assert choice["message"]["content"] == "hello world"
 
 
@@ -62,27 +62,27 @@ async def test_one_chat_may_be_alone() -> None:
     ids=lambda value: str(value)[:50],
 )
 async def test_what_cannot_be_served_is_refused_by_name(fields: dict[str, Any], parts: list[str]) -> None:
-    async with serve() as served:
-        response = await served.post(PATH, fields)
+    async with serve() as app:
+        response = await app.post(PATH, fields)
         assert response.status_code in (400, 404)
         assert all(part in response.json()["error"]["message"] for part in parts), response.text
-        assert served.engine.requests == []
+        assert app.engine.requests == []
 
 
 async def test_every_chat_takes_a_permit() -> None:
-    async with serve() as served:
-        admission = served.gateway.admission
+    async with serve() as app:
+        admission = app.gateway.admission
         with admission.request(admission.max_requests - 1):
-            assert (await served.post(PATH, messages=[ONE])).status_code == 200
-            assert (await served.post(PATH, messages=[ONE, TWO])).status_code == 429
+            assert (await app.post(PATH, messages=[ONE])).status_code == 200
+            assert (await app.post(PATH, messages=[ONE, TWO])).status_code == 429
         assert admission.active == 0
 
 
 async def test_if_one_fails_the_request_does() -> None:
-    async with serve() as served:
+    async with serve() as app:
         failing = [{"role": "user", "content": "x"}]
         body = {"messages": [ONE, failing], "chat_template": "{{ messages[0].content }}"}
-        assert (await served.post(PATH, body)).status_code == 200
+        assert (await app.post(PATH, body)).status_code == 200
         failing[0]["content"] = FAIL_TEXT
-        assert (await served.post(PATH, body)).status_code == 500
-        assert served.gateway.admission.active == 0
+        assert (await app.post(PATH, body)).status_code == 500
+        assert app.gateway.admission.active == 0

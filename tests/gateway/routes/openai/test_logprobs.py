@@ -12,7 +12,7 @@ from gateway.routes.openai.logprobs import Names, completion_logprobs, prompt_of
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import EOS
-from tests.gateway.fixtures import HELLO, Served, events, serve
+from tests.gateway.fixtures import HELLO, ServedApp, events, serve
 from tests.gateway.toys import BOS, IM_END, IM_START, byte_level, sentencepiece
 
 BYTES, PIECES = Tokenizer(byte_level()), Tokenizer(sentencepiece())
@@ -40,9 +40,9 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-async def streamed(served: Served, path: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
+async def streamed(app: ServedApp, path: str, body: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The chunks of each choice."""
-    chunks = events(await served.post(path, {**body, "stream": True}))[:-1]
+    chunks = events(await app.post(path, {**body, "stream": True}))[:-1]
     found = [choice for chunk in chunks for choice in chunk["choices"]]
     return [[each for each in found if each["index"] == index] for index in range(body["n"])]
 
@@ -52,9 +52,9 @@ async def streamed(served: Served, path: str, body: dict[str, Any]) -> list[list
 async def test_a_completions_logprobs_are_those_of_its_token_ids(script: list[int], fields: dict[str, Any]) -> None:
     named = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
     body = {"prompt": "lo", **fields, **named}
-    async with serve(script) as served:
-        answer = (await served.post("/v1/completions", body)).json()
-        parts = await streamed(served, "/v1/completions", body)
+    async with serve(script) as app:
+        answer = (await app.post("/v1/completions", body)).json()
+        parts = await streamed(app, "/v1/completions", body)
     for choice, chunks in zip(answer["choices"], parts, strict=True):
         for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
             assert len(choice["logprobs"][field]) == len(choice["token_ids"])
@@ -68,9 +68,9 @@ async def test_a_completions_logprobs_are_those_of_its_token_ids(script: list[in
 @settings(max_examples=25, deadline=None)
 async def test_a_chats_logprobs_are_those_of_its_token_ids(script: list[int], fields: dict[str, Any]) -> None:
     body = {**CHAT, **fields, "logprobs": True, "return_token_ids": True, "return_tokens_as_token_ids": True}
-    async with serve(script) as served:
-        answer = (await served.post("/v1/chat/completions", body)).json()
-        parts = await streamed(served, "/v1/chat/completions", body)
+    async with serve(script) as app:
+        answer = (await app.post("/v1/chat/completions", body)).json()
+        parts = await streamed(app, "/v1/chat/completions", body)
     for choice, chunks in zip(answer["choices"], parts, strict=True):
         content = choice["logprobs"]["content"]
         assert [entry["token"] for entry in content] == [f"token_id:{id}" for id in choice["token_ids"]]
@@ -95,8 +95,8 @@ async def test_offsets_point_into_the_text_that_is_answered(
     script: list[int], fields: dict[str, Any], prompt: str, as_ids: bool, echo: bool
 ) -> None:
     asked = [BOS, *ids(prompt)] if as_ids else prompt
-    async with serve(script) as served:
-        answer = await served.post("/v1/completions", {"prompt": asked, "logprobs": 0, "echo": echo, **fields})
+    async with serve(script) as app:
+        answer = await app.post("/v1/completions", {"prompt": asked, "logprobs": 0, "echo": echo, **fields})
     for choice in answer.json()["choices"]:
         logprobs = choice["logprobs"]
         assert_offsets_point_at_tokens(logprobs["tokens"], logprobs["text_offset"], choice["text"])
@@ -116,28 +116,28 @@ def test_offsets_of_a_prompt_point_into_its_text(tokenizer: Tokenizer, text: str
 
 
 async def test_the_token_that_ended_the_text_is_listed_where_the_text_ends() -> None:
-    async with serve() as served:
-        [choice] = (await served.post("/v1/completions", prompt="lo", logprobs=0)).json()["choices"]
+    async with serve() as app:
+        [choice] = (await app.post("/v1/completions", prompt="lo", logprobs=0)).json()["choices"]
         assert choice["logprobs"]["tokens"] == ["hel", "lo", " w", "or", "ld", "</s>"]
         assert choice["logprobs"]["text_offset"] == [0, 3, 5, 7, 9, len("hello world")]
 
 
 async def test_the_token_that_completes_a_stop_string_is_listed_whole() -> None:
-    async with serve() as served:
-        [choice] = (await served.post("/v1/completions", prompt="lo", logprobs=0, stop="lo w")).json()["choices"]
+    async with serve() as app:
+        [choice] = (await app.post("/v1/completions", prompt="lo", logprobs=0, stop="lo w")).json()["choices"]
         assert choice["text"] == "hel"
         assert choice["logprobs"]["tokens"] == ["hel", "lo", " w"]
 
 
 async def test_an_entry_does_not_wait_for_text_that_a_stop_string_may_cut() -> None:
-    async with serve() as served:
+    async with serve() as app:
         body = {"prompt": "lo", "logprobs": 0, "stop": " world!", "n": 1}
-        [chunks] = await streamed(served, "/v1/completions", body)
+        [chunks] = await streamed(app, "/v1/completions", body)
         assert [chunk["text"] for chunk in chunks] == ["hel", "lo", "", "", "", " world"]
         assert [len(chunk["logprobs"]["tokens"]) for chunk in chunks] == [1] * 6
 
 
-def drawing(served: Served, id: int, logprob: float) -> None:
+def drawing(app: ServedApp, id: int, logprob: float) -> None:
     """An engine that draws `id`, while `HELLO` were the likeliest in their order."""
 
     async def generate(request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
@@ -146,7 +146,7 @@ def drawing(served: Served, id: int, logprob: float) -> None:
         known = [pb.Token(id=each, logprob=float("nan")) for each in request.prompt[:1]]
         yield pb.RequestEvent(tokens=[token], finish=pb.LENGTH, prompt=pb.Prompt(tokens=[*known, token]))
 
-    served.engine.generate = generate  # type: ignore[method-assign]
+    app.engine.generate = generate  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def drawing(served: Served, id: int, logprob: float) -> None:
 async def test_the_drawn_token_comes_first_then_the_likeliest_by_rank(
     drawn: str, logprob: float, listed: dict[str, float]
 ) -> None:
-    async with serve() as served:
-        drawing(served, *ids(drawn), logprob)
+    async with serve() as app:
+        drawing(app, *ids(drawn), logprob)
         body = {"prompt": "lo", "logprobs": 2, "prompt_logprobs": 2, "max_tokens": 1}
-        [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+        [choice] = (await app.post("/v1/completions", body)).json()["choices"]
         assert list(choice["logprobs"]["top_logprobs"][0].items()) == list(listed.items())
         known = choice["prompt_logprobs"][1].values()
         assert [(each["decoded_token"], each["logprob"]) for each in known] == list(listed.items())
@@ -174,18 +174,18 @@ def test_of_tokens_with_one_text_the_likeliest_counts() -> None:
 
 async def test_control_tokens_of_ids_are_echoed_and_counted() -> None:
     prompt = [BOS, IM_START, *ids("lo"), EOS]
-    async with serve() as served:
+    async with serve() as app:
         for skip in (True, False):
             body = {"prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 1, "skip_special_tokens": skip}
-            [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+            [choice] = (await app.post("/v1/completions", body)).json()["choices"]
             assert choice["text"] == "<s><|im_start|>lo</s>hel"
             assert choice["logprobs"]["text_offset"] == [0, 3, 15, 17, 21]
 
 
 async def test_control_tokens_of_a_text_are_counted_but_not_those_put_before_it() -> None:
-    async with serve() as served:
+    async with serve() as app:
         body = {"prompt": "<|im_start|>lo", "echo": True, "logprobs": 0, "max_tokens": 1}
-        [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+        [choice] = (await app.post("/v1/completions", body)).json()["choices"]
         assert choice["text"] == "<|im_start|>lohel"
         assert choice["logprobs"]["tokens"] == ["<s>", "<|im_start|>", "lo", "hel"]
         assert choice["logprobs"]["text_offset"] == [0, 0, 12, 14]
@@ -193,8 +193,8 @@ async def test_control_tokens_of_a_text_are_counted_but_not_those_put_before_it(
 
 @pytest.mark.parametrize(("keep", "echo"), [(-1, "<|im_start|>hello<|im_end|>"), (2, "lo<|im_end|>")])
 async def test_what_is_left_of_a_truncated_text_is_echoed_with_its_control_tokens(keep: int, echo: str) -> None:
-    async with serve() as served:
+    async with serve() as app:
         prompt = "<|im_start|>hello<|im_end|>"
         body = {"prompt": prompt, "echo": True, "max_tokens": 1, "truncate_prompt_tokens": keep}
-        [choice] = (await served.post("/v1/completions", body)).json()["choices"]
+        [choice] = (await app.post("/v1/completions", body)).json()["choices"]
         assert choice["text"] == echo + "hel"

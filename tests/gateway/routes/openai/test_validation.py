@@ -124,28 +124,28 @@ CASES = [
 async def test_a_refusal_names_the_field_and_both_numbers(
     path: str, base: dict[str, Any], fields: dict[str, Any], parts: list[str]
 ) -> None:
-    async with serve() as served:
-        response = await served.post(path, {**base, **fields})
+    async with serve() as app:
+        response = await app.post(path, {**base, **fields})
         assert response.status_code == 400
         error = response.json()["error"]
         assert list(error) == ["message", "type", "param", "code"]
         assert error["type"] == "invalid_request_error"
         assert all(part in error["message"] for part in parts), error["message"]
         assert response.headers["x-should-retry"] == "false"
-        assert served.engine.requests == []
+        assert app.engine.requests == []
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 async def test_a_field_we_do_not_serve_is_refused_not_ignored(name: str) -> None:
     of_texts = name == "suffix" or name in ChatRequest.model_fields
     path, base = ("/v1/completions", TEXT) if of_texts else ("/v1/chat/completions", CHAT)
-    async with serve() as served:
-        response = await served.post(path, {**base, name: "something"})
+    async with serve() as app:
+        response = await app.post(path, {**base, name: "something"})
         assert response.status_code == 400
         ours = f": use {OURS[name]}" if name in OURS else ""
         assert response.json()["error"]["message"] == f"{name} is not supported{ours}"
         for harmless in (None, *UNSUPPORTED[name]):
-            assert (await served.post(path, {**base, name: harmless})).status_code == 200
+            assert (await app.post(path, {**base, name: harmless})).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ async def test_a_field_we_do_not_serve_is_refused_not_ignored(name: str) -> None
     ],
 )
 async def test_null_means_absent(path: str, base: dict[str, Any], name: str) -> None:
-    async with serve() as served:
-        assert (await served.post(path, {**base, name: None})).status_code == 200
+    async with serve() as app:
+        assert (await app.post(path, {**base, name: None})).status_code == 200
 
 
 def documented() -> dict[str, set[str]]:
@@ -179,13 +179,13 @@ def test_the_readme_lists_every_field() -> None:
 
 
 async def test_hints_and_fields_nobody_knows_are_ignored() -> None:
-    async with serve() as served:
+    async with serve() as app:
         extra = {name: [1] for name in (*HINTS, "whatever")}
-        assert (await served.post("/v1/chat/completions", {**CHAT, **extra})).status_code == 200
+        assert (await app.post("/v1/chat/completions", {**CHAT, **extra})).status_code == 200
 
 
 async def test_a_prompt_too_long_says_so_in_openais_words() -> None:
-    async with serve() as served:
+    async with serve() as app:
         for path, body, param in (
             ("/v1/completions", {"prompt": "lo" * 64}, "prompt"),
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "lo" * 64}]}, "messages"),
@@ -193,77 +193,77 @@ async def test_a_prompt_too_long_says_so_in_openais_words() -> None:
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "lo" * 10000}]}, "messages"),
         ):
             for stream in (False, True):
-                response = await served.post(path, {**body, "stream": stream})
+                response = await app.post(path, {**body, "stream": stream})
                 assert response.status_code == 400
                 error = response.json()["error"]
                 assert (error["code"], error["param"]) == ("context_length_exceeded", param)
                 assert "This model's maximum context length is" in error["message"]
-        response = await served.post("/v1/completions", prompt="lo", max_tokens=63)
+        response = await app.post("/v1/completions", prompt="lo", max_tokens=63)
         error = response.json()["error"]
         assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
         assert "65 were requested: 2 in prompt and max_tokens 63" in error["message"]
-        response = await served.post("/v1/completions", prompt="lo" * 64)
+        response = await app.post("/v1/completions", prompt="lo" * 64)
         assert "maximum context length is 64 tokens" in response.json()["error"]["message"]
         assert "65 tokens" in response.json()["error"]["message"]
 
 
 async def test_a_short_template_cannot_write_more_than_a_client_may_send() -> None:
     """However much fits the context: tokenising takes 300 bytes of memory for each character."""
-    async with serve(max_total_tokens=100_000, payload_limit=1000) as served:
+    async with serve(max_total_tokens=100_000, payload_limit=1000) as app:
         for written, status in ((60_000, 200), (70_000, 400)):
             template = "{% for i in range(" + str(written // 10) + ") %}0123456789{% endfor %}"
-            response = await served.post("/v1/chat/completions", {**CHAT, "chat_template": template, "max_tokens": 1})
+            response = await app.post("/v1/chat/completions", {**CHAT, "chat_template": template, "max_tokens": 1})
             assert response.status_code == status
         assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("name", ["mock/model", "tgi", "dummy", "", None])
 async def test_names_of_the_served_model(name: str | None) -> None:
-    async with serve() as served:
-        answer = (await served.post("/v1/chat/completions", {**CHAT, "model": name})).json()
+    async with serve() as app:
+        answer = (await app.post("/v1/chat/completions", {**CHAT, "model": name})).json()
         assert answer["model"] == "mock/model"
 
 
 async def test_an_unknown_model_is_404() -> None:
-    async with serve() as served:
+    async with serve() as app:
         for path, base in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
-            response = await served.post(path, {**base, "model": "gpt-4o"})
+            response = await app.post(path, {**base, "model": "gpt-4o"})
             assert response.status_code == 404
             error = response.json()["error"]
             assert error["code"] == "model_not_found"
             assert error["message"] == "the model `gpt-4o` does not exist; this server serves `mock/model`"
-            unlike_a_name = await served.post(path, {**base, "model": "canary\n" * 50})
+            unlike_a_name = await app.post(path, {**base, "model": "canary\n" * 50})
             assert unlike_a_name.status_code == 404 and "canary" not in unlike_a_name.text
 
 
 async def test_models_are_listed_and_looked_up() -> None:
-    async with serve() as served:
-        listed = (await served.http.get("/v1/models")).json()
+    async with serve() as app:
+        listed = (await app.http.get("/v1/models")).json()
         assert listed["object"] == "list"
         [card] = listed["data"]
         assert (card["id"], card["object"], card["owned_by"]) == ("mock/model", "model", "mock/model")
         assert (card["root"], card["parent"], card["max_model_len"]) == ("mock/model", None, 64)
         assert [each["object"] for each in card["permission"]] == ["model_permission"]
         assert isinstance(card["created"], int)
-        assert (await served.http.get("/v1/models/mock/model")).json() == card
-        missing = await served.http.get("/v1/models/other")
+        assert (await app.http.get("/v1/models/mock/model")).json() == card
+        missing = await app.http.get("/v1/models/other")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
 async def test_more_choices_than_the_server_ever_runs_is_400() -> None:
-    async with serve() as served:
-        served.gateway.admission.max_requests = 4
-        response = await served.post("/v1/completions", prompt="lo", n=5)
+    async with serve() as app:
+        app.gateway.admission.max_requests = 4
+        response = await app.post("/v1/completions", prompt="lo", n=5)
         assert response.status_code == 400
         assert re.search(r"5 sequences.*at most 4", response.json()["error"]["message"])
 
 
 async def test_overload_is_429_and_worth_retrying() -> None:
-    async with serve() as served:
-        admission = served.gateway.admission
+    async with serve() as app:
+        admission = app.gateway.admission
         with admission.request(admission.max_requests):
             for stream in (False, True):
-                response = await served.post("/v1/chat/completions", {**CHAT, "stream": stream})
+                response = await app.post("/v1/chat/completions", {**CHAT, "stream": stream})
                 assert response.status_code == 429
                 assert response.headers["x-should-retry"] == "true"
                 assert int(response.headers["retry-after"]) >= 1
@@ -271,10 +271,10 @@ async def test_overload_is_429_and_worth_retrying() -> None:
 
 
 async def test_an_engine_that_is_not_ready_is_503_and_worth_retrying() -> None:
-    async with serve() as served:
-        served.engine.ready = False
+    async with serve() as app:
+        app.engine.ready = False
         for path, base in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
-            response = await served.post(path, base)
+            response = await app.post(path, base)
             assert response.status_code == 503
             assert response.headers["x-should-retry"] == "true"
             assert response.headers["retry-after"] == "5"
@@ -285,10 +285,10 @@ async def test_an_engine_that_is_not_ready_is_503_and_worth_retrying() -> None:
     ("given", "kept"), [("abc-1.2_Z", True), ("a" * 64, True), ("a" * 65, False), ("a b", False), ("é", False)]
 )
 async def test_a_safe_request_id_is_kept(given: str, kept: bool) -> None:
-    async with serve() as served:
+    async with serve() as app:
         headers = {"x-request-id": given.encode()}
         for body in (CHAT, {"messages": []}):
-            response = await served.http.post("/v1/chat/completions", json=body, headers=headers)
+            response = await app.http.post("/v1/chat/completions", json=body, headers=headers)
             assert (response.headers["x-request-id"] == given) is kept
 
 
@@ -303,22 +303,22 @@ async def test_one_wrong_value_is_one_complaint_in_our_words() -> None:
         "n: must be at least 1 (given 0); temperature: must be a number": {**CHAT, "temperature": "1", "n": 0},
         "messages: is required": {},
     }
-    async with serve() as served:
+    async with serve() as app:
         for message, body in cases.items():
-            assert (await served.post("/v1/chat/completions", body)).json()["error"]["message"] == message
+            assert (await app.post("/v1/chat/completions", body)).json()["error"]["message"] == message
         for path, base, fields, _ in CASES:
-            text = (await served.post(path, {**base, **fields})).text
+            text = (await app.post(path, {**base, **fields})).text
             assert not any(leak in text for leak in LEAKS), text
 
 
 async def test_errors_are_few_and_never_repeat_the_body() -> None:
-    async with serve() as served:
+    async with serve() as app:
         body = {
             "messages": [{"role": 7, "content": "canary-" * 50, "name": 3}] * 500,
             "stop": {"canary": 1},
             "logit_bias": {"canary " * 3: 1},
         }
-        response = await served.post("/v1/chat/completions", body)
+        response = await app.post("/v1/chat/completions", body)
         assert response.status_code == 400
         assert "canary" not in response.text
         assert len(response.content) < 4000
@@ -334,15 +334,15 @@ EVERYWHERE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", EVERYWHERE)
 async def test_a_body_that_is_wrong_everywhere_is_soon_refused(path: str) -> None:
-    async with serve() as served:
+    async with serve() as app:
         began = time.process_time()
-        response = await served.post(path, EVERYWHERE[path])
+        response = await app.post(path, EVERYWHERE[path])
         assert time.process_time() - began < 2
         assert response.status_code in (400, 422) and len(response.content) < 4000
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"lo"', b"5"])
 async def test_a_body_that_is_no_object_is_told_so(body: bytes) -> None:
-    async with serve() as served:
-        message = (await served.raw("/v1/completions", body)).json()["error"]["message"]
+    async with serve() as app:
+        message = (await app.raw("/v1/completions", body)).json()["error"]["message"]
         assert message.startswith("the body must be an object")

@@ -39,17 +39,17 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("parameters", "parts"), REFUSED, ids=[str(row[0]) for row in REFUSED])
 async def test_a_value_out_of_range_is_422_on_every_route(parameters: dict[str, Any], parts: list[str]) -> None:
-    async with serve(**LIMITS) as served:
+    async with serve(**LIMITS) as app:
         for path, stream in (("/generate", False), ("/", False), ("/generate_stream", True), ("/", True)):
             if stream and "best_of" in parameters:
                 continue
-            response = await served.post(path, inputs="lo", parameters=parameters, stream=stream)
+            response = await app.post(path, inputs="lo", parameters=parameters, stream=stream)
             assert response.status_code == 422
             body = response.json()
             assert body["error_type"] == "validation"
             assert body["error"].startswith("Input validation error: ")
             assert all(part in body["error"] for part in parts), body["error"]
-        assert served.engine.requests == []
+        assert app.engine.requests == []
 
 
 @pytest.mark.parametrize(
@@ -58,39 +58,39 @@ async def test_a_value_out_of_range_is_422_on_every_route(parameters: dict[str, 
      ({"decoder_input_details": True}, "decoder_input_details")],
 )  # fmt: skip
 async def test_what_streams_can_not_do(parameters: dict[str, Any], field: str) -> None:
-    async with serve(**LIMITS) as served:
-        response = await served.post("/generate_stream", inputs="lo", parameters=parameters)
+    async with serve(**LIMITS) as app:
+        response = await app.post("/generate_stream", inputs="lo", parameters=parameters)
         assert response.status_code == 422
         assert f"`{field}`" in response.json()["error"]
         assert "streaming" in response.json()["error"]
-        assert (await served.post("/generate", inputs="lo", parameters=parameters)).status_code == 200
+        assert (await app.post("/generate", inputs="lo", parameters=parameters)).status_code == 200
 
 
 async def test_best_of_may_be_switched_off() -> None:
-    async with serve(max_best_of=1) as served:
-        response = await served.post("/generate", inputs="lo", parameters={"best_of": 2, "do_sample": True})
+    async with serve(max_best_of=1) as app:
+        response = await app.post("/generate", inputs="lo", parameters={"best_of": 2, "do_sample": True})
         assert response.status_code == 422
         assert "not allowed" in response.json()["error"]
 
 
 async def test_empty_inputs_are_refused_and_blank_ones_are_not() -> None:
-    async with serve() as served:
-        assert (await served.post("/generate", inputs="")).status_code == 422
-        assert (await served.post("/generate", inputs=" ")).status_code == 200
+    async with serve() as app:
+        assert (await app.post("/generate", inputs="")).status_code == 422
+        assert (await app.post("/generate", inputs=" ")).status_code == 200
 
 
 async def test_a_prompt_may_be_as_long_as_the_limit() -> None:
-    async with serve(**LIMITS) as served:
-        assert (await served.post("/generate", inputs="lo" * 39, parameters={})).status_code == 200
-        response = await served.post("/generate", inputs="lo" * 40, parameters={})
+    async with serve(**LIMITS) as app:
+        assert (await app.post("/generate", inputs="lo" * 39, parameters={})).status_code == 200
+        response = await app.post("/generate", inputs="lo" * 40, parameters={})
         assert response.status_code == 422
         assert "40" in response.json()["error"]
         assert "41" in response.json()["error"]
 
 
 async def test_text_that_can_not_fit_is_refused_before_it_is_tokenised() -> None:
-    async with serve() as served:
-        response = await served.post("/generate", inputs="a" * (64 * len("<|im_start|>") + 1025))
+    async with serve() as app:
+        response = await app.post("/generate", inputs="a" * (64 * len("<|im_start|>") + 1025))
         assert response.status_code == 422
         assert "1793 characters" in response.json()["error"]
         assert "1792" in response.json()["error"]
@@ -105,15 +105,15 @@ async def test_rules_are_applied_in_order() -> None:
     }  # fmt: skip
     order = list(parameters)
     order.insert(order.index("truncate"), "inputs")
-    async with serve(**LIMITS) as served:
+    async with serve(**LIMITS) as app:
         for field in order:
-            response = await served.post("/generate", inputs=inputs, parameters=parameters)
+            response = await app.post("/generate", inputs=inputs, parameters=parameters)
             assert f"`{field}`" in response.json()["error"]
             if field == "inputs":
                 inputs = "lo"
             else:
                 del parameters[field]
-        assert (await served.post("/generate", inputs=inputs, parameters=parameters)).status_code == 200
+        assert (await app.post("/generate", inputs=inputs, parameters=parameters)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ async def test_rules_are_applied_in_order() -> None:
     ids=str,
 )
 async def test_a_wrong_type_is_422_and_names_the_field(parameters: dict[str, Any]) -> None:
-    async with serve() as served:
-        response = await served.post("/generate", inputs="lo", parameters=parameters)
+    async with serve() as app:
+        response = await app.post("/generate", inputs="lo", parameters=parameters)
         assert response.status_code == 422
         assert response.json()["error_type"] == "validation"
         assert f"parameters.{next(iter(parameters))}" in response.json()["error"]
@@ -153,8 +153,8 @@ async def test_a_wrong_type_is_422_and_names_the_field(parameters: dict[str, Any
     ids=str,
 )  # fmt: skip
 async def test_what_tgi_accepts_is_accepted(parameters: dict[str, Any]) -> None:
-    async with serve() as served:
-        response = await served.post("/generate", inputs="lo", parameters=parameters)
+    async with serve() as app:
+        response = await app.post("/generate", inputs="lo", parameters=parameters)
         assert response.status_code == 200, response.text
 
 
@@ -182,8 +182,8 @@ async def test_what_tgi_accepts_is_accepted(parameters: dict[str, Any]) -> None:
     ],
 )
 async def test_bodies_that_are_not_strict_json(content: bytes, content_type: str, status: int) -> None:
-    async with serve() as served:
-        response = await served.raw("/generate", content, content_type)
+    async with serve() as app:
+        response = await app.raw("/generate", content, content_type)
         assert response.status_code == status
         if status != 200:
             assert set(response.json()) == {"error", "error_type"}
@@ -191,7 +191,7 @@ async def test_bodies_that_are_not_strict_json(content: bytes, content_type: str
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations"])
 async def test_an_empty_body_is_told_to_be_empty(path: str) -> None:
-    async with serve() as served:
+    async with serve() as app:
         for content in (b"", b" \n"):
-            answer = await served.raw(path, content)
+            answer = await app.raw(path, content)
             assert answer.status_code == 400 and "the body is empty" in answer.text
