@@ -1,10 +1,12 @@
-"""The page pool: who holds which page of the KV cache, and which pages still hold a prefix worth finding again.
+"""The page pool: who holds which page of the KV cache, and which pages hold a prefix that can be found again.
 
-A page is `page_size` consecutive positions in the caches of the layers that share a page table (`model/groups.py`).
-Page 0 is the sink that padding writes to, never handed out. A full page of known tokens can be offered under its table
-and a key, a sha256 chain over (everything before it, its token ids), rooted in the model and the request's salt; the
-ids are stored too and compared on a hit. A page whose last holder leaves keeps its content and becomes reusable: it is
-found again until the pool runs out of blank pages and takes the least recently used one.
+A page is `page_size` consecutive positions in the caches of the layers that share a page table
+(`jaxengine/spec/layer_groups.py`). Page 0 is the sink: padding writes to it, and it is never handed out.
+
+A full page of known tokens can be offered under its table and a key. The key is a sha256 chain over everything before
+the page and the page's token ids, rooted in the model and the request's salt. The ids are stored too and compared on a
+hit. When the last holder of an offered page leaves, the page keeps its content and becomes reusable: it can be found
+again until the pool has no blank page left and takes the least recently used reusable one.
 
 No JAX here: this file never sees an array.
 """
@@ -18,20 +20,13 @@ SINK = 0
 
 
 def root_key(model: str, salt: bytes) -> bytes:
-    """The parent key of a first page: requests share pages only under the same model and salt."""
+    """The parent key of a sequence's first page: requests share pages only under the same model and salt."""
     return hashlib.sha256(b"\x00".join([model.encode(), salt])).digest()
 
 
 def page_key(parent: bytes, ids: Ids[int]) -> bytes:
+    """The key of a page that holds `ids` behind the page with key `parent`."""
     return hashlib.sha256(parent + array("i", ids).tobytes()).digest()
-
-
-def held_pages(tokens: int, page_size: int, window: int, budget: int) -> int:
-    """The most pages that a table of `tokens` ever holds: with a `window`, those it reaches back over, those that a
-    step of `budget` tokens in flight writes and those of the next one, and a page that each end lies in.
-    """
-    whole = -(-tokens // page_size)
-    return min(whole, -(-(window + 2 * budget) // page_size) + 1) if window else whole
 
 
 class PagePool:
@@ -49,10 +44,10 @@ class PagePool:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the cache's content is gone."""
+        """Forget all holders and prefixes: the cache's content is gone."""
         self.references = [0] * self.total
-        self.blank: list[int] = list(range(self.total - 1, SINK, -1))  # free pages with nothing to find again
-        # Free pages that hold a prefix, least recently used first.
+        self.blank: list[int] = list(range(self.total - 1, SINK, -1))  # free pages without an offered prefix
+        # Free pages with an offered prefix, least recently used first.
         self.reusable: OrderedDict[int, None] = OrderedDict()
         self.index: dict[tuple[int, bytes], int] = {}  # (table, key) -> page
         self.content: dict[int, tuple[int, bytes, tuple[int, ...]]] = {}  # page -> (table, key, ids)
@@ -67,14 +62,15 @@ class PagePool:
 
     @property
     def cached(self) -> int:
-        """Free pages that still hold a prefix."""
+        """How many free pages still hold a prefix."""
         return len(self.reusable)
 
     def pages_for(self, tokens: int) -> int:
+        """How many pages `tokens` tokens fill, the last one perhaps in part."""
         return -(-tokens // self.page_size)
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` pages to write to, forgetting the least recently used prefixes if need be.
+        """Take `count` pages to write to. Blank pages go first, then the least recently used prefixes.
 
         Raises:
             ValueError: fewer than `count` are available; nothing is taken.
@@ -84,18 +80,18 @@ class PagePool:
         return [self._take() for _ in range(count)]
 
     def find(self, table: int, key: bytes, ids: Ids[int]) -> int | None:
-        """The page of `table` that holds `ids` behind the prefix that `key` stands for."""
+        """The page that is offered for `table` under `key` and holds `ids`, or None."""
         page = self.index.get((table, key))
         return page if page is not None and self.content[page][2] == tuple(ids) else None
 
     def hold(self, pages: Ids[int]) -> None:
-        """Add a holder to each of `pages`, found by `find`."""
+        """Add a holder to each of `pages`, which `find` returned."""
         for page in pages:
             self.reusable.pop(page, None)
             self.references[page] += 1
 
     def release(self, pages: Ids[int]) -> None:
-        """Drop a holder of each page. Later pages of a prefix become reusable first, so parents outlive children."""
+        """Drop a holder of each page. The last page of a prefix becomes reusable first, so parents outlive children."""
         for page in reversed(pages):
             self.references[page] -= 1
             if self.references[page] == 0:
@@ -105,13 +101,13 @@ class PagePool:
                     self.blank.append(page)
 
     def commit(self, page: int, table: int, key: bytes, ids: Ids[int]) -> None:
-        """Offer a full, computed page of `table` under `key`. A twin that is indexed already stays the one found."""
+        """Offer a full, computed page of `table` under `key`. The first one offered under a key stays the one found."""
         if (table, key) not in self.index:
             self.index[table, key] = page
             self.content[page] = (table, key, tuple(ids))
 
     def forget(self, pages: Ids[int]) -> None:
-        """Stop offering `pages`, which are held: what they contain is not to be trusted."""
+        """Stop offering `pages`, which are held: their content cannot be trusted, or is about to be overwritten."""
         for page in pages:
             if content := self.content.pop(page, None):
                 del self.index[content[:2]]

@@ -1,27 +1,28 @@
-"""The page tables of sequences: what each holds, needs next, gives back and shares.
+"""The page tables of sequences: which pages each sequence holds, takes next, releases and shares.
 
-A sequence has a table for each group of layers (`model/groups.py`), all equally long: entry i is where positions
-i·page_size … of its text lie, for those layers. A table whose layers have a window gives back what the window has
-passed, and then every table grows as the text is computed instead of all at once.
+A sequence has one page table for each group of layers (`jaxengine/spec/layer_groups.py`). All of its tables have the
+same length: entry i is the page of positions i·page_size … for the layers of that group. Where layers have a window, a
+table releases the pages behind it; all tables then grow as the text is computed instead of all at once.
 
-A prefix is cached where each table has what its layers see behind it: all of it, or what the window reaches. So the
-pages behind a window, which were given back first, are rightly the first to be taken for something else.
+A prefix is cached where each table still has the pages that its layers see from the prefix's end: all pages, or those
+that the window reaches. Pages behind a window are released early, so they are rightly the first to be reused.
 
 No JAX here.
 """
 
 from collections.abc import Sequence as Items
 
-from jaxengine.cache.page_pool import SINK, PagePool, held_pages, page_key, root_key
-from jaxengine.request.sequence import Sequence, Table
+from jaxengine.cache.page_need import PageNeed, peak_pages
+from jaxengine.cache.page_pool import SINK, PagePool, page_key, root_key
+from jaxengine.request.sequence import PageTable, Sequence
 
 
 class PageTables:
-    """Tables of all sequences over one pool.
+    """The tables of all sequences, over one pool.
 
     Args:
-        windows: of each table, how many positions a token sees at most, its own included; 0 = all.
-        token_budget: tokens a step may compute.
+        windows: for each table of a sequence, how many positions a token sees at most, its own included; 0 = all.
+        token_budget: tokens that a step may compute.
         model: names the model and revision in prefix-cache keys.
         prefix_cache: whether prompts may start from cached pages.
     """
@@ -31,186 +32,190 @@ class PageTables:
     ) -> None:
         self.pool = pool
         self.windows = tuple(windows)
-        self.windowed = [  # each window, and its tables
-            (window, [table for table, each in enumerate(windows) if each == window])
+        self.windowed = [  # each window, and the numbers of the tables that have it
+            (window, [number for number, each in enumerate(windows) if each == window])
             for window in sorted({*windows} - {0})
         ]
-        self.whole = sum(not window for window in windows)  # tables without one
+        self.unwindowed = sum(not window for window in windows)  # how many tables have no window: they come first
         self.token_budget = token_budget
         self.model = model
         self.prefix_cache = prefix_cache
 
-    # --- how many -----------------------------------------------------------------------------------------------
+    # --- counting -----------------------------------------------------------------------------------------------
 
-    def lacking(self, sequence: Sequence) -> int:
-        """Pages it needs beyond those it has for all that is known of it, or with windows for its next step."""
-        reach = min(sequence.length, sequence.computed + self.token_budget) if self.windowed else sequence.length
-        return len(self.windows) * self.pool.pages_for(max(0, reach - sequence.page_capacity))
+    def need(self, sequence: Sequence) -> PageNeed:
+        """The free pages that a sequence with a slot takes beyond those it holds."""
+        next_step = known_tokens = self._missing(sequence, sequence.length)
+        if self.windowed:
+            next_step = self._missing(sequence, min(sequence.length, sequence.computed + self.token_budget))
+            held = sum(len(table.pages) - table.released for table in sequence.tables)
+            known_tokens = self._peak(sequence, sequence.tables) - held
+        growth = len(self.windows) if sequence.max_length > sequence.page_capacity else 0
+        return PageNeed(next_step, known_tokens, max(known_tokens, growth))
 
-    def most(self, sequence: Sequence, tables: Items[Table]) -> int:
-        """Pages that `tables` will hold at most at a time while its known tokens are computed."""
-        whole, size = self._entries(sequence, sequence.length), self.pool.page_size
-        total = whole * self.whole
-        for window, alike in self.windowed:
-            held = held_pages(sequence.length, size, window, self.token_budget)
-            total += len(alike) * min(whole - tables[alike[0]].passed, held)
+    def need_to_start(self, sequence: Sequence, prefix: Items[PageTable]) -> int:
+        """Free pages that a waiting sequence takes at most at a time for its known tokens, starting from `prefix`."""
+        shared = sum(self.pool.references[page] > 0 for table in prefix for page in table.held)
+        return self._peak(sequence, prefix) - shared
+
+    def least_to_start(self, sequence: Sequence) -> int:
+        """A cheap lower bound of `need_to_start`, whatever the cached prefix.
+
+        It is asked for in every step in which a sequence waits, where `cached_prefix` would walk the index for
+        milliseconds to find what it found the step before.
+        """
+        may_share = self._may_share(sequence)
+        shared = sum(self._shared_pages(number, sequence) for number in range(self.unwindowed)) if may_share else 0
+        return self.unwindowed * self._entries(sequence, sequence.length) - shared
+
+    def _missing(self, sequence: Sequence, length: int) -> int:
+        """Pages that a sequence lacks to hold `length` tokens, in all of its tables."""
+        return len(self.windows) * self.pool.pages_for(max(0, length - sequence.page_capacity))
+
+    def _peak(self, sequence: Sequence, tables: Items[PageTable]) -> int:
+        """The most pages that `tables` hold at a time while the known tokens of `sequence` are computed."""
+        entries, size = self._entries(sequence, sequence.length), self.pool.page_size
+        total = entries * self.unwindowed
+        for window, numbers in self.windowed:
+            peak = peak_pages(sequence.length, size, window, self.token_budget)
+            total += len(numbers) * min(entries - tables[numbers[0]].released, peak)
         return total
 
-    def reserve(self, sequence: Sequence) -> int:
-        """What admission keeps back for it, so that nothing need be preempted at once: what its known tokens lack
-        yet, and a page for each table if there may be more tokens before it ends.
-        """
-        more = len(self.windows) if sequence.max_length > sequence.page_capacity else 0
-        if not self.windowed:
-            return more
-        held = sum(len(table.pages) - table.passed for table in sequence.tables)
-        return max(more, self.most(sequence, sequence.tables) - held)
-
-    def needs(self, sequence: Sequence, tables: Items[Table]) -> int:
-        """Free pages that it takes at most at a time for its known tokens, if it starts from `tables`."""
-        shared = sum(self.pool.references[page] > 0 for table in tables for page in table.held)
-        return self.most(sequence, tables) - shared
-
-    def least(self, sequence: Sequence) -> int:
-        """`needs` is never less: told for each step that someone waits, where `cached` would take milliseconds to find
-        again what it found before.
-        """
-        shares = self._shares(sequence)
-        held = sum(self._held(table, sequence) for table in range(self.whole)) if shares else 0
-        return self.whole * self._entries(sequence, sequence.length) - held
-
     def _entries(self, sequence: Sequence, tokens: int) -> int:
-        """Of each table: its source's pages come first, and its own tokens start a new one."""
+        """Length of a table of `tokens` tokens. The encoder input's pages come first, the tokens begin a new page."""
         return self.pool.pages_for(len(sequence.encoder_input)) + self.pool.pages_for(tokens)
 
-    # --- taking and giving --------------------------------------------------------------------------------------
+    # --- taking and releasing -----------------------------------------------------------------------------------
 
-    def start(self, sequence: Sequence, tables: list[Table]) -> None:
-        """Give it `tables`, which `cached` found, and the pages for its first step."""
-        for table in tables:
+    def start(self, sequence: Sequence, prefix: list[PageTable]) -> None:
+        """Give `sequence` the tables of `prefix`, which `cached_prefix` found, and the pages for its first step."""
+        for table in prefix:
             self.pool.hold(table.held)
-        sequence.tables = tables
-        sequence.offered_pages = len(tables[0].pages)
-        sequence.computed = sequence.offered_pages * self.pool.page_size
-        sequence.page_capacity = (
-            sequence.computed - self.pool.pages_for(len(sequence.encoder_input)) * self.pool.page_size
-        )
-        self.grow(sequence, self.lacking(sequence))
+        size = self.pool.page_size
+        sequence.tables = prefix
+        sequence.offered_pages = len(prefix[0].pages)
+        sequence.computed = sequence.offered_pages * size
+        sequence.page_capacity = sequence.computed - self.pool.pages_for(len(sequence.encoder_input)) * size
+        self.grow(sequence, self.need(sequence).next_step)
 
     def grow(self, sequence: Sequence, count: int) -> None:
-        """Add `count` pages, as many to each table. Raises ValueError if fewer are available."""
+        """Add `count` pages, equally many to each table. Raises ValueError if fewer are available."""
         pages = self.pool.allocate(count)
-        for i, table in enumerate(sequence.tables):
-            table.pages += pages[i :: len(sequence.tables)]
+        for number, table in enumerate(sequence.tables):
+            table.pages += pages[number :: len(sequence.tables)]
         sequence.page_capacity += count // len(sequence.tables) * self.pool.page_size
 
-    def give_back(self, sequence: Sequence, position: int) -> None:
-        """Release what no query from `position` on sees: every step that reads it has completed."""
-        for window, alike in self.windowed:
-            passed, before = self._passed(window, position), sequence.tables[alike[0]].passed
-            if passed <= before:
+    def release_behind_windows(self, sequence: Sequence, position: int) -> None:
+        """Release the pages that no query from `position` on sees. Every step that reads them has completed."""
+        for window, numbers in self.windowed:
+            behind, released = self._pages_behind(window, position), sequence.tables[numbers[0]].released
+            if behind <= released:
                 continue
-            for table in (sequence.tables[number] for number in alike):
-                self.pool.release(table.pages[before:passed])
-                table.pages[before:passed] = [SINK] * (passed - before)
-                table.passed = passed
+            for table in (sequence.tables[number] for number in numbers):
+                self.pool.release(table.pages[released:behind])
+                table.pages[released:behind] = [SINK] * (behind - released)
+                table.released = behind
 
     def release(self, sequence: Sequence) -> None:
+        """Release all pages of `sequence`: nothing of it counts as computed any more."""
         for table in sequence.tables:
             self.pool.release(table.held)
         sequence.tables = []
         sequence.computed = sequence.offered_pages = 0
 
-    def _passed(self, window: int, position: int) -> int:
-        """How many pages lie wholly behind what a query at `position` sees."""
+    def _pages_behind(self, window: int, position: int) -> int:
+        """How many pages lie wholly behind the window of a query at `position`."""
         return max(0, position + 1 - window) // self.pool.page_size if window else 0
 
     # --- sharing ------------------------------------------------------------------------------------------------
 
-    def cached(self, sequence: Sequence) -> list[Table]:
-        """Tables that begin with the longest cached prefix, leaving at least one token to compute."""
-        whole = (len(sequence.tokens) - 1) // self.pool.page_size
-        count = self._longest(sequence, whole) if self._shares(sequence) else 0
+    def cached_prefix(self, sequence: Sequence) -> list[PageTable]:
+        """Tables of the longest cached prefix of `sequence` that leaves at least one token to compute."""
+        full = (len(sequence.tokens) - 1) // self.pool.page_size
+        count = self._longest_cached(sequence, full) if self._may_share(sequence) else 0
         tables = []
         for number, window in enumerate(self.windows):
-            passed = self._passed(window, count * self.pool.page_size)
-            found = [self.pool.index[number, key] for key in sequence.keys[passed:count]]
-            tables.append(Table([SINK] * passed + found, passed))
+            behind = self._pages_behind(window, count * self.pool.page_size)
+            found = [self.pool.index[number, key] for key in sequence.prefix_keys[behind:count]]
+            tables.append(PageTable([SINK] * behind + found, behind))
         return tables
 
-    def _held(self, table: int, sequence: Sequence) -> int:
-        """How many of the cached pages that it may start from others hold."""
-        index, references, held = self.pool.index, self.pool.references, 0
-        for key in sequence.keys:
-            page = index.get((table, key))
-            if page is None:
-                break
-            held += references[page] > 0
-        return held
+    def waits_for_prefix(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether the next page that `other` will offer is one that `sequence` could start from.
 
-    def _shares(self, sequence: Sequence, pages: int | None = None) -> bool:
-        """Whether it may start from cached pages; then the keys of its first `pages` are known, or all."""
-        shares = self.prefix_cache and not sequence.params.prompt_logprobs
-        if shares:
-            self._extend_keys(sequence, pages)
-        return shares
-
-    def awaits(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether the first page that `other` has yet to offer is one that `sequence` could start from.
-
-        No more of its keys are computed than tell: of a burst there may be thousands to ask.
+        Of a burst of requests thousands may ask, so no more prefix keys are computed than the answer takes.
         """
         i = other.offered_pages
-        if i >= min(len(other.keys), (len(sequence.tokens) - 1) // self.pool.page_size):
+        if i >= min(len(other.prefix_keys), (len(sequence.tokens) - 1) // self.pool.page_size):
             return False
-        if not self._shares(sequence, i + 1):
+        if not self._may_share(sequence, i + 1):
             return False
-        return sequence.keys[i] == other.keys[i] and (0, other.keys[i]) not in self.pool.index
+        return sequence.prefix_keys[i] == other.prefix_keys[i] and (0, other.prefix_keys[i]) not in self.pool.index
 
     def offer(self, sequence: Sequence, written: int) -> None:
-        """Let others find the pages that positions below `written` fill, as far as their tokens are known."""
+        """Offer the full pages below position `written` to others, as far as their tokens are known to the host."""
         size = self.pool.page_size
         if written // size <= sequence.offered_pages or sequence.nonfinite or not self.prefix_cache:
             return
         full = min(written, len(sequence.tokens)) // size
-        self._extend_keys(sequence)
+        self._extend_prefix_keys(sequence)
         for i in range(sequence.offered_pages, full):
-            ids = self._ids(sequence, i)
+            ids = self._page_ids(sequence, i)
             for number, table in enumerate(sequence.tables):
-                self.pool.commit(table.pages[i], number, sequence.keys[i], ids)
+                self.pool.commit(table.pages[i], number, sequence.prefix_keys[i], ids)
         sequence.offered_pages = full
 
     def forget(self, sequence: Sequence) -> None:
-        """Let nobody find its pages: what they contain is not to be trusted."""
+        """Stop offering the pages of `sequence`: their content cannot be trusted."""
         for table in sequence.tables:
             self.pool.forget(table.held)
 
-    def _longest(self, sequence: Sequence, count: int) -> int:
-        """The most of its first `count` pages that are cached, as far as what comes next sees them."""
-        for table, window in enumerate(self.windows):
+    def _may_share(self, sequence: Sequence, pages: int | None = None) -> bool:
+        """Whether `sequence` may start from cached pages. If so, the keys of its first `pages`, or all, are known."""
+        may_share = self.prefix_cache and not sequence.params.prompt_logprobs
+        if may_share:
+            self._extend_prefix_keys(sequence, pages)
+        return may_share
+
+    def _shared_pages(self, number: int, sequence: Sequence) -> int:
+        """How many pages of the cached prefix of `sequence` in table `number` are held by others."""
+        index, references, shared = self.pool.index, self.pool.references, 0
+        for key in sequence.prefix_keys:
+            page = index.get((number, key))
+            if page is None:
+                break
+            shared += references[page] > 0
+        return shared
+
+    def _longest_cached(self, sequence: Sequence, count: int) -> int:
+        """How many of the first `count` pages make the longest prefix whose visible pages are all cached."""
+        for number, window in enumerate(self.windows):
             if not window:
-                missing = (i for i in range(count) if not self._has(table, sequence, i))
+                missing = (i for i in range(count) if not self._is_cached(number, sequence, i))
                 count = next(missing, count)
-        while (gap := self._gap(sequence, count)) is not None:
+        while (gap := self._gap_in_window(sequence, count)) is not None:
             count = gap  # a prefix that ends behind the gap would see it too
         return count
 
-    def _gap(self, sequence: Sequence, count: int) -> int | None:
-        """A page that is not cached, though windows reach it from behind the first `count`."""
-        for window, alike in self.windowed:
-            for i in reversed(range(self._passed(window, count * self.pool.page_size), count)):
-                if not all(self._has(table, sequence, i) for table in alike):
+    def _gap_in_window(self, sequence: Sequence, count: int) -> int | None:
+        """The last page that is not cached although a window reaches it from the end of the first `count` pages."""
+        for window, numbers in self.windowed:
+            for i in reversed(range(self._pages_behind(window, count * self.pool.page_size), count)):
+                if not all(self._is_cached(number, sequence, i) for number in numbers):
                     return i
         return None
 
-    def _has(self, table: int, sequence: Sequence, i: int) -> bool:
-        return self.pool.find(table, sequence.keys[i], self._ids(sequence, i)) is not None
+    def _is_cached(self, number: int, sequence: Sequence, i: int) -> bool:
+        return self.pool.find(number, sequence.prefix_keys[i], self._page_ids(sequence, i)) is not None
 
-    def _ids(self, sequence: Sequence, i: int) -> list[int]:
+    def _page_ids(self, sequence: Sequence, i: int) -> list[int]:
+        """The token ids of page i."""
         size = self.pool.page_size
         return sequence.tokens[i * size : (i + 1) * size]
 
-    def _extend_keys(self, sequence: Sequence, pages: int | None = None) -> None:
-        for i in range(len(sequence.keys), len(sequence.tokens) // self.pool.page_size if pages is None else pages):
-            parent = sequence.keys[-1] if i else root_key(self.model, sequence.request.salt)
-            sequence.keys.append(page_key(parent, self._ids(sequence, i)))
+    def _extend_prefix_keys(self, sequence: Sequence, pages: int | None = None) -> None:
+        """Compute the keys of the first `pages` pages of `sequence`, or of all full ones."""
+        count = len(sequence.tokens) // self.pool.page_size if pages is None else pages
+        for i in range(len(sequence.prefix_keys), count):
+            parent = sequence.prefix_keys[-1] if i else root_key(self.model, sequence.request.salt)
+            sequence.prefix_keys.append(page_key(parent, self._page_ids(sequence, i)))

@@ -34,7 +34,7 @@ class Shapes:
     def table_width(self) -> int:
         """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
         block = max(128, self.page_size)
-        tokens = self.limits.max_total_tokens + self.limits.pages_apart * self.page_size
+        tokens = self.limits.max_total_tokens + self.limits.extra_pages * self.page_size
         return -(-tokens // block) * (block // self.page_size)
 
     @property

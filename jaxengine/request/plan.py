@@ -1,4 +1,4 @@
-"""What one step computes: the scheduler writes it, the runner and the engine read it."""
+"""What one step computes. The scheduler writes it, the runner and the engine read it."""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +7,10 @@ from jaxengine.request.sequence import Sequence
 
 @dataclass(slots=True)
 class Row:
-    """Positions `start … start+count-1` of a sequence in a step; `samples` if the last one's logits are drawn from.
+    """Positions `start … start+count-1` of a sequence in a step.
 
-    With `of_encoder` they are positions of the encoder's input.
+    samples: whether a token is sampled from the logits of the last of these positions.
+    of_encoder: the positions are those of the encoder's input.
     """
 
     sequence: Sequence
@@ -20,13 +21,13 @@ class Row:
 
     @property
     def of_prompt(self) -> bool:
-        """Whether it computes what the request was given, not what it has been told since."""
+        """Whether the row computes tokens of the request's prompt, not generated ones."""
         sequence = self.sequence
         return self.of_encoder or (self.start < sequence.prompt_length and not sequence.encoder_input)
 
     @property
     def ids(self) -> list[int]:
-        """Those of its tokens that the host knows."""
+        """The row's token ids, as far as the host knows them."""
         tokens = self.sequence.encoder_input if self.of_encoder else self.sequence.tokens
         return tokens[self.start : self.start + self.count]
 
@@ -35,15 +36,15 @@ class Row:
 class Plan:
     """One step.
 
-    rows: what the decoder computes.
+    rows: what the decoder computes; `tokens` is the sum of their counts.
     encoder_rows: what the encoder reads before that; each is a whole encoder input, as its tokens all see each other.
     admitted: the sequences that took a slot in this step.
-    waiting_for_prefix: the sequences left waiting because a running one is computing a prefix that they can share.
-    drain: the plan is empty because a sequence must be preempted; complete what is in flight, then plan again.
+    waiting_for_prefix: the sequences left in the queue because a running one is computing a prefix they can share.
+    drain: a sequence must be preempted, so the plan is empty: complete what is in flight, then plan again.
     """
 
     rows: list[Row] = field(default_factory=list)
-    tokens: int = 0  # of the rows
+    tokens: int = 0
     encoder_rows: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
     waiting_for_prefix: list[Sequence] = field(default_factory=list)
@@ -59,4 +60,5 @@ class Plan:
 
     @property
     def decode_only(self) -> bool:
+        """Whether every row is one token and samples the next."""
         return self.tokens == len(self.rows) and all(row.samples for row in self.rows)

@@ -1,7 +1,7 @@
-"""One request's life inside the engine: what was asked, which tokens are known, where they live.
+"""One request inside the engine: what was asked for, which tokens are known, and which pages hold them.
 
-Token ids, sampling parameters and the RNG counter (the position) stay on the host, always: a step that fails after its
-cache was donated destroys the cache, and everything must be rebuilt from here.
+Token ids, sampling parameters and the RNG counter (the position) always stay on the host. A step that fails after its
+cache was donated destroys the cache, and then everything is rebuilt from here.
 """
 
 import enum
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jaxengine.request.sampling_params import SamplingParams
 
-AGING_SECONDS = 60.0  # a priority step is worth this much waiting: bounded overtaking, so nobody starves
+AGING_SECONDS = 60.0  # one priority level is worth so much waiting: overtaking is bounded, so no request starves
 
 
 class FinishReason(enum.IntEnum):
@@ -32,7 +32,7 @@ class FinishReason(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """What the engine is asked for. `seed` in `params` must be set; `arrived` is on the monotonic clock."""
+    """What the engine is asked for. `params.seed` must be set; `arrived` is on the monotonic clock."""
 
     id: int
     prompt: Ids[int]
@@ -40,16 +40,18 @@ class Request:
     _: KW_ONLY
     salt: bytes = b""
     timeout: float | None = None  # seconds from arrival
-    queue_timeout: float | None = None  # seconds from arrival to first scheduled
-    caller: int = 0  # whose share of the queue it takes
-    priority: int = 0  # lower runs earlier, among its caller's
+    queue_timeout: float | None = None  # seconds from arrival until it is first scheduled
+    caller: int = 0  # between callers, waiting requests are served fairly, see `FairQueue`
+    priority: int = 0  # lower runs earlier, among the same caller's requests
     arrived: float = field(default_factory=time.monotonic)
 
 
 class Token(NamedTuple):
-    """A sampled (or prompt) token with its natural-log probability and the `top` alternatives, likeliest first.
+    """A sampled token, or one of the prompt.
 
-    `rank` is a prompt token's own, 1 for the likeliest; 0 of others, and of the first, which nothing predicts.
+    logprob: natural logarithm of its probability; NaN for the first token of a prompt, which nothing predicts.
+    top: (id, logprob) of the likeliest alternatives, likeliest first.
+    rank: of a prompt token among all ids, 1 for the likeliest; 0 for sampled tokens and for the first of a prompt.
     """
 
     id: int
@@ -66,7 +68,7 @@ class Event:
     tokens: Ids[Token] = ()
     finish: FinishReason = FinishReason.NOT_FINISHED
     error: str = ""
-    first: bool = False  # carries the first token, hence also the three below
+    first: bool = False  # it carries the first token, hence also the three fields below
     cached_tokens: int = 0
     queue_seconds: float = 0.0
     prompt: Ids[Token] = ()
@@ -74,60 +76,63 @@ class Event:
 
 
 @dataclass(slots=True)
-class Table:
-    """Pages of a sequence in order; the first `passed` are given back, SINK stands for them."""
+class PageTable:
+    """Pages of a sequence in order of position. The first `released` entries are SINK: their pages were released."""
 
     pages: list[int]
-    passed: int = 0
+    released: int = 0
 
     @property
     def held(self) -> list[int]:
-        return self.pages[self.passed :]
+        """The pages that the sequence still holds."""
+        return self.pages[self.released :]
 
 
 class Sequence:
     """A request while it is served.
 
-    `length` counts the tokens that exist, read or still on the device, `computed` the positions whose keys and values
-    are written or being written by a dispatched step. The next position to feed is `computed`; the next token to sample
-    has position `length`.
+    `length` counts the tokens that exist, whether the host has read them or they are still on the device. `computed`
+    counts the positions whose keys and values are written, or are being written by a dispatched step. The next position
+    to feed is `computed`; the next token to sample has position `length`.
 
     Args:
-        start_token: of a model with an encoder. The prompt is then the encoder's `source`, and what the decoder is
-            given is this token alone. Its table begins with the pages of the source.
+        arrival: number of the request in order of arrival.
+        start_token: for a model with an encoder. The prompt is then `encoder_input`, and the decoder starts from this
+            token alone. The sequence's page table begins with the pages of the encoder input.
     """
 
     def __init__(self, request: Request, arrival: int, start_token: int | None = None) -> None:
         self.request = request
         self.params: SamplingParams = request.params
         self.arrival = arrival
-        deadlines = [each for each in (request.timeout, request.queue_timeout) if each is not None]
-        self.earliest_deadline = request.arrived + min(deadlines, default=math.inf)  # before it none of them has passed
+        timeouts = [each for each in (request.timeout, request.queue_timeout) if each is not None]
+        self.earliest_deadline = request.arrived + min(timeouts, default=math.inf)
         prompt = list(request.prompt)
         self.encoder_input: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = self.length = len(self.tokens)
-        self.max_length = self.prompt_length + self.params.max_tokens  # what `length` may become
-        self.rope_length = self.prompt_length  # of the text when its keys were computed, see `model/rope.py`
-        self.tables: list[Table] = []  # equally long; none without a slot
-        self.keys: list[bytes] = []  # prefix-cache key of each full page of known tokens
-        self.offered_pages = 0  # pages already offered to the prefix cache
+        self.max_length = self.prompt_length + self.params.max_tokens  # `length` never exceeds it
+        self.rope_length = self.prompt_length  # length of the text when its keys were computed, see `model/rope.py`
+        self.tables: list[PageTable] = []  # all of one length; empty without a slot
+        self.prefix_keys: list[bytes] = []  # prefix-cache key of each full page of known tokens, computed as needed
+        self.offered_pages = 0  # pages of each table that the prefix cache has been offered
         self.slot: int | None = None
         self.computed = 0
-        self.page_capacity = 0  # own tokens that its pages have place for
+        self.page_capacity = 0  # tokens that its pages can hold, the encoder input's pages left out
         self.in_flight = 0  # dispatched steps not yet completed that hold a row of this sequence
         self.finish = FinishReason.NOT_FINISHED
-        self.nonfinite = False  # a row of it was not finite: its pages are of no use to others
+        self.nonfinite = False  # a row had NaN or infinite logits: its pages must not be shared
         self.cached_tokens = 0
-        self.admitted_at: float | None = None  # monotonic; first taken from the queue, or read for by another
-        self.first_token_at: float | None = None  # first token read
+        # Monotonic; when it was first scheduled, or first left waiting for a prefix that another request computes.
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None  # monotonic; when the host read its first sampled token
         self.preemptions = 0
-        # Filled chunk by chunk where wanted; nothing says how likely the first token was.
+        # Filled chunk by chunk if asked for. The first token has no logprob.
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
 
     @property
     def pending(self) -> int:
-        """Sampled tokens that are still on the device."""
+        """Sampled tokens that the host has not read yet."""
         return self.length - len(self.tokens)
 
     @property
@@ -136,16 +141,16 @@ class Sequence:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every token it may have is sampled: nothing is left to schedule."""
+        """Whether all tokens that it may have are sampled, so that nothing is left to schedule."""
         return self.length >= self.max_length
 
     @property
     def order(self) -> tuple[float, int]:
-        """Place in the queue: first come first served, a priority step being worth AGING_SECONDS."""
+        """Sorts the queue: first come first served, where one priority level is worth AGING_SECONDS of waiting."""
         return (self.request.arrived + self.request.priority * AGING_SECONDS, self.arrival)
 
     def expired(self, now: float) -> FinishReason | None:
-        """Which of its deadlines has passed."""
+        """The finish reason of the deadline that has passed, or None."""
         age = now - self.request.arrived
         if self.request.timeout is not None and age > self.request.timeout:
             return FinishReason.DEADLINE

@@ -1,9 +1,10 @@
-"""Whose turn it is in the queue: among callers, whoever has been served fewest tokens.
+"""The order of the waiting queue: of all callers, the one that has been served fewest tokens is next.
 
-This is the virtual token counter of Sheng et al. 2024, "Fairness in Serving Large Language Models": while two callers
-have requests waiting, what they have been served since differs by no more than a batch, however many requests either
-has sent. Who comes anew is counted as having had as much as the least served one there, so that absence earns nothing.
-Within a caller the order is `Sequence.order`; so a client's `priority` moves its own requests only.
+This is the virtual token counter of Sheng et al. 2024, "Fairness in Serving Large Language Models" (arXiv 2401.00588).
+While two callers both have requests waiting, the tokens that each was served since differ by no more than a batch,
+however many requests either has sent. The counter of a caller that returns after a pause is lifted to the least counter
+of the callers present, so that absence earns nothing. Among one caller's requests the order is `Sequence.order`, so a
+client's `priority` moves its own requests only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,22 +13,23 @@ from jaxengine.request.sequence import Sequence
 
 
 class FairQueue:
-    """Tokens served to each caller. Comparable only while both are there."""
+    """Tokens served to each caller, in `counters`. Two counters compare only while both callers have requests."""
 
     def __init__(self) -> None:
         self.counters: dict[int, int] = {}
 
     def lift(self, caller: int, others: Iterable[int]) -> None:
-        """`caller` has a request again, after a time without; `others` have one too."""
-        there = [self.counters[other] for other in others]
-        floor = min(there) if there else max(self.counters.values(), default=0)
-        self.counters[caller] = max(self.counters.get(caller, 0), floor)
+        """`caller` has a request again after it had none; `others` are the callers that have requests now."""
+        present = [self.counters[other] for other in others]
+        least = min(present) if present else max(self.counters.values(), default=0)
+        self.counters[caller] = max(self.counters.get(caller, 0), least)
 
     def charge(self, caller: int, tokens: int) -> None:
+        """`caller` was served `tokens` more."""
         self.counters[caller] += tokens
 
     def in_order(self, waiting: Iterable[Sequence]) -> Iterator[Sequence]:
-        """`waiting`, sorted by order, as they should be served; what is charged meanwhile counts."""
+        """`waiting`, which is sorted by `order`, as it should be served. A `charge` between two items counts."""
         queues: dict[int, list[Sequence]] = {}
         for sequence in waiting:
             queues.setdefault(sequence.request.caller, []).append(sequence)

@@ -1,11 +1,13 @@
-"""Who computes what in the next step: one token budget, decodes first, then prefill chunks, first come first served.
+"""Who computes what in the next step. One token budget: decodes first, then prefill chunks, first come first served.
 
-Between callers (API keys) waiting requests take turns, see `FairQueue`.
+Between callers (API keys) the waiting requests are ordered by `FairQueue`.
 
-The scheduler plans one step ahead of the device: while step n computes, it plans n+1 assuming that no running request
-stops. So two rules keep pages safe. A page is released only when no dispatched step holds a row of its sequence
-(`in_flight` is zero), and a sequence is preempted only when nothing at all is in flight: `plan` then asks the engine to
-drain first. Preemption is by recompute, newest first, so the oldest request always advances.
+The scheduler plans one step ahead of the device: while step n computes, it plans step n+1 and assumes that no running
+request stops. Two rules keep pages safe under that assumption:
+
+- A page is released only when no dispatched step holds a row of its sequence (`in_flight` is zero).
+- A sequence is preempted only when nothing at all is in flight. If `plan` must preempt, it asks the engine to drain
+  first. Preemption is by recompute and takes the newest request, so the oldest one always advances.
 
 The scheduler never sees an array and never blocks; time comes from the caller.
 """
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterable
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import FinishReason, Sequence, Table
+from jaxengine.request.sequence import FinishReason, PageTable, Sequence
 from jaxengine.scheduler.fair_queue import FairQueue
 
 
@@ -25,9 +27,10 @@ class Scheduler:
     """Waiting and running sequences over one page pool.
 
     Args:
-        tables: their pages, and the tokens that a step may compute.
-        slots: rows a step can hold, and so requests that can run at once.
-        rope_switch_length: a text that grows beyond so many tokens is computed anew, once; 0 = never.
+        tables: the sequences' pages, and the tokens that a step may compute.
+        slots: rows that a step can hold, and so requests that can run at once.
+        rope_switch_length: a text that grows beyond this length is computed anew, once, because its keys change with
+            the rotary frequencies (`ModelSpec.rope_switch_length`); 0 = never.
     """
 
     def __init__(self, tables: PageTables, slots: int, *, rope_switch_length: int = 0) -> None:
@@ -65,10 +68,10 @@ class Scheduler:
     # --- planning -----------------------------------------------------------------------------------------------
 
     def plan(self, only: Callable[[Sequence], bool] = lambda _: True) -> Plan:
-        """The next step's rows, of the sequences `only` lets through. Marks them as dispatched.
+        """The next step, of the sequences for which `only` is true. Its rows count as dispatched from now on.
 
-        The running ones that `only` holds back are preempted, or the others might wait for their pages and slots for
-        ever; so it holds nobody back while a step is in flight.
+        Running sequences for which `only` is false are preempted: the others might otherwise wait for their pages and
+        slots for ever. So `only` must not exclude a running sequence while a step is in flight.
         """
         for sequence in [s for s in self.running if not only(s)]:
             self._preempt(sequence)
@@ -76,7 +79,7 @@ class Scheduler:
         self._plan_running(plan)
         if not plan.drain:
             self._admit(plan, only)
-            self._fill(plan)
+            self._spend_rest(plan)
         for row in plan.rows:
             sequence = row.sequence
             sequence.computed += row.count
@@ -87,17 +90,11 @@ class Scheduler:
 
     def _plan_running(self, plan: Plan) -> None:
         """A row for each running sequence with something to compute: decodes first, then unfinished prefills."""
-        for sequence in [
-            s for s in self.running if s.rope_length <= self.rope_switch_length < s.length and not s.exhausted
-        ]:
-            if self._busy():
-                plan.drain = True
-                return
-            sequence.rope_length = sequence.length
-            self._preempt(sequence)
-        for sequence in [s for s in self.running if s.length > s.page_capacity and not s.exhausted]:
-            if sequence.slot is not None and not self._grow(sequence, plan):
-                return
+        self._switch_rope(plan)
+        if not plan.drain:
+            self._grow_running(plan)
+        if plan.drain:
+            return
         prefilling = []
         for sequence in self.running:
             if sequence.computed < sequence.length - 1:
@@ -105,13 +102,28 @@ class Scheduler:
             elif not sequence.exhausted:
                 plan.add(Row(sequence, sequence.computed, 1, True))
         for sequence in prefilling:
-            self._chunk(sequence, plan)
+            self._add_chunk(sequence, plan)
+
+    def _switch_rope(self, plan: Plan) -> None:
+        """Recompute the sequences that have grown beyond `rope_switch_length`."""
+        limit = self.rope_switch_length
+        for sequence in [s for s in self.running if s.rope_length <= limit < s.length and not s.exhausted]:
+            if self._step_in_flight():
+                plan.drain = True
+                return
+            sequence.rope_length = sequence.length
+            self._preempt(sequence)
+
+    def _grow_running(self, plan: Plan) -> None:
+        for sequence in [s for s in self.running if s.length > s.page_capacity and not s.exhausted]:
+            if sequence.slot is not None and not self._grow(sequence, plan):
+                return
 
     def _grow(self, sequence: Sequence, plan: Plan) -> bool:
-        """Give `sequence` pages for its next step, preempting the newest if need be; False asks to drain."""
-        count = self.tables.lacking(sequence)
+        """Give `sequence` the pages of its next step, preempting the newest if need be; False if `plan` must drain."""
+        count = self.tables.need(sequence).next_step
         while count > self.pool.available:
-            if self._busy():
+            if self._step_in_flight():
                 plan.drain = True
                 return False
             victim = self.running[-1]
@@ -122,19 +134,19 @@ class Scheduler:
             self.tables.grow(sequence, count)
         return True
 
-    def _busy(self) -> bool:
+    def _step_in_flight(self) -> bool:
         """Whether a dispatched step has not been completed, so that nothing may be preempted."""
         return bool(self.leaving) or any(s.in_flight for s in self.running)
 
-    def _chunk(self, sequence: Sequence, plan: Plan) -> None:
+    def _add_chunk(self, sequence: Sequence, plan: Plan) -> None:
         """As much of the remaining prefill as half of the free budget holds: a long prompt must not stop short ones."""
         count = min(sequence.length - sequence.computed, (self.token_budget - plan.tokens + 1) // 2)
         if count > 0:
             samples = sequence.computed + count == sequence.length
             plan.add(Row(sequence, sequence.computed, count, samples))
 
-    def _fill(self, plan: Plan) -> None:
-        """What nobody else wanted goes to the prefills of the step, first come first served."""
+    def _spend_rest(self, plan: Plan) -> None:
+        """Lengthen the step's prefill chunks by the budget that is left, first come first served."""
         for row in plan.rows:
             if not row.samples:
                 left = row.sequence.length - row.start - row.count
@@ -143,54 +155,62 @@ class Scheduler:
                 row.samples = more == left
                 plan.tokens += more
 
-    def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
-        """Move waiting sequences to running, strictly in turn, while slots, budget and pages last.
+    # --- admission ----------------------------------------------------------------------------------------------
 
-        Except that one whose prefix is just being computed lets others pass until it can be shared: of several that
-        come together with one prompt the first reads it. Each such follower has a claim to a slot: those that pass it
-        leave it one, and no more are looked at than there are.
+    def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
+        """Move waiting sequences to running, strictly in the queue's order, while slots, budget and pages last.
+
+        One exception: a sequence whose prefix a running one is just computing keeps waiting until it can share that
+        prefix, and others pass it. So of several requests that arrive together with one prompt, only the first computes
+        it. Each sequence in `waiting_for_prefix` has a claim to a slot: those that pass it leave a slot free for it,
+        and the search ends when all free slots are claimed.
         """
         if not self.waiting or not self.free_slots:
             return
-        reserved = sum(map(self.tables.reserve, self.running))
-        reading = [s for s in self.running if s.offered_pages < len(s.keys)]
+        reserved = sum(self.tables.need(each).reserve for each in self.running)
+        prefilling = [s for s in self.running if s.offered_pages < len(s.prefix_keys)]
         for sequence in self.fair_queue.in_order([s for s in self.waiting if only(s)]):
             if len(self.free_slots) <= len(plan.waiting_for_prefix) or plan.tokens >= self.token_budget:
                 return
-            if not self._reads(sequence, plan):
+            if not self._encoder_has_room(sequence, plan):
                 return
-            if any(self.tables.awaits(sequence, other) for other in reading):
+            if any(self.tables.waits_for_prefix(sequence, other) for other in prefilling):
                 plan.waiting_for_prefix.append(sequence)
                 continue
-            room = self.pool.available - reserved
-            if self.tables.least(sequence) > room:
+            prefix = self._prefix_that_fits(sequence, self.pool.available - reserved)
+            if prefix is None:
                 return
-            hit = self.tables.cached(sequence)
-            if self.tables.needs(sequence, hit) > room:
-                return
-            self.waiting.remove(sequence)
-            self._start(sequence, hit)
-            reserved += self.tables.reserve(sequence)
-            reading.append(sequence)
-            plan.admitted.append(sequence)
-            if sequence.encoder_input:
-                plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), False, of_encoder=True))
-            self._chunk(sequence, plan)
+            self._start(sequence, prefix, plan)
+            reserved += self.tables.need(sequence).reserve
+            prefilling.append(sequence)
 
-    def _reads(self, sequence: Sequence, plan: Plan) -> bool:
-        """Whether the encoder, which has a budget like the decoder's, can read its source in this step.
+    def _encoder_has_room(self, sequence: Sequence, plan: Plan) -> bool:
+        """Whether this step's encoder budget, which equals the decoder's, has room for the sequence's encoder input.
 
-        A source cannot be cut, so one alone may be any length.
+        An encoder input cannot be cut, so the first of a step may have any length.
         """
         return not plan.encoder_rows or plan.encoder_tokens + len(sequence.encoder_input) <= self.token_budget
 
-    def _start(self, sequence: Sequence, hit: list[Table]) -> None:
-        self.tables.start(sequence, hit)
+    def _prefix_that_fits(self, sequence: Sequence, free_pages: int) -> list[PageTable] | None:
+        """The cached prefix of `sequence`, or None if it cannot start with `free_pages`."""
+        if self.tables.least_to_start(sequence) > free_pages:
+            return None
+        prefix = self.tables.cached_prefix(sequence)
+        return prefix if self.tables.need_to_start(sequence, prefix) <= free_pages else None
+
+    def _start(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
+        """Give `sequence` a slot and pages, and plan its encoder input and its first chunk."""
+        self.waiting.remove(sequence)
+        self.tables.start(sequence, prefix)
         sequence.slot = self.free_slots.pop()
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed
             self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
         bisect.insort(self.running, sequence, key=lambda s: s.order)
+        plan.admitted.append(sequence)
+        if sequence.encoder_input:
+            plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), False, of_encoder=True))
+        self._add_chunk(sequence, plan)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1
@@ -202,7 +222,7 @@ class Scheduler:
     # --- completing ---------------------------------------------------------------------------------------------
 
     def complete(self, plan: Plan) -> None:
-        """Step `plan` has run: its rows are no longer in flight, and their full pages can be found by others.
+        """The step of `plan` has run: its rows are no longer in flight, and others can find the pages that it filled.
 
         The caller has appended the sampled tokens to their sequences and finished those that stopped.
         """
@@ -210,16 +230,16 @@ class Scheduler:
             row.sequence.in_flight -= 1
             self.tables.offer(row.sequence, row.start + row.count)
             if self.tables.windowed:
-                self.tables.give_back(row.sequence, row.start + row.count)
+                self.tables.release_behind_windows(row.sequence, row.start + row.count)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End `sequence`, wherever it is; its pages go as soon as no dispatched step can write them.
+        """End `sequence`, wherever it is. Its pages are released as soon as no dispatched step can write them.
 
-        The first reason counts. Say ERROR of every row that is not finite, even of a sequence that has ended: a
-        cancelled one's last step may yet fill a page, which nobody should find.
+        The first reason counts. The caller must report ERROR for every row that is not finite, even if its sequence has
+        ended: the last step of a cancelled sequence may still fill a page, and nobody may share that page.
         """
         if reason is FinishReason.ERROR:
             sequence.nonfinite = True
@@ -237,7 +257,7 @@ class Scheduler:
             self._vacate(sequence)
 
     def reset(self) -> None:
-        """The cache's content is lost: everything alive goes back to waiting, its tokens intact."""
+        """The cache's content is lost: every live sequence goes back to waiting, its tokens intact."""
         for sequence in (*self.running, *self.leaving):
             sequence.in_flight = 0
             self._vacate(sequence)
@@ -248,7 +268,7 @@ class Scheduler:
         self.pool.reset()
 
     def _vacate(self, sequence: Sequence) -> None:
-        """Give back slot and pages; what was computed is forgotten, what was sampled and read is kept."""
+        """Free slot and pages of `sequence`. Tokens that the host has read are kept, the others are forgotten."""
         assert sequence.slot is not None and sequence.in_flight == 0
         self.free_slots.append(sequence.slot)
         self.tables.release(sequence)
@@ -256,5 +276,5 @@ class Scheduler:
         sequence.length = len(sequence.tokens)
 
     def sequences(self) -> Iterable[Sequence]:
-        """Everything alive, running first."""
+        """Every live sequence, the running ones first."""
         return itertools.chain(self.running, self.waiting)

@@ -86,9 +86,9 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
     if options.max_total_tokens is not None or limits.request_pages <= fit:
         return limits
     sizes = range(limits.page_size, limits.max_total_tokens, limits.page_size)
-    holds = limits.page_size * bisect.bisect_right(sizes, fit, key=limits.pages_held)
+    holds = limits.page_size * bisect.bisect_right(sizes, fit, key=limits.peak_pages)
     if not holds:
-        least = limits.pages_held(limits.page_size)
+        least = limits.peak_pages(limits.page_size)
         raise DoesNotFit(
             f"a request of {limits.page_size} tokens takes {least} pages, memory or max_batch_total_tokens gives {fit}"
         )

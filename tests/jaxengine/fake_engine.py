@@ -9,7 +9,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
-from jaxengine.cache.page_pool import PagePool, held_pages, page_key, root_key
+from jaxengine.cache.page_need import peak_pages
+from jaxengine.cache.page_pool import PagePool, page_key, root_key
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.plan import Plan
 from jaxengine.request.sampling_params import SamplingParams
@@ -70,7 +71,7 @@ class FakeEngine:
     def held(self, tokens: int) -> list[int]:
         """The most pages each table of a sequence of `tokens` ever holds, its source's left out."""
         size, budget = self.pool.page_size, self.scheduler.token_budget
-        return [held_pages(tokens, size, window, budget) for window in self.scheduler.tables.windows]
+        return [peak_pages(tokens, size, window, budget) for window in self.scheduler.tables.windows]
 
     # --- what clients do ----------------------------------------------------------------------------------------
 
@@ -189,10 +190,10 @@ class FakeEngine:
         self.seen["drains"] += plan.drain
         self.seen["evictions"] += check.evictions
         self.seen["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
-        self.seen["passed pages"] += sum(table.passed for s in self.live for table in s.tables)
-        behind = [s for s in plan.admitted if any(table.passed for table in s.tables)]
+        self.seen["passed pages"] += sum(table.released for s in self.live for table in s.tables)
+        behind = [s for s in plan.admitted if any(table.released for table in s.tables)]
         self.seen["hits behind a window"] += len(behind)
-        self.seen["hits behind one of several windows"] += sum(s.tables[0].passed == 0 for s in behind)
+        self.seen["hits behind one of several windows"] += sum(s.tables[0].released == 0 for s in behind)
         self.seen["sources"] += len(plan.encoder_rows)
         self.seen["sources again"] += sum(r.sequence.preemptions > 0 for r in plan.encoder_rows)
         self.seen["chunks"] += sum(not r.samples for r in plan.rows)

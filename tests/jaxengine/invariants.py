@@ -102,8 +102,8 @@ def _check_tables(engine: FakeEngine, sequence: Sequence) -> None:
     assert len(set(held)) == len(held), f"I3: a page twice in {held}"
     assert len({len(table.pages) for table in tables}) == 1, "I3: tables differ in length"
     for table, most in zip(tables, engine.held(sequence.length), strict=True):
-        given = table.pages[: table.passed]
-        assert given == [SINK] * table.passed, "I3: a page given back is still in the table"
+        given = table.pages[: table.released]
+        assert given == [SINK] * table.released, "I3: a page given back is still in the table"
         assert engine.encoder or len(table.held) <= most, f"I3: {len(table.held)} pages held, its window needs {most}"
     low, high = -(-sequence.computed // size), -(-sequence.length // size)
     encoder_pages, own = engine.device.tables(sequence)

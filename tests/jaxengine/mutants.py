@@ -68,31 +68,35 @@ def the_tail_page_comes_one_token_late(patch: Patch) -> None:
 
 
 def a_window_is_a_token_too_narrow(patch: Patch) -> None:
-    passed = PageTables._passed
-    patch.setattr(PageTables, "_passed", lambda tables, window, position: passed(tables, window, position + 1))
+    passed = PageTables._pages_behind
+    patch.setattr(PageTables, "_pages_behind", lambda tables, window, position: passed(tables, window, position + 1))
 
 
 def a_window_s_pages_go_while_a_step_reads_them(patch: Patch) -> None:
-    give_back = PageTables.give_back
-    patch.setattr(PageTables, "give_back", lambda tables, sequence, _: give_back(tables, sequence, sequence.computed))
+    release = PageTables.release_behind_windows
+
+    def early(tables: PageTables, sequence: Sequence, _: int) -> None:
+        release(tables, sequence, sequence.computed)
+
+    patch.setattr(PageTables, "release_behind_windows", early)
 
 
 def nothing_behind_a_window_is_given_back(patch: Patch) -> None:
-    patch.setattr(PageTables, "give_back", lambda tables, sequence, position: None)
+    patch.setattr(PageTables, "release_behind_windows", lambda tables, sequence, position: None)
 
 
 def every_table_has_the_widest_window(patch: Patch) -> None:
-    passed = PageTables._passed
+    passed = PageTables._pages_behind
 
     def widest(tables: PageTables, window: int, position: int) -> int:
         return passed(tables, max(tables.windows), position)
 
-    patch.setattr(PageTables, "_passed", widest)
+    patch.setattr(PageTables, "_pages_behind", widest)
 
 
 def a_prefix_is_cached_if_its_first_table_has_it(patch: Patch) -> None:
-    has = PageTables._has
-    patch.setattr(PageTables, "_has", lambda tables, _, sequence, i: has(tables, 0, sequence, i))
+    has = PageTables._is_cached
+    patch.setattr(PageTables, "_is_cached", lambda tables, _, sequence, i: has(tables, 0, sequence, i))
 
 
 def tables_share_their_pages(patch: Patch) -> None:
@@ -114,11 +118,11 @@ def a_page_is_found_by_any_table(patch: Patch) -> None:
     patch.setattr(PagePool, "commit", for_all)
 
 
-def a_source_shares_a_page_with_what_follows(patch: Patch) -> None:
-    def together(tables: PageTables, sequence: Sequence) -> int:
-        return tables.pool.pages_for(len(sequence.encoder_input) + sequence.length) - len(sequence.tables[0].pages)
+def an_encoder_input_shares_a_page_with_the_tokens_behind_it(patch: Patch) -> None:
+    def together(tables: PageTables, sequence: Sequence, length: int) -> int:
+        return tables.pool.pages_for(len(sequence.encoder_input) + length) - len(sequence.tables[0].pages)
 
-    patch.setattr(PageTables, "lacking", together)
+    patch.setattr(PageTables, "_missing", together)
 
 
 def the_salt_is_not_in_the_key(patch: Patch) -> None:
@@ -130,13 +134,17 @@ def the_key_forgets_what_came_before(patch: Patch) -> None:
 
 
 def a_hit_leaves_no_token_to_compute(patch: Patch) -> None:
-    longest = PageTables._longest
-    patch.setattr(PageTables, "_longest", lambda tables, sequence, _: longest(tables, sequence, len(sequence.keys)))
+    longest = PageTables._longest_cached
+    patch.setattr(
+        PageTables, "_longest_cached", lambda tables, sequence, _: longest(tables, sequence, len(sequence.prefix_keys))
+    )
 
 
 def the_last_cached_page_is_missed(patch: Patch) -> None:
-    longest = PageTables._longest
-    patch.setattr(PageTables, "_longest", lambda tables, sequence, count: max(0, longest(tables, sequence, count) - 1))
+    longest = PageTables._longest_cached
+    patch.setattr(
+        PageTables, "_longest_cached", lambda tables, sequence, count: max(0, longest(tables, sequence, count) - 1)
+    )
 
 
 def pages_are_offered_before_they_are_written(patch: Patch) -> None:
@@ -151,9 +159,9 @@ def a_page_of_unknown_tokens_is_offered(patch: Patch) -> None:
 
     def eager(tables: PageTables, sequence: Sequence, written: int) -> None:
         offer(tables, sequence, written)
-        rest, pages = tables._ids(sequence, len(sequence.keys)), sequence.tables[0].pages
-        if sequence.pending and len(pages) > len(sequence.keys):
-            tables.pool.commit(pages[len(sequence.keys)], 0, page_key(b"", rest), rest)
+        rest, pages = tables._page_ids(sequence, len(sequence.prefix_keys)), sequence.tables[0].pages
+        if sequence.pending and len(pages) > len(sequence.prefix_keys):
+            tables.pool.commit(pages[len(sequence.prefix_keys)], 0, page_key(b"", rest), rest)
 
     patch.setattr(PageTables, "offer", eager)
 
@@ -175,7 +183,7 @@ def pages_are_freed_while_a_step_writes_them(patch: Patch) -> None:
 def a_sequence_is_preempted_while_in_flight(patch: Patch) -> None:
     def grow(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> bool:
         tables = scheduler.tables
-        count = tables.lacking(sequence)
+        count = tables.need(sequence).next_step
         while count > scheduler.pool.available:
             victim = scheduler.running[-1]
             victim.in_flight = 0
@@ -222,7 +230,7 @@ def a_chunk_ignores_the_budget(patch: Patch) -> None:
     def chunk(scheduler: Scheduler, sequence: Sequence, plan: Plan) -> None:
         plan.rows.append(Row(sequence, sequence.computed, sequence.length - sequence.computed, True))
 
-    patch.setattr(Scheduler, "_chunk", chunk)
+    patch.setattr(Scheduler, "_add_chunk", chunk)
 
 
 def prefills_take_the_budget_before_decodes(patch: Patch) -> None:
@@ -233,7 +241,7 @@ def prefills_take_the_budget_before_decodes(patch: Patch) -> None:
                 return
         active = [s for s in scheduler.running if not s.exhausted]
         for sequence in sorted(active, key=lambda s: s.computed - s.length):
-            scheduler._chunk(sequence, plan)
+            scheduler._add_chunk(sequence, plan)
 
     patch.setattr(Scheduler, "_plan_running", plan_running)
 
@@ -249,7 +257,8 @@ def the_queue_is_overtaken_by_what_fits(patch: Patch) -> None:
 
 
 def admission_takes_a_page_too_many(patch: Patch) -> None:
-    patch.setattr(PageTables, "reserve", lambda tables, sequence: -1)
+    need = PageTables.need
+    patch.setattr(PageTables, "need", lambda tables, sequence: need(tables, sequence)._replace(reserve=-1))
 
 
 def free(scheduler: Scheduler, sequence: Sequence) -> None:
@@ -266,7 +275,7 @@ CAUGHT_BY: dict[Callable[[Patch], None], str] = {
     a_reused_page_keeps_its_index_entry: "I6",
     the_index_outlives_a_failed_step: "I5",
     the_tail_page_comes_one_token_late: "I11",
-    a_source_shares_a_page_with_what_follows: "I11",
+    an_encoder_input_shares_a_page_with_the_tokens_behind_it: "I11",
     a_window_is_a_token_too_narrow: "I9",
     a_window_s_pages_go_while_a_step_reads_them: "I9",
     nothing_behind_a_window_is_given_back: "I3",

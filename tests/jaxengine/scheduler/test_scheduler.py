@@ -212,7 +212,7 @@ def test_those_that_wait_to_share_are_looked_at_as_far_as_there_are_slots_for_th
         served.add([1] * 21, max_tokens=1)
     other = served.add([2] * 3, max_tokens=1)
     assert serve(served).admitted == served.sequences[:1]  # the slots left are claimed
-    assert [len(s.keys) for s in served.sequences] == [5, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
+    assert [len(s.prefix_keys) for s in served.sequences] == [5, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
     served.serve_until_idle()
     assert [s.cached_tokens for s in served.sequences] == [0] + [20] * 9 + [0]
     assert other.finish is FinishReason.LENGTH

@@ -94,7 +94,7 @@ def test_of_long_texts_more_fit_where_layers_have_windows_and_of_short_ones_no_f
     of_all = page_bytes(replace(spec, kinds=(LayerKind(),)), 16, "bfloat16", 1)
     page = page_bytes(spec, 16, "bfloat16", 1)
     for tokens, more in ((200, 1.0), (32768, then)):
-        before, after = -(-tokens // 16) * of_all, limits.pages_held(tokens) * page
+        before, after = -(-tokens // 16) * of_all, limits.peak_pages(tokens) * page
         assert before / after == pytest.approx(more, rel=0.01)
 
 
