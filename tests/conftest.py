@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tests import shared_cache
 from tests.servers import Server, serving
 
 Checkpoints = Callable[[str], Path]
 
 # Before PyTorch is imported: beside other work its two threads wait for each other, 97 s for what one does in 0.6 s.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+shared_cache.share_compiles()
 
 MANY_MAPS = 20_000
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("cacheclear", False) and "PYTEST_XDIST_WORKER" not in os.environ:
+        shared_cache.clear()
 
 
 @pytest.fixture(scope="module")

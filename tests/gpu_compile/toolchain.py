@@ -73,6 +73,7 @@ def run(module: str, result: Path, *names: str) -> Any:
     paths = os.pathsep.join([str(toolchain()), str(ROOT)])
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("XLA_FLAGS", None)  # the options under test are the engine's own
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # what comes from a cache leaves no dump to be read
     command = [sys.executable, "-m", module, str(result), *names]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     assert done.returncode == 0, f"{module} ended with {done.returncode}:\n{done.stderr[-4000:]}"

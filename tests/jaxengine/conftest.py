@@ -9,12 +9,13 @@ import pytest
 
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import enable_compile_cache
+from tests import shared_cache
 from tests.jaxengine.engines import EngineOf, load
 
 
 @pytest.fixture(scope="session")
-def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    enable_compile_cache(tmp_path_factory.mktemp("compiled"))
+def compile_cache() -> None:
+    enable_compile_cache(shared_cache.COMPILED)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
 """Compiling in the background: what serving waits for, what it does not, and what a failure does."""
 
 import threading
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxengine.executor.executables import Executables
 
@@ -72,7 +75,20 @@ def compiled(number: int) -> object:
     return jax.jit(lambda x: x * number + 1).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
 
 
-def test_what_is_wanted_soon_is_waited_for_where_the_compile_cache_has_everything(compile_cache: None) -> None:
+@pytest.fixture
+def empty_compile_cache(compile_cache: None, tmp_path: Path) -> Iterator[None]:
+    shared = jax.config.jax_compilation_cache_dir
+    keep_in(str(tmp_path))
+    yield
+    keep_in(shared)
+
+
+def keep_in(directory: str) -> None:
+    jax.config.update("jax_compilation_cache_dir", directory)
+    compilation_cache.reset_cache()
+
+
+def test_what_is_wanted_soon_is_waited_for_where_the_compile_cache_has_everything(empty_compile_cache: None) -> None:
     jobs = {number: partial(compiled, number) for number in (101, 102, 103)}
     first = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
     assert 101 in first and 102 not in first

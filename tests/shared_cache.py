@@ -1,0 +1,63 @@
+"""What is expensive and never differs, made once for all test processes and runs: compiled functions, what a compiler
+found, fetched checkpoints. (Tiny checkpoints are written anew: that takes 20 to 40 ms each.)
+
+An entry's name is a digest of everything it depends on, so no entry is ever stale. It appears by rename once it is
+complete: of two processes that make the same entry, one works in vain. `pytest --cache-clear` removes the directory.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from convert.cache import cache_root
+
+ROOT = cache_root() / "tests"  # decided before any test sets XDG_CACHE_HOME
+COMPILED = ROOT / "compiled"  # JAX's persistent compilation cache, whose keys are JAX's own
+
+
+def share_compiles() -> None:
+    """Let JAX keep what takes 20 ms to compile, in this process and those it starts. Servers have a cache of their own.
+
+    Before JAX is imported.
+    """
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def clear() -> None:
+    shutil.rmtree(ROOT, ignore_errors=True)
+
+
+def digest(*parts: str | bytes | Path) -> str:
+    """Of strings and of files' contents, in their order."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
+        total.update(hashlib.sha256(data).digest())
+    return total.hexdigest()[:32]
+
+
+def kept(kind: str, key: str, write: Callable[[Path], object]) -> Path:
+    """The file or directory that `write(path)` makes where it is missing. Not to be written to."""
+    entry = ROOT / kind / key
+    if not entry.exists():
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{key}-", dir=entry.parent) as directory:
+            made = Path(directory) / "made"
+            write(made)
+            try:
+                made.rename(entry)
+            except OSError:
+                assert entry.is_dir(), entry  # another process was faster
+    return entry
+
+
+def found(kind: str, key: str, find: Callable[[], Any]) -> Any:
+    """What `find()` returned when it was first called, by way of JSON."""
+    return json.loads(kept(kind, key, lambda path: path.write_text(json.dumps(find()))).read_text())
