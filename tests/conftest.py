@@ -20,6 +20,24 @@ shared_cache.share_compiles()
 MANY_MAPS = 20_000
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """With `-n`, a file stays in one process, which its servers and engines need, or its `xdist_group` does."""
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist, config.option.loadscopereorder = "loadgroup", False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first where they are shared out, lest one of them is begun at the end."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.as_posix()))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("cacheclear", False) and "PYTEST_XDIST_WORKER" not in os.environ:
         shared_cache.clear()
