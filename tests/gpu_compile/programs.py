@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
-from jaxengine.ops import choose
+from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.spec.model import ModelSpec
@@ -44,7 +44,7 @@ def compiler(
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data."""
     mesh = make_mesh(devices, h200.devices(devices))
-    back_end = choose("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
+    back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
     weights = abstract_parameters(spec, mesh, "bfloat16", H200, quantize)
