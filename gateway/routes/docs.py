@@ -1,7 +1,26 @@
-"""The page at `/docs`: the OpenAPI description made readable.
+"""The OpenAPI document, and at `/docs` a page that makes it readable.
 
-Self-contained, so it works where no CDN can be reached.
+The page is self-contained, so it works where no CDN can be reached.
 """
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from gateway.routes.tgi.errors import TgiRoute
+
+router = APIRouter(route_class=TgiRoute, include_in_schema=False)
+
+
+@router.get("/openapi.json")
+@router.get("/api-doc/openapi.json")
+async def openapi_schema(request: Request) -> Response:
+    return JSONResponse(request.app.openapi())
+
+
+@router.get("/docs")
+async def docs() -> Response:
+    return HTMLResponse(PAGE)
+
 
 PAGE = """<!doctype html>
 <html lang="en">

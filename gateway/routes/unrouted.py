@@ -1,26 +1,35 @@
-"""Errors that no route words: unknown paths, wrong methods, requests refused before a route is chosen.
-
-Under `/v1` they look like OpenAI's, elsewhere like TGI's.
+"""Errors outside every route, in the dialect spoken at their path: requests refused before a route is chosen, unknown
+paths, wrong methods.
 """
 
-from starlette.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
 
 from gateway.errors import RequestError
-from gateway.routes.openai import errors as openai
-from gateway.routes.tgi import errors as tgi
-
-
-def no_such_route(path: str, status: int, message: str) -> Response:
-    """`message` (404 or 405) in the dialect spoken at `path`."""
-    if _is_openai(path):
-        return JSONResponse(openai.error_object(message, "invalid_request_error"), status)
-    return JSONResponse(tgi.error_object(message, None), status)
+from gateway.routes.registry import ROUTERS, dialect_at
 
 
 def refusal(path: str, error: RequestError) -> Response:
-    """`error` in the dialect spoken at `path`."""
-    return openai.error_response(error) if _is_openai(path) else tgi.error_response(error)
+    """The answer to a request to `path` that is refused for `error`."""
+    return dialect_at(path).refusal(error)
 
 
-def _is_openai(path: str) -> bool:
-    return path.startswith("/v1/")
+async def no_such_route(request: Request, error: Exception) -> Response:
+    """The answer to a path that does not exist, or not with this method: FastAPI's handler of HTTPException."""
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: /docs lists every route"
+    response = dialect_at(request.scope["path"]).no_such_route(error.status_code, message)
+    response.headers.update(error.headers or {})
+    if allowed := response.headers.get("allow"):
+        methods = {*allowed.split(", "), *_methods(request)}
+        response.headers["allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """The methods of every route at the request's path; Starlette names those of the first route it finds."""
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    return {name for each in routes if each.matches(request.scope)[0] is not Match.NONE for name in each.methods or ()}

@@ -55,6 +55,13 @@ async def vertex(request: Request, gateway: Gateway = Depends(gateway_of)) -> Re
     return JSONResponse(fields)
 
 
+def at(path: str) -> APIRouter:
+    """The route at another path: the one that Vertex AI assigns."""
+    assigned = APIRouter(route_class=TgiRoute, include_in_schema=False)
+    assigned.add_api_route(path, vertex, methods=["POST"])
+    return assigned
+
+
 async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> str:
     with RequestLifecycle(gateway, info) as lifecycle:
         if isinstance(instance, GenerateRequest):

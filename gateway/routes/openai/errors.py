@@ -78,6 +78,11 @@ def error_response(error: RequestError) -> Response:
     return JSONResponse(error_body(error), WORDING[error.kind][0], headers)
 
 
+def no_such_route(status: int, message: str) -> Response:
+    """An unknown path (404) or method (405)."""
+    return JSONResponse(error_object(message, "invalid_request_error"), status)
+
+
 def error_event(error: Exception) -> bytes:
     """The last event of a stream that breaks; no `[DONE]` follows."""
     return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"

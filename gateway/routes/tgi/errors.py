@@ -62,6 +62,11 @@ def error_response(error: RequestError) -> Response:
     return JSONResponse(error_body(error), status, headers)
 
 
+def no_such_route(status: int, message: str) -> Response:
+    """An unknown path (404) or method (405)."""
+    return JSONResponse(error_object(message, None), status)
+
+
 def error_event(error: Exception) -> bytes:
     """The last event of a stream that breaks."""
     return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"

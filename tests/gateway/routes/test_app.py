@@ -7,9 +7,8 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope, Send
 
-from gateway.app import OriginForm, create_app
+from gateway.app import create_app
 from tests.gateway.fixtures import ServedApp, serve
 
 PUBLIC = {
@@ -166,26 +165,6 @@ async def test_the_docs_need_nothing_from_elsewhere_and_describe_every_route_of_
     assert "http://" not in page and "https://" not in page
     assert {"/generate", "/generate_stream", "/", "/info", "/tokenize", "/health"} <= api["paths"].keys()
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models"} <= api["paths"].keys()
-
-
-@pytest.mark.parametrize(
-    ("target", "path"),
-    [
-        ("http://proxied:80/v1/models", "/v1/models"),
-        ("HTTPS://proxied/info", "/info"),
-        ("http://proxied", "/"),
-        ("/http://within", "/http://within"),
-        ("*", "*"),
-    ],
-)
-async def test_a_target_that_is_a_whole_url_counts_by_its_path(target: str, path: str) -> None:
-    seen: list[Scope] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope)
-
-    await OriginForm(app)({"type": "http", "path": target, "raw_path": target.encode()}, None, None)  # type: ignore[arg-type]
-    assert (seen[0]["path"], seen[0]["raw_path"]) == (path, path.encode())
 
 
 async def test_no_body_is_read_that_no_route_wants() -> None:

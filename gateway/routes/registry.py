@@ -1,0 +1,64 @@
+"""Every router of the main port, by the dialect that its errors are worded in.
+
+A new protocol is a folder beside this file and an entry in `DIALECTS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gateway.errors import RequestError
+from gateway.routes import docs, health, metrics, mixed, vertex
+from gateway.routes.openai import errors as openai_errors
+from gateway.routes.openai import routes as openai
+from gateway.routes.tgi import errors as tgi_errors
+from gateway.routes.tgi import routes as tgi
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A protocol: its routes, and how its errors read.
+
+    prefix: of the paths at which it words the errors that no route words; of several the longest counts.
+    routers: all of their routes ask for the key.
+    responses: its errors, for the OpenAPI document.
+    refusal: the answer to a refused request.
+    no_such_route: the answer to an unknown path or method, of a status (404 or 405) and a message.
+    """
+
+    name: str
+    prefix: str
+    routers: tuple[APIRouter, ...]
+    responses: dict[int | str, dict[str, Any]]
+    refusal: Callable[[RequestError], Response]
+    no_such_route: Callable[[int, str], Response]
+
+
+DIALECTS = (
+    Dialect(
+        name="TGI",
+        prefix="",
+        routers=(tgi.router, mixed.router, vertex.router, docs.router),
+        responses=tgi_errors.RESPONSES,
+        refusal=tgi_errors.error_response,
+        no_such_route=tgi_errors.no_such_route,
+    ),
+    Dialect(
+        name="OpenAI",
+        prefix="/v1/",
+        routers=(openai.router, openai.helpers),
+        responses=openai_errors.RESPONSES,
+        refusal=openai_errors.error_response,
+        no_such_route=openai_errors.no_such_route,
+    ),
+)
+KEYLESS = (health.router, metrics.router)  # probes and scrapers carry no key
+ROUTERS = (*(router for dialect in DIALECTS for router in dialect.routers), *KEYLESS)
+
+
+def dialect_at(path: str) -> Dialect:
+    """The dialect spoken at `path`, whether or not there is a route."""
+    return max((each for each in DIALECTS if path.startswith(each.prefix)), key=lambda each: len(each.prefix))
