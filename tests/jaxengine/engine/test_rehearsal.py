@@ -21,7 +21,7 @@ def test_it_is_a_prompt_step_and_at_least_one_decode_step(engine: Engine, monkey
     dispatch = Runner.dispatch
 
     def spy(self: Runner, plan: Any) -> Any:
-        step_shapes.append(self._step_shape(plan))
+        step_shapes.append(self.buckets.step(plan))
         return dispatch(self, plan)
 
     monkeypatch.setattr(Runner, "dispatch", spy)

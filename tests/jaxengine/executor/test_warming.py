@@ -1,13 +1,12 @@
 """Requests get a step that has run before, where first runs cost: on a GPU they record its graph."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jaxengine.engine.engine import Engine
-from jaxengine.executor import runner
+from jaxengine.executor import bucket_chooser
 from jaxengine.executor.runner import Runner
 from jaxengine.request.sequence import FinishReason
 from jaxengine.scheduler.scheduler import Row
@@ -22,10 +21,10 @@ def engine(engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Eng
     """Decode steps of one and of two rows, of which only the larger has run."""
     engine = engine_of("llama2_gqa", every_bucket=True, max_batch_size=2, max_batch_prefill_tokens=16)
     small = engine.runner.shapes.decode(1)
-    monkeypatch.setattr(engine.runner, "device", replace(engine.runner.device, costly_first_run=True))
-    monkeypatch.setattr(engine.runner, "cold", [small])
-    monkeypatch.setattr(engine.runner, "warm", {*engine.runner.shapes.step_shapes()} - {small})
-    monkeypatch.setattr(runner, "WARM_SECONDS", float("inf"))
+    monkeypatch.setattr(engine.runner.buckets, "first_run", engine.runner._first_run)
+    monkeypatch.setattr(engine.runner.buckets, "cold", [small])
+    monkeypatch.setattr(engine.runner.buckets, "warm", {*engine.runner.shapes.step_shapes()} - {small})
+    monkeypatch.setattr(bucket_chooser, "FIRST_RUN_SECONDS", float("inf"))
     yield engine
     engine.scheduler.reset()
 
@@ -66,7 +65,7 @@ def test_a_first_run_changes_nothing_that_is_cached(engine: Engine) -> None:
 def test_an_engine_that_never_rests_gets_there_too(
     engine: Engine, decoded: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "WARM_SECONDS", 0)
+    monkeypatch.setattr(bucket_chooser, "FIRST_RUN_SECONDS", 0)
     serve(engine, [REQUEST])
     assert decoded == {1}
 

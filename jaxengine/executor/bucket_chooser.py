@@ -1,0 +1,80 @@
+"""Which step shape a plan is padded to: the smallest that holds it, is compiled and, on a GPU, has run before.
+
+On a GPU an executable's first run loads its code and records its graph. So shapes run on padding first: all that
+serving waits for before the engine is ready, later ones between requests.
+"""
+
+import time
+from collections.abc import Callable, Container, Hashable
+
+from jaxengine.executor.shapes import Shapes, names
+from jaxengine.request.plan import Plan
+from jaxengine.step.upload import StepShape
+
+FIRST_RUN_SECONDS = 10.0  # under requests without a pause, a first run stops them at most once in so many seconds
+
+
+class BucketChooser:
+    """The shapes of one engine's steps, and which of them have run.
+
+    Args:
+        executables: says which names are compiled.
+        first_run: runs a shape on padding and waits for it; None where a first run costs nothing.
+    """
+
+    def __init__(
+        self, shapes: Shapes, executables: Container[Hashable], first_run: Callable[[StepShape], None] | None
+    ) -> None:
+        self.shapes = shapes
+        self.executables = executables
+        self.first_run = first_run
+        self.encode_shapes = shapes.encode_shapes()
+        self.cold = [*shapes.step_shapes(), *self.encode_shapes]  # shapes whose first run was not tried yet
+        self.warm: set[StepShape] = set()  # shapes that have run
+        self.last_first_run = 0.0  # monotonic
+
+    def step(self, plan: Plan) -> StepShape:
+        """The shape for the rows of `plan`."""
+        shapes, limits, rows = self.shapes, self.shapes.limits, len(plan.rows)
+        if plan.decode_only:
+            large_enough = [shapes.decode(size) for size in limits.decode_buckets if size >= rows]
+        else:
+            large_enough = [shapes.mixed(size) for size in limits.mixed_buckets if size >= plan.tokens]
+        return self._ready([shape for shape in large_enough if shape.rows >= rows])
+
+    def encode(self, plan: Plan) -> StepShape:
+        """The shape for the encoder rows of `plan`."""
+        return self._ready([shape for shape in self.encode_shapes if shape.tokens >= plan.encoder_tokens])
+
+    def warm_next(self) -> bool:
+        """Run one shape for the first time if one was compiled since the last call; False if there is none.
+
+        Raises what the device raised: that shape is never tried again, and the device state must be reset.
+        """
+        shape = next(filter(self._compiled, self.cold), None) if self.first_run else None
+        if shape is not None:
+            self._warm(shape)
+        return shape is not None
+
+    def _ready(self, candidates: list[StepShape]) -> StepShape:
+        """The first of `candidates` that is compiled and warm; the last one always is.
+
+        An engine that never rests would never warm a smaller one. So now and then a first run stops the requests.
+        """
+        first = next(filter(self._compiled, candidates))
+        if not self.first_run:
+            return first
+        if first in self.cold and time.monotonic() - self.last_first_run >= FIRST_RUN_SECONDS:
+            self._warm(first)
+        return next(shape for shape in candidates if shape in self.warm)
+
+    def _warm(self, shape: StepShape) -> None:
+        assert self.first_run is not None
+        self.cold.remove(shape)
+        self.first_run(shape)
+        self.warm.add(shape)
+        self.last_first_run = time.monotonic()
+
+    def _compiled(self, shape: StepShape) -> bool:
+        wanted = [("encode", shape)] if shape in self.encode_shapes else names(shape)
+        return all(name in self.executables for name in wanted)
