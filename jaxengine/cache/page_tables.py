@@ -41,7 +41,7 @@ class PageTables:
         self.model = model
         self.prefix_cache = prefix_cache
 
-    # --- counting -----------------------------------------------------------------------------------------------
+    # --- counting -------------------------------------------------------------------------------------------------
 
     def need(self, sequence: Sequence) -> PageNeed:
         """The free pages that a sequence with a slot takes beyond those it holds."""
@@ -85,7 +85,7 @@ class PageTables:
         """Length of a table of `tokens` tokens. The encoder input's pages come first, the tokens begin a new page."""
         return self.pool.pages_for(len(sequence.encoder_input)) + self.pool.pages_for(tokens)
 
-    # --- taking and releasing -----------------------------------------------------------------------------------
+    # --- taking and releasing -------------------------------------------------------------------------------------
 
     def start(self, sequence: Sequence, prefix: list[PageTable]) -> None:
         """Give `sequence` the tables of `prefix`, which `cached_prefix` found, and the pages for its first step."""
@@ -127,7 +127,7 @@ class PageTables:
         """How many pages lie wholly behind the window of a query at `position`."""
         return max(0, position + 1 - window) // self.pool.page_size if window else 0
 
-    # --- sharing ------------------------------------------------------------------------------------------------
+    # --- sharing --------------------------------------------------------------------------------------------------
 
     def cached_prefix(self, sequence: Sequence) -> list[PageTable]:
         """Tables of the longest cached prefix of `sequence` that leaves at least one token to compute."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 MAX_EOS_TOKEN_IDS = 32  # of a model; the most known are Llama 3's three
 WHOLE = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
@@ -77,9 +77,9 @@ class SamplingParams:
             raise ValueError("only_biased needs a logit_bias, or no id could be drawn")
         if len(self.bad_words) > MAX_BAD_WORDS:
             raise ValueError(f"bad_words has {len(self.bad_words)} entries, at most {MAX_BAD_WORDS}")
-        unfit = next((word for word in self.bad_words if not 1 <= len(word) <= MAX_BAD_WORD), None)
+        unfit = next((word for word in self.bad_words if not 1 <= len(word) <= MAX_BAD_WORD_IDS), None)
         if unfit is not None:
-            raise ValueError(f"each of bad_words must have 1 to {MAX_BAD_WORD} ids, got {len(unfit)}")
+            raise ValueError(f"each of bad_words must have 1 to {MAX_BAD_WORD_IDS} ids, got {len(unfit)}")
         if self.bad_words and self.only_biased:
             raise ValueError("bad_words and only_biased exclude each other, or no id might be left to draw")
         wrong = next((bias for bias in self.logit_bias.values() if not abs(bias) <= MAX_BIAS), None)

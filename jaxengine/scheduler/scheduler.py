@@ -65,7 +65,7 @@ class Scheduler:
     def _queue(self, sequence: Sequence) -> None:
         bisect.insort(self.waiting, sequence, key=lambda s: s.order)
 
-    # --- planning -----------------------------------------------------------------------------------------------
+    # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(self, only: Callable[[Sequence], bool] = lambda _: True) -> Plan:
         """The next step, of the sequences for which `only` is true. Its rows count as dispatched from now on.
@@ -155,7 +155,7 @@ class Scheduler:
                 row.samples = more == left
                 plan.tokens += more
 
-    # --- admission ----------------------------------------------------------------------------------------------
+    # --- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
         """Move waiting sequences to running, strictly in the queue's order, while slots, budget and pages last.
@@ -219,7 +219,7 @@ class Scheduler:
         self._vacate(sequence)
         self._queue(sequence)
 
-    # --- completing ---------------------------------------------------------------------------------------------
+    # --- completing -----------------------------------------------------------------------------------------------
 
     def complete(self, plan: Plan) -> None:
         """The step of `plan` has run: its rows are no longer in flight, and others can find the pages that it filled.

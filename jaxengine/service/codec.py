@@ -1,7 +1,4 @@
-"""Between the engine's own types and those of the wire, in both directions.
-
-Translation only; nothing is decided here.
-"""
+"""Translates between the engine's own types and the messages of `engine.proto`. Nothing is decided here."""
 
 import dataclasses
 from typing import cast
@@ -15,7 +12,7 @@ from jaxengine.rpc import engine_pb2 as pb
 
 
 def request_from(message: pb.Generate, request_id: int) -> Request:
-    """The request a message asks for. Raises ValueError, naming field, value and limit, if it makes no sense."""
+    """The request that `message` asks for. Raises ValueError, naming field, value and limit, if one is invalid."""
     for name in ("timeout_seconds", "queue_timeout_seconds"):
         if not getattr(message, name) >= 0:  # NaN fails too
             raise ValueError(f"{name} must be at least 0, got {getattr(message, name)}")
@@ -60,8 +57,10 @@ def _params_from(message: pb.Generate) -> SamplingParams:
 
 
 def add_event(message: pb.RequestEvent, event: Event) -> None:
-    """What `event` adds to a request's message, which may hold earlier ones. Filled in where it lies: 256 messages of a
-    token each took 0.65 ms as copies of new ones, 0.23 ms so.
+    """Add `event` to a request's message, which may hold earlier events.
+
+    The message is filled in place: 256 messages of one token each take 0.23 ms, and 0.65 ms if they are built and
+    copied.
     """
     for token in event.tokens:
         _add_token(message.tokens, token)
@@ -85,7 +84,7 @@ def _add_token(tokens: RepeatedCompositeFieldContainer[pb.Token], token: Token) 
 
 
 def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
-    """The wire's Stats; `steps` travels beside it, in StepEvents."""
+    """`stats` and the numbers of `result` as a message. The number of steps is sent in StepEvents instead."""
     message = pb.Stats(**{name: value for name, value in dataclasses.asdict(stats).items() if name != "steps"})
     if result is not None:
         message.step_prefill_tokens = result.prefill_tokens
@@ -96,5 +95,5 @@ def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
 
 
 def describe(message: pb.Description, description: Description) -> None:
-    """Fill in what is known of a loaded engine."""
+    """Fill in the description of a loaded engine."""
     message.MergeFrom(pb.Description(**dataclasses.asdict(description)))

@@ -1,6 +1,6 @@
-"""Deadlines of requests, kept by the event loop: a step may last longer than a request may take or wait.
+"""Deadlines of requests, kept by the event loop, because a step may last longer than a request may take or wait.
 
-Between steps the engine ends what is late by itself; here is what happens to it meanwhile.
+Between steps the engine itself ends the requests whose deadline has passed. These timers fire during a step.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from jaxengine.request.sequence import FinishReason, Request
 
 
 class Deadlines:
-    """Timers of the requests that run. Lives on the event loop it is created in.
+    """Timers of the running requests. Lives on the event loop it is created in.
 
     Args:
-        is_queued: whether a request has not been taken up yet.
-        expire: told of a request whose deadline has passed, and of which.
+        is_queued: whether no step has scheduled a request yet.
+        expire: called with the id of a request whose deadline has passed, and the finish reason.
     """
 
     def __init__(self, is_queued: Callable[[int], bool], expire: Callable[[int, FinishReason], None]) -> None:
@@ -22,19 +22,19 @@ class Deadlines:
         self._timers: dict[int, list[asyncio.TimerHandle]] = {}
 
     def watch(self, request: Request) -> None:
-        """From now on, until `forget`."""
+        """Start the timers of `request`; they run until `forget`."""
         later = asyncio.get_running_loop().call_later
         timers = self._timers[request.id] = []
         if request.timeout is not None:
             timers.append(later(request.timeout, self._expire, request.id, FinishReason.DEADLINE))
         if request.queue_timeout is not None:
-            timers.append(later(request.queue_timeout, self._waited, request.id))
+            timers.append(later(request.queue_timeout, self._expire_if_queued, request.id))
 
     def forget(self, request_id: int) -> None:
-        """It ended, or was never watched."""
+        """Stop the timers of a request; one that was never watched is ignored."""
         for timer in self._timers.pop(request_id, ()):
             timer.cancel()
 
-    def _waited(self, request_id: int) -> None:
+    def _expire_if_queued(self, request_id: int) -> None:
         if self._is_queued(request_id):
             self._expire(request_id, FinishReason.QUEUE_TIMEOUT)

@@ -1,7 +1,7 @@
-"""An engine as a process: a socket first, then the model, then steps until told to stop.
+"""An engine as a process: it opens its socket, loads the model, and steps until it is told to stop.
 
-What loads the model is a parameter, so that everything about the process (who may call, how it dies, with which exit
-code) is tested without one. Exit codes are those of sysexits.h; a failure is one line on stderr.
+The function that loads the model is a parameter, so that everything about the process (who may call it, how it dies,
+with which exit code) is tested without a model. Exit codes are those of sysexits.h; a failure is one line on stderr.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from jaxengine.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
-STOP_SECONDS = 5.0  # for the step that is running, and for what the socket still has to send
+STOP_SECONDS = 5.0  # given to the running step to end, and then to the socket to send what is queued
 PR_SET_PDEATHSIG = 1
 
 
 class StartupError(Exception):
-    """The engine cannot start. The message is one line for the operator."""
+    """The engine cannot start. The message is one line, for the operator."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(" ".join(message.split()))
@@ -44,7 +44,7 @@ class StartupError(Exception):
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine that is ready to step, and where its text side lies."""
+    """An engine that is ready to step, and the directory of its tokenizer and configuration files."""
 
     engine: DrivenEngine
     directory: Path
@@ -55,8 +55,8 @@ Loader = Callable[[Progress], Loaded]
 
 
 def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: Tracing | None = None) -> int:
-    """Serve on the socket `path` until SIGTERM, then give running requests `drain_seconds`; the exit code."""
-    faulthandler.enable()  # SIGABRT, which a supervisor sends to a stuck engine, writes every thread's stack
+    """Serve on the socket `path` until SIGTERM, then give running requests `drain_seconds`. Returns the exit code."""
+    faulthandler.enable()  # on SIGABRT, which a supervisor sends to a stuck engine, it prints every thread's stack
     try:
         transport.prepare_socket(path)
         guard = transport.TokenGuard(token)
@@ -68,7 +68,7 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: 
     code = asyncio.run(_serve(path, guard, load, drain_seconds, tracing))
     tracing.close()
     if threading.active_count() > 1:
-        # A thread inside the compiler or a step cannot be told to stop, and the interpreter would wait for it.
+        # A thread inside the compiler or a step cannot be stopped, and the interpreter would wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -76,7 +76,7 @@ def run(path: Path, token: str, load: Loader, *, drain_seconds: float, tracing: 
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, even by SIGKILL, and exit if it is dead already.
+    """Have the kernel kill this process when its parent dies, even by SIGKILL; exit if the parent is dead already.
 
     Raises:
         OSError: the kernel refuses.
@@ -103,7 +103,7 @@ async def _serve(path: Path, guard: transport.TokenGuard, load: Loader, drain_se
     finally:
         await server.stop(STOP_SECONDS)
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the directory is not ours to remove if something else is in it
+        with contextlib.suppress(OSError):  # others' files in the directory keep it
             path.parent.rmdir()
 
 
@@ -137,12 +137,12 @@ async def _live(
 def _announce(service: Service, loaded: Loaded) -> None:
     service.description.model_dir = str(loaded.directory)
     gc.collect()
-    gc.freeze()  # what loading made lives as long as the process: the collector need not walk it during steps
+    gc.freeze()  # objects made while loading live as long as the process: the collector need not walk them
     service.serve(loaded.engine)
 
 
 def _in_thread(load: Loader, description: pb.Description) -> "asyncio.Future[Loaded]":
-    """Run `load` on a daemon thread, so that a compile in progress cannot hold up the end of the process."""
+    """Run `load` on a daemon thread, so that a compile in progress cannot delay the end of the process."""
     event_loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Loaded] = event_loop.create_future()
 
@@ -161,7 +161,7 @@ def _in_thread(load: Loader, description: pb.Description) -> "asyncio.Future[Loa
             result = load(progress)
         except BaseException as error:
             failure = error
-        with contextlib.suppress(RuntimeError):  # the event loop closed: the process is on its way out
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the process is ending
             event_loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=work, name="load", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The spans of a request inside the engine, named as TGI does: `infer`, and in it `queued`, `prefill` and `decode`."""
+"""The spans of a request inside the engine, with TGI's names: `infer`, and inside it `queued`, `prefill`, `decode`."""
 
 import time
 
@@ -7,7 +7,7 @@ from jaxengine.telemetry.tracing import Tracing
 
 
 class RequestTrace:
-    """Begins with the request's arrival; `traceparent` is the gateway's span."""
+    """The spans of one request. `infer` begins when this is created; `traceparent` is the gateway's span."""
 
     def __init__(self, tracing: Tracing, traceparent: str) -> None:
         self._tracing = tracing
@@ -15,7 +15,7 @@ class RequestTrace:
         self._arrived = self._first_token = time.perf_counter()
 
     def note(self, event: Event) -> None:
-        """What the engine reports of it, until its last event."""
+        """Record an event of the request, until its last one."""
         if event.first:
             self._first_token = time.perf_counter()
             scheduled = min(self._arrived + event.queue_seconds, self._first_token)

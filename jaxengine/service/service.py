@@ -1,11 +1,11 @@
-"""The gRPC face of an engine: sessions of gateways on one side, the step loop on the other.
+"""The gRPC service of an engine: sessions of gateways on one side, the step loop on the other.
 
-It answers from the moment the socket is open: `Describe` tells how far loading is, and a session opened before the
-engine is ready is refused. Request ids are a session's own business; inside the engine they are drawn from one counter,
-so gateways cannot collide.
+The service answers from the moment the socket is open: `Describe` tells how far loading is, and a session opened before
+the engine is ready is refused. A gateway chooses request ids that are unique within its session; inside the engine, ids
+come from one counter, so two gateways cannot collide.
 
-Where steps are computed by the CPU, and may be slow, the service speaks for a step loop that is silent while the
-process computes, for a while.
+Where the CPU computes steps, a step may be slow. The service then sends a sign of life in place of the silent step loop
+as long as the process computes, up to `SLOW_STEP_SECONDS`.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ from jaxengine.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
-SLOW_STEP_SECONDS = 600.0  # a step that takes longer is stuck, whatever it does
+SLOW_STEP_SECONDS = 600.0  # a step that takes longer counts as stuck, even if the process computes
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose a request is, its id there, and its spans."""
+class RunningRequest:
+    """The session that a request belongs to, its id in that session, and its spans."""
 
-    peer: GatewaySession
-    request_id: int
+    session: GatewaySession
+    session_id: int
     trace: RequestTrace
 
 
 class Service(EngineServicer):
-    """`Describe` and `Session` of `engine.proto`. Lives on the event loop it is created in.
+    """`Describe` and `Session` of `engine.proto`; listens to the step loop. Lives on the event loop it is created in.
 
     Args:
-        description: what is known so far; updated in place while the engine loads.
-        crashed: told when a step failed beyond repair.
+        description: what is known of the engine so far; updated in place while the engine loads.
+        crashed: receives an exception when the step loop has crashed.
         tracing: where a span for each request goes.
     """
 
@@ -61,22 +61,22 @@ class Service(EngineServicer):
         self._tracing = tracing or Tracing()
         self._event_loop = asyncio.get_running_loop()
         self._steps: StepLoop | None = None
+        self._liveness: asyncio.Task[None] | None = None
         self._deadlines = Deadlines(self._is_queued, self._expire)
-        self._given_up: set[int] = set()  # at their deadlines; of each one more event will come, its last
-        self._vouching: asyncio.Task[None] | None = None
-        self._numbers = itertools.count(1)
-        self._owners: dict[int, Owner] = {}  # by the engine's id
-        self._peers: set[GatewaySession] = set()
+        self._ids = itertools.count(1)
+        self._running: dict[int, RunningRequest] = {}  # by the engine's id
+        self._expired: set[int] = set()  # ended by `_expire`; the engine has yet to report their last event
+        self._sessions: set[GatewaySession] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def serve(self, engine: DrivenEngine) -> None:
-        """Start stepping a loaded engine; from now on sessions are taken."""
+        """Start stepping a loaded engine, and accept sessions from now on."""
         codec.describe(self.description, engine.description)
-        self._steps = StepLoop(engine, self._publish, self._fail)
+        self._steps = StepLoop(engine, self)
         self._steps.start()
         if engine.steps_on_host:
-            self._vouching = asyncio.create_task(self._vouch(self._steps))
+            self._liveness = asyncio.create_task(self._report_liveness(self._steps))
         self.description.state = pb.READY
         self.description.progress = "ready"
 
@@ -89,12 +89,14 @@ class Service(EngineServicer):
         return self._idle.is_set()
 
     def stop(self, timeout: float) -> bool:
-        """End every session and the step loop; whether its last step ended within `timeout` seconds."""
-        if self._vouching is not None:
-            self._vouching.cancel()
-        for peer in self._peers:
-            peer.close()
+        """End every session and the step loop; whether the loop's last step ended within `timeout` seconds."""
+        if self._liveness is not None:
+            self._liveness.cancel()
+        for session in self._sessions:
+            session.close()
         return self._steps is None or self._steps.stop(timeout)
+
+    # --- calls of a gateway ---------------------------------------------------------------------------------------
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.Description:
         return self.description
@@ -102,121 +104,129 @@ class Service(EngineServicer):
     async def Session(self, request_iterator: AsyncIterator[pb.Command], context: Any) -> AsyncIterator[pb.StepEvents]:
         if self._steps is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {self.description.progress}")
-        peer = GatewaySession()
-        peer.wake()  # a first message at once: the gateway knows that it is heard
-        self._peers.add(peer)
-        reader = asyncio.create_task(self._read(peer, request_iterator))
-        reader.add_done_callback(lambda _: peer.close())
+        session = GatewaySession()
+        session.wake()  # sends an empty message at once: the gateway knows that the session is open
+        self._sessions.add(session)
+        reader = asyncio.create_task(self._read(session, request_iterator))
+        reader.add_done_callback(lambda _: session.close())
         try:
-            while (message := await peer.take()) is not None:
+            while (message := await session.take()) is not None:
                 yield message
             if reader.done() and isinstance(error := reader.exception(), ValueError):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             reader.cancel()
-            self._peers.discard(peer)
-            self._cancel(list(peer.numbers.values()))
+            self._sessions.discard(session)
+            self._cancel(list(session.engine_ids.values()))
 
-    async def _read(self, peer: GatewaySession, commands: AsyncIterator[pb.Command]) -> None:
-        """Obey commands until the gateway closes its side. Raises ValueError if it breaks the protocol."""
+    async def _read(self, session: GatewaySession, commands: AsyncIterator[pb.Command]) -> None:
+        """Carry out commands until the gateway closes its side. Raises ValueError if one breaks the protocol."""
         async for command in commands:
             kind = command.WhichOneof("kind")
             if kind == "generate":
-                self._submit(peer, command.generate)
+                self._submit(session, command.generate)
             elif kind == "cancel":
-                number = peer.numbers.get(command.cancel.id)
-                self._cancel([] if number is None else [number])
+                engine_id = session.engine_ids.get(command.cancel.id)
+                self._cancel([] if engine_id is None else [engine_id])
             else:
                 raise ValueError("a command must generate or cancel")
 
-    def _submit(self, peer: GatewaySession, message: pb.Generate) -> None:
-        if message.id in peer.numbers:
+    def _submit(self, session: GatewaySession, message: pb.Generate) -> None:
+        if message.id in session.engine_ids:
             raise ValueError(f"request id {message.id} is already running")
         if self.description.state != pb.READY:
-            self._refuse(peer, message.id, FinishReason.ERROR, "the engine is shutting down")
+            self._refuse(session, message.id, FinishReason.ERROR, "the engine is shutting down")
             return
-        number = next(self._numbers)
-        self._adopt(peer, message, number)
+        engine_id = next(self._ids)
+        self._register(session, message, engine_id)
         try:
             assert self._steps is not None
-            request = codec.request_from(message, number)
+            request = codec.request_from(message, engine_id)
             self._steps.submit(request)
             self._deadlines.watch(request)
         except ValueError as error:
-            self._release(number)
-            self._refuse(peer, message.id, FinishReason.INVALID, str(error))
+            self._release(engine_id)
+            self._refuse(session, message.id, FinishReason.INVALID, str(error))
 
-    def _refuse(self, peer: GatewaySession, request_id: int, finish: FinishReason, error: str) -> None:
-        peer.put(request_id, Event(request_id, finish=finish, error=error))
-        peer.wake()
+    def _refuse(self, session: GatewaySession, session_id: int, finish: FinishReason, error: str) -> None:
+        session.put(session_id, Event(session_id, finish=finish, error=error))
+        session.wake()
 
-    def _adopt(self, peer: GatewaySession, message: pb.Generate, number: int) -> None:
-        peer.numbers[message.id] = number
-        self._owners[number] = Owner(peer, message.id, RequestTrace(self._tracing, message.traceparent))
+    def _register(self, session: GatewaySession, message: pb.Generate, engine_id: int) -> None:
+        session.engine_ids[message.id] = engine_id
+        trace = RequestTrace(self._tracing, message.traceparent)
+        self._running[engine_id] = RunningRequest(session, message.id, trace)
         self._idle.clear()
 
-    def _release(self, number: int) -> None:
-        owner = self._owners.pop(number)
-        del owner.peer.numbers[owner.request_id]
-        owner.trace.end()
-        self._deadlines.forget(number)
-        if not self._owners:
+    def _release(self, engine_id: int) -> None:
+        request = self._running.pop(engine_id)
+        del request.session.engine_ids[request.session_id]
+        request.trace.end()
+        self._deadlines.forget(engine_id)
+        if not self._running:
             self._idle.set()
 
-    def _cancel(self, numbers: list[int]) -> None:
+    def _cancel(self, engine_ids: list[int]) -> None:
         assert self._steps is not None
-        for number in numbers:
-            self._steps.cancel(number)
+        for engine_id in engine_ids:
+            self._steps.cancel(engine_id)
 
-    def _is_queued(self, number: int) -> bool:
+    # --- deadlines and liveness -----------------------------------------------------------------------------------
+
+    def _is_queued(self, engine_id: int) -> bool:
         assert self._steps is not None
-        return self._steps.is_queued(number)
+        return self._steps.is_queued(engine_id)
 
-    def _expire(self, number: int, reason: FinishReason) -> None:
-        """End a request whose deadline passed during a step; the engine hears of it after that."""
-        owner, event = self._owners[number], Event(number, finish=reason)
-        owner.peer.put(owner.request_id, event)
-        owner.peer.wake()
-        owner.trace.note(event)
-        self._given_up.add(number)
-        self._release(number)
-        self._cancel([number])
+    def _expire(self, engine_id: int, reason: FinishReason) -> None:
+        """End a request whose deadline passed during a step. The engine cancels it when that step is over."""
+        request, event = self._running[engine_id], Event(engine_id, finish=reason)
+        request.session.put(request.session_id, event)
+        request.session.wake()
+        request.trace.note(event)
+        self._expired.add(engine_id)
+        self._release(engine_id)
+        self._cancel([engine_id])
 
-    async def _vouch(self, steps: StepLoop) -> None:
-        """Send a sign of life while the step loop is silent and the process computes."""
-        meter = CpuLiveness()
+    async def _report_liveness(self, steps: StepLoop) -> None:
+        """Send an empty message every `HEARTBEAT_SECONDS` while the step loop is silent and the process computes."""
+        liveness = CpuLiveness()
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            if meter.at_work() and HEARTBEAT_SECONDS < steps.silence < SLOW_STEP_SECONDS:
-                for peer in self._peers:
-                    peer.wake()
+            if liveness.is_computing() and HEARTBEAT_SECONDS < steps.silence < SLOW_STEP_SECONDS:
+                for session in self._sessions:
+                    session.wake()
 
-    def _publish(self, report: Report) -> None:
-        """On the step thread: hand over to the event loop, once per step."""
-        with contextlib.suppress(RuntimeError):  # the event loop closed: the process is on its way out
+    # --- reports of the step loop, on its thread ------------------------------------------------------------------
+
+    def on_report(self, report: Report) -> None:
+        """Hand a report over to the event loop, once per step."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the process is ending
             self._event_loop.call_soon_threadsafe(self._distribute, report)
 
-    def _distribute(self, report: Report) -> None:
-        for event in report.result.events if report.result is not None else ():
-            self._pass_on(event)
-        stats = codec.stats_to(report.stats, report.result)
-        for peer in self._peers:
-            peer.flush(report.stats.steps, stats)
-
-    def _pass_on(self, event: Event) -> None:
-        owner = self._owners.get(event.request_id)
-        if event.request_id in self._given_up:
-            if event.finish:
-                self._given_up.discard(event.request_id)
-            return
-        if owner is None:
-            logger.error("the engine reported on request %d, which is not running", event.request_id)
-            return
-        owner.peer.put(owner.request_id, event)
-        owner.trace.note(event)
-        if event.finish:
-            self._release(event.request_id)
-
-    def _fail(self, error: BaseException) -> None:
+    def on_crash(self, error: BaseException) -> None:
         logger.critical("a step failed beyond repair", exc_info=error)
         self._event_loop.call_soon_threadsafe(self._crashed.set_exception, RuntimeError("a step failed beyond repair"))
+
+    # --- and from there on the event loop -------------------------------------------------------------------------
+
+    def _distribute(self, report: Report) -> None:
+        """Forward the step's events to their sessions, and let every session send."""
+        for event in report.result.events if report.result is not None else ():
+            self._forward(event)
+        stats = codec.stats_to(report.stats, report.result)
+        for session in self._sessions:
+            session.flush(report.stats.steps, stats)
+
+    def _forward(self, event: Event) -> None:
+        if event.request_id in self._expired:
+            if event.finish:
+                self._expired.discard(event.request_id)
+            return
+        request = self._running.get(event.request_id)
+        if request is None:
+            logger.error("the engine reported on request %d, which is not running", event.request_id)
+            return
+        request.session.put(request.session_id, event)
+        request.trace.note(event)
+        if event.finish:
+            self._release(event.request_id)

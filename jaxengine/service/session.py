@@ -1,8 +1,8 @@
-"""One gateway, while its stream is open: its requests, and what waits to be sent to it.
+"""One gateway while its stream is open: its requests, and the events that wait to be sent to it.
 
-One that does not read costs bounded memory: what is not sent yet is merged per request, so it holds no more than its
-requests' own output, which `max_new_tokens` bounds. A message that lists many alternatives is followed by another one,
-or it might be larger than a message can be.
+A gateway that does not read costs bounded memory. Unsent events are merged per request, so they are never more than the
+output of the gateway's own requests, which `max_new_tokens` bounds. A message that lists many alternatives is closed
+and followed by another one, because gRPC limits the size of a message.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import deque
 
 from jaxengine.request.sequence import Event
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc.limits import MAX_LISTED
+from jaxengine.rpc.limits import MAX_LISTED_ALTERNATIVES
 from jaxengine.service import codec
 
 
@@ -18,34 +18,36 @@ class GatewaySession:
     """The engine's end of a session."""
 
     def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}  # the gateway's id → the engine's
-        self._next = pb.StepEvents()
-        self._unsent: dict[int, pb.RequestEvent] = {}  # what lies in it, by request
-        self._listed = 0  # alternatives in it
-        self._full: deque[pb.StepEvents] = deque()  # messages before it
+        self.engine_ids: dict[int, int] = {}  # the gateway's id of a running request → the engine's
+        self._message = pb.StepEvents()  # collects events until it is sent
+        self._events: dict[int, pb.RequestEvent] = {}  # the events in it, by the gateway's request id
+        self._alternatives = 0  # listed in it
+        self._full: deque[pb.StepEvents] = deque()  # messages to be sent before it
         self._closed = False
         self._wake = asyncio.Event()
 
     def put(self, request_id: int, event: Event) -> None:
-        if self._listed >= MAX_LISTED:
-            self._full.append(self._begin_next())
-        message = self._unsent.get(request_id)
+        """Add `event` to the next message, merged with what that holds of the request already."""
+        if self._alternatives >= MAX_LISTED_ALTERNATIVES:
+            self._full.append(self._take_message())
+        message = self._events.get(request_id)
         if message is None:
-            message = self._unsent[request_id] = self._next.events.add(id=request_id)
+            message = self._events[request_id] = self._message.events.add(id=request_id)
         codec.add_event(message, event)
-        self._listed += sum(len(token.top) for tokens in (event.tokens, event.prompt) for token in tokens)
+        self._alternatives += sum(len(token.top) for tokens in (event.tokens, event.prompt) for token in tokens)
 
     def flush(self, step: int, stats: pb.Stats) -> None:
-        """Let the writer have what was put since, with the state of the step it belongs to."""
-        self._next.step = step
-        self._next.stats.CopyFrom(stats)
+        """Let the writer send the events put so far, with the number and the statistics of their step."""
+        self._message.step = step
+        self._message.stats.CopyFrom(stats)
         self.wake()
 
     def wake(self) -> None:
+        """Let the writer send a message now, be it empty."""
         self._wake.set()
 
     def close(self) -> None:
-        """End the stream once what is put has been sent."""
+        """End the stream once all events put so far are sent."""
         self._closed = True
         self.wake()
 
@@ -57,13 +59,13 @@ class GatewaySession:
             self.wake()
             return self._full.popleft()
         if self._closed:
-            if not self._unsent:
+            if not self._events:
                 return None
             self.wake()
-        return self._begin_next()
+        return self._take_message()
 
-    def _begin_next(self) -> pb.StepEvents:
-        """What was put so far; the next message is empty, as a step is reported once."""
-        message, self._next = self._next, pb.StepEvents(step=self._next.step)
-        self._unsent, self._listed = {}, 0
+    def _take_message(self) -> pb.StepEvents:
+        """The collected message. The new one has no stats: a step is reported once."""
+        message, self._message = self._message, pb.StepEvents(step=self._message.step)
+        self._events, self._alternatives = {}, 0
         return message

@@ -1,14 +1,14 @@
-"""The one thread that drives an engine: wait for work, step, pass on what happened.
+"""The thread that drives an engine: wait for work, step, report what happened.
 
-Everything it learns leaves through `publish`, called from this thread once per step, and once per heartbeat when there
-is nothing to step. A thread that is stuck inside a step therefore falls silent, which is how the gateway tells.
-It knows nothing of sessions or gRPC, and it never blocks on whoever listens.
+Everything that the loop learns goes to its listener: one report per step, and one per heartbeat when there is nothing
+to step. A thread that is stuck inside a step reports nothing, which is how the gateway notices. The loop knows nothing
+of sessions or gRPC, and it never blocks on its listener.
 """
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from jaxengine.request.interface import DrivenEngine, Stats, StepResult
 from jaxengine.request.sequence import Request
@@ -18,26 +18,30 @@ HEARTBEAT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Report:
-    """What the loop has to say: `result` is None in a heartbeat."""
+    """The engine's state after a step. `result` is None in a heartbeat."""
 
     stats: Stats
     result: StepResult | None
 
 
+class StepListener(Protocol):
+    """Is told what the loop does, on the loop's thread. Both methods must return at once."""
+
+    def on_report(self, report: Report) -> None:
+        """A step has run, or a heartbeat is due."""
+        ...
+
+    def on_crash(self, error: BaseException) -> None:
+        """`error` escaped a step: the loop is over."""
+        ...
+
+
 class StepLoop:
-    """Runs `engine.step` on a thread of its own between `start` and `stop`.
+    """Runs `engine.step` on a thread of its own between `start` and `stop`."""
 
-    Args:
-        publish: receives every report; must return at once.
-        crashed: receives what escaped a step, after which the loop is over.
-    """
-
-    def __init__(
-        self, engine: DrivenEngine, publish: Callable[[Report], None], crashed: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, engine: DrivenEngine, listener: StepListener) -> None:
         self._engine = engine
-        self._publish = publish
-        self._crashed = crashed
+        self._listener = listener
         self._wake = threading.Event()
         self._stopping = False
         self._last_report = 0.0
@@ -53,11 +57,11 @@ class StepLoop:
         self._thread.start()
 
     def is_queued(self, request_id: int) -> bool:
-        """From any thread: whether no step has taken it up yet."""
+        """From any thread: whether no step has scheduled the request yet."""
         return self._engine.is_queued(request_id)
 
     def submit(self, request: Request) -> None:
-        """From any thread. Raises ValueError if the engine cannot ever serve it."""
+        """From any thread. Raises ValueError if the engine can never serve the request."""
         self._engine.submit(request)
         self._wake.set()
 
@@ -67,7 +71,7 @@ class StepLoop:
         self._wake.set()
 
     def stop(self, timeout: float) -> bool:
-        """End the loop after the step it is in; whether it ended in time."""
+        """End the loop after the step that is running; whether it ended within `timeout` seconds."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout)
@@ -78,10 +82,10 @@ class StepLoop:
             while not self._stopping:
                 self._turn()
         except BaseException as error:
-            self._crashed(error)
+            self._listener.on_crash(error)
 
     def _turn(self) -> None:
-        # Cleared before the step: work that arrives during it sets the flag again, so none is slept over.
+        # Cleared before the step: work that arrives during the step sets it again, so the loop does not sleep over it.
         self._wake.clear()
         result = self._engine.step()
         silence = self.silence
@@ -94,4 +98,4 @@ class StepLoop:
 
     def _report(self, result: StepResult | None) -> None:
         self._last_report = time.monotonic()
-        self._publish(Report(self._engine.stats(), result))
+        self._listener.on_report(Report(self._engine.stats(), result))

@@ -14,7 +14,7 @@ from jax import Array
 from jax.sharding import Sharding
 
 from jaxengine.request.sequence import Sequence
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS
+from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS
 from jaxengine.step.sampler_state import ANYTHING, BANS, NOTHING, SamplerState
 
 
@@ -29,7 +29,7 @@ class SamplerSlot(NamedTuple):
     bias: Array  # f32 [MAX_LOGIT_BIAS], added to the logits of `bias_ids`
     other_bias: Array  # f32 [], 0 or -inf, added to the logits of all other ids
     bans: Array  # i32 [BANS], V where unused
-    bad_words: Array  # i32 [MAX_BAD_WORDS, MAX_BAD_WORD], as `padded_words` has them
+    bad_words: Array  # i32 [MAX_BAD_WORDS, MAX_BAD_WORD_IDS], as `padded_words` has them
 
     @classmethod
     def of(cls, sequence: Sequence, eos_token_ids: Items[int], longest: int, vocab: int) -> Self:
@@ -63,7 +63,7 @@ class SamplerSlot(NamedTuple):
             bias=array(MAX_LOGIT_BIAS, dtype=jnp.float32),
             other_bias=array(dtype=jnp.float32),
             bans=array(BANS),
-            bad_words=array(MAX_BAD_WORDS, MAX_BAD_WORD),
+            bad_words=array(MAX_BAD_WORDS, MAX_BAD_WORD_IDS),
         )
 
 
@@ -81,15 +81,15 @@ def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
     seen = count.at[jnp.where(real, new.ids, vocab)].add(1, mode="drop")
     generated = count.at[jnp.where(real & (index >= new.prompt_length), new.ids, vocab)].add(1, mode="drop")
     bias = jnp.full(vocab, new.other_bias, jnp.float32).at[new.bias_ids].set(new.bias, mode="drop")
-    last = new.length - jnp.arange(MAX_BAD_WORD - 1, 0, -1)  # indices of the last ids
+    last = new.length - jnp.arange(MAX_BAD_WORD_IDS - 1, 0, -1)  # indices of the last ids
     recent = jnp.where(last >= new.prompt_length, new.ids[jnp.maximum(last, 0)], NOTHING)
     values = SamplerState(seen, generated, bias, new.bans, new.bad_words, recent)
     return SamplerState(*(of_slots.at[new.slot].set(value) for of_slots, value in zip(state, values, strict=True)))
 
 
 def padded_words(words: Items[Items[int]], vocab: int) -> Any:
-    """Bad words as the device has them, i32 [MAX_BAD_WORDS, MAX_BAD_WORD]: ANYTHING in front, `vocab` where unused."""
-    padded: np.ndarray = np.full((MAX_BAD_WORDS, MAX_BAD_WORD), vocab, np.int32)
+    """Bad words as the device has them, i32 [MAX_BAD_WORDS, MAX_BAD_WORD_IDS]: ANYTHING in front, `vocab` if unused."""
+    padded: np.ndarray = np.full((MAX_BAD_WORDS, MAX_BAD_WORD_IDS), vocab, np.int32)
     for row, word in zip(padded, words, strict=False):
         row[: -len(word)], row[-len(word) :] = ANYTHING, word
     return padded

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_STOP_TOKEN_IDS
+from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_STOP_TOKEN_IDS
 
 ANYTHING, NOTHING = -1, -2  # in front of a bad word, and of the first id that was generated: ids match neither
 BANS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # ids that a sequence can ban at once
@@ -22,8 +22,8 @@ class SamplerState(NamedTuple):
     generated: Array  # i32 [S+1, V]
     bias: Array  # f32 [S+1, V]
     bans: Array  # i32 [S+1, BANS], V where unused
-    bad_words: Array  # i32 [S+1, MAX_BAD_WORDS, MAX_BAD_WORD], as `padded_words` has them
-    recent: Array  # i32 [S+1, MAX_BAD_WORD - 1], the ids generated last, NOTHING in front of the first
+    bad_words: Array  # i32 [S+1, MAX_BAD_WORDS, MAX_BAD_WORD_IDS], as `padded_words` has them
+    recent: Array  # i32 [S+1, MAX_BAD_WORD_IDS - 1], the ids generated last, NOTHING in front of the first
 
     @classmethod
     def empty(cls, slots: int, vocab: int) -> Self:
@@ -33,6 +33,6 @@ class SamplerState(NamedTuple):
             generated=jnp.zeros(shape, jnp.int32),
             bias=jnp.zeros(shape, jnp.float32),
             bans=jnp.full((slots + 1, BANS), vocab, jnp.int32),
-            bad_words=jnp.full((slots + 1, MAX_BAD_WORDS, MAX_BAD_WORD), vocab, jnp.int32),
-            recent=jnp.full((slots + 1, MAX_BAD_WORD - 1), NOTHING, jnp.int32),
+            bad_words=jnp.full((slots + 1, MAX_BAD_WORDS, MAX_BAD_WORD_IDS), vocab, jnp.int32),
+            recent=jnp.full((slots + 1, MAX_BAD_WORD_IDS - 1), NOTHING, jnp.int32),
         )

@@ -144,7 +144,7 @@ def _penalise(logits: Array, rows: RowFields, state: SamplerState) -> Array:
 
 def _ban(scores: Array, rows: RowFields, state: SamplerState) -> Array:
     """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
-    vocab, words = scores.shape[1], state.bad_words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD]
+    vocab, words = scores.shape[1], state.bad_words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD_IDS]
     begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == state.recent[rows.slot][:, None])
     ends = jnp.where(begun.all(axis=-1) & _flag(rows, upload.BAD_WORDS), words[..., -1], vocab)  # [R, MAX_BAD_WORDS]
     bans = jnp.where(_flag(rows, upload.BANNED), state.bans[rows.slot], vocab)  # [R, BANS]

@@ -12,7 +12,7 @@ from gateway.routes.openai.common import Common
 from gateway.text.model_text import TextModel
 from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LISTED
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LISTED_ALTERNATIVES
 
 
 def generate_requests(
@@ -36,9 +36,9 @@ def generate_requests(
     if field and top > MAX_ALTERNATIVES:
         message = f"{field} lists at most {MAX_ALTERNATIVES} logprobs beside a token, {top} are asked for"
         raise RequestError.invalid(message, field)
-    if field and top * len(prompt) > MAX_LISTED:
+    if field and top * len(prompt) > MAX_LISTED_ALTERNATIVES:
         asked = f"{field} asks for {top} logprobs beside each of {len(prompt)} tokens"
-        raise RequestError.invalid(f"{asked}, at most {MAX_LISTED} can be listed with a prompt", field)
+        raise RequestError.invalid(f"{asked}, at most {MAX_LISTED_ALTERNATIVES} can be listed with a prompt", field)
     seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
     words = _bad_words(body.bad_words or [], model)
     requests = []
@@ -102,8 +102,8 @@ def _bad_words(words: list[str], model: TextModel) -> list[pb.TokenIds]:
         message = f"bad_words make {len(found)} sequences of tokens, at most {MAX_BAD_WORDS}"
         raise RequestError.invalid(message, "bad_words")
     for ids in found:
-        if not 1 <= len(ids) <= MAX_BAD_WORD:
-            message = f"each of bad_words must be 1 to {MAX_BAD_WORD} tokens, one has {len(ids)}"
+        if not 1 <= len(ids) <= MAX_BAD_WORD_IDS:
+            message = f"each of bad_words must be 1 to {MAX_BAD_WORD_IDS} tokens, one has {len(ids)}"
             raise RequestError.invalid(message, "bad_words")
     return [pb.TokenIds(ids=ids) for ids in found]
 

@@ -14,7 +14,7 @@ from jaxengine.engine.engine import Engine
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS, SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request
-from jaxengine.rpc.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.engines import Answer, alone, ask, check_idle, finish, prompt, serve, step
 from tests.tiny import EOS, VOCAB
@@ -99,7 +99,7 @@ WRONG = [
     ("logit_bias", {1: math.inf}),
     ("logit_bias", {1: 1e39}),
     ("bad_words", ((),)),
-    ("bad_words", ((1,) * (MAX_BAD_WORD + 1),)),
+    ("bad_words", ((1,) * (MAX_BAD_WORD_IDS + 1),)),
     ("bad_words", ((1,),) * (MAX_BAD_WORDS + 1)),
     ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0)),
     ("stop_token_ids", (1,) * (MAX_STOP_TOKEN_IDS + 1)),

@@ -16,7 +16,7 @@ from jaxengine.request.sequence import Event, Token
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
-from jaxengine.service import session as peer_module
+from jaxengine.service import session as session_module
 from jaxengine.service.service import Service
 from jaxengine.service.session import GatewaySession
 from jaxengine.service.step_loop import HEARTBEAT_SECONDS
@@ -176,14 +176,14 @@ async def test_everything_of_a_session_that_ends_is_cancelled(world: World, endi
         call.cancel()
     else:
         await call.done_writing()
-    await until(lambda: world.engine.idle and not world.service._owners)
+    await until(lambda: world.engine.idle and not world.service._running)
 
 
 async def test_an_idle_engine_sends_heartbeats_with_its_state(world: World) -> None:
     began = time.monotonic()
     world.service.serve(world.engine)
     call = world.session()
-    await call.read()  # the greeting
+    await call.read()  # empty, sent when the session opens
     for _ in range(4):
         message = await asyncio.wait_for(call.read(), PATIENCE)
         assert message.stats.pages_total > 0 and not message.events and not message.stats.step_seconds
@@ -234,12 +234,12 @@ async def test_what_escapes_a_step_is_told_and_ends_the_loop(world: World) -> No
 
 async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_output() -> None:
     """A thousand steps unread are one message with one event per request."""
-    peer = GatewaySession()
+    session = GatewaySession()
     for step in range(1000):
         for number in (1, 2):
-            peer.put(number, Event(number, [Token(step, 0.0)]))
-        peer.flush(step, pb.Stats(running=2))
-    message = await peer.take()
+            session.put(number, Event(number, [Token(step, 0.0)]))
+        session.flush(step, pb.Stats(running=2))
+    message = await session.take()
     assert message is not None and message.step == 999
     assert [[token.id for token in event.tokens] for event in message.events] == [list(range(1000))] * 2
 
@@ -247,14 +247,14 @@ async def test_a_gateway_that_does_not_read_holds_no_more_than_its_requests_outp
 async def test_of_a_gateway_that_does_not_read_no_message_lists_more_than_fits_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peer_module, "MAX_LISTED", 10)
-    peer = GatewaySession()
+    monkeypatch.setattr(session_module, "MAX_LISTED_ALTERNATIVES", 10)
+    session = GatewaySession()
     for step in range(6):
-        peer.put(1, Event(1, [Token(step, 0.0, tuple((number, 0.0) for number in range(4)))]))
-        peer.flush(step, pb.Stats(running=1))
-    peer.close()
+        session.put(1, Event(1, [Token(step, 0.0, tuple((number, 0.0) for number in range(4)))]))
+        session.flush(step, pb.Stats(running=1))
+    session.close()
     messages = []
-    while (message := await peer.take()) is not None:
+    while (message := await session.take()) is not None:
         messages.append(message)
     ids = [[token.id for event in message.events for token in event.tokens] for message in messages]
     assert ids == [[0, 1, 2], [3, 4, 5]]
@@ -287,7 +287,7 @@ def rest() -> None:
 
 
 @pytest.mark.parametrize(("on_host", "work", "lives"), [(True, spin, True), (True, rest, False), (False, spin, False)])
-async def test_a_silent_step_is_vouched_for_where_it_computes_on_the_cpu(
+async def test_signs_of_life_are_sent_during_a_silent_step_only_where_it_computes_on_the_cpu(
     world: World, on_host: bool, work: Callable[[], None], lives: bool
 ) -> None:
     engine = SlowEngine(MockOptions(steps_on_host=on_host), work)
@@ -317,5 +317,5 @@ async def test_a_deadline_that_passes_during_a_step_is_seen_at_once(
         events = list((await asyncio.wait_for(call.read(), PATIENCE)).events)
     assert [(event.id, event.finish) for event in events] == [(2, finish)], "the step was waited for"
     assert (await read_until_finished(call, 1))[1][0] == continuation([10], 1)
-    await until(lambda: not world.service._given_up)
-    assert engine.idle and not world.service._owners
+    await until(lambda: not world.service._expired)
+    assert engine.idle and not world.service._running

@@ -219,7 +219,7 @@ async def test_more_logprobs_than_the_server_lists_are_refused_by_name() -> None
 
 
 async def test_a_prompt_with_more_logprobs_than_fit_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.routes.openai.sampling.MAX_LISTED", 10)
+    monkeypatch.setattr("gateway.routes.openai.sampling.MAX_LISTED_ALTERNATIVES", 10)
     async with serve() as app:
         assert (await app.post("/v1/completions", prompt=[5, 6], prompt_logprobs=5)).status_code == 200
         refused = await app.post("/v1/completions", prompt=[5, 6], prompt_logprobs=6)
