@@ -6,7 +6,7 @@ import sys
 logger = logging.getLogger("convert")
 
 
-def tell(message: str) -> None:
+def announce(message: str) -> None:
     if logger.hasHandlers() and logger.isEnabledFor(logging.INFO):
         logger.info(message)
     else:

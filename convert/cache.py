@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from convert.announce import tell
+from convert.announce import announce
 from convert.errors import CANNOT_CREATE, IO, CheckpointError
 
 NAME = "text-generation-jax"
@@ -49,7 +49,7 @@ def locked(entry: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell(f"waiting for another process that prepares {entry.name}")
+            announce(f"waiting for another process that prepares {entry.name}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from convert import checkpoint
 from convert.cache import cache_root, disk_errors, locked, stamp
 from convert.config.config import Config, read_json
-from convert.config.generation_config import tell_unread
+from convert.config.generation_config import announce_unread
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_tokenizer import write_tokenizer
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
-from convert.mapping.composition import Restated
+from convert.mapping.composition import SourceWithSpec
 from convert.origin import default_model, hub
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
@@ -88,7 +88,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
     tokenizer, tokens = check_tokenizer(files, source.spec.vocab_size)
     if tokens < source.spec.vocab_size:
-        source = Restated(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
+        source = SourceWithSpec(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
     return OpenModel(source, files, model_id, revision, ids)
 
@@ -99,7 +99,7 @@ def _configuration(directory: Path) -> Config:
     generation = read_json(path) if path.is_file() else {}
     if generation.get("decoder_start_token_id") is not None:
         config.values["decoder_start_token_id"] = generation["decoder_start_token_id"]
-    tell_unread({**config.values, **generation}, config.where)
+    announce_unread({**config.values, **generation}, config.where)
     return config
 
 

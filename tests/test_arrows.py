@@ -155,7 +155,7 @@ def test_converters_know_of_the_engine_what_a_model_is() -> None:
 def test_converters_do_not_compute() -> None:
     found = wrong(files("convert"), *ACCELERATED, "torch")
     files_of = {each.split()[0] for each in found}  # best effort: a module without weights is asked for its shapes
-    assert files_of == {"convert/hf/conversion.py", "convert/hf/traced.py", "convert/hf/probe.py"}
+    assert files_of == {"convert/hf/conversion.py", "convert/hf/traced_source.py", "convert/hf/probe.py"}
 
 
 def test_engine_and_converter_meet_in_two_files() -> None:

@@ -4,7 +4,7 @@ silence from those of transformers' `generate`."""
 from collections.abc import Mapping
 from typing import Any
 
-from convert.announce import tell
+from convert.announce import announce
 
 UNREAD: Mapping[str, Any] = {  # and the value that asks for nothing, beside null
     "num_beams": 1,
@@ -20,8 +20,8 @@ UNREAD: Mapping[str, Any] = {  # and the value that asks for nothing, beside nul
 }
 
 
-def tell_unread(values: Mapping[str, Any], where: str) -> None:
+def announce_unread(values: Mapping[str, Any], where: str) -> None:
     """One line for what `values`, a configuration of generation, asks for in vain."""
     asked = [f"{key} {str(values[key])[:50]}" for key, none in UNREAD.items() if values.get(key) not in (None, none)]
     if asked:
-        tell(f"{where}: not read: {', '.join(asked)}; requests say how they sample")
+        announce(f"{where}: not read: {', '.join(asked)}; requests say how they sample")

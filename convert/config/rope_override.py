@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Literal
 
 from convert.errors import USAGE, CheckpointError
-from convert.mapping.composition import Restated
+from convert.mapping.composition import SourceWithSpec
 from jaxengine.spec.model import LayerKind
 from jaxengine.spec.parameters import ParameterSource
 
 
-def stretch(source: ParameterSource, kind: Literal["linear", "dynamic"], factor: float) -> Restated:
+def stretch(source: ParameterSource, kind: Literal["linear", "dynamic"], factor: float) -> SourceWithSpec:
     """`source` for `factor` times as many positions as it was trained on.
 
     Raises:
@@ -31,4 +31,4 @@ def stretch(source: ParameterSource, kind: Literal["linear", "dynamic"], factor:
         return replace(layer, rope=plain)
 
     kinds = tuple(map(stretched, spec.kinds))
-    return Restated(source, replace(spec, kinds=kinds, max_positions=int(trained * factor)))
+    return SourceWithSpec(source, replace(spec, kinds=kinds, max_positions=int(trained * factor)))

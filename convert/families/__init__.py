@@ -12,7 +12,7 @@ from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
 from convert.families.falcon import FALCON
-from convert.families.family import Family, check_copies, named, observed, refuse_quantized
+from convert.families.family import Family, check_copies, complete_spec, refuse_quantized, with_family_names
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
@@ -32,7 +32,7 @@ from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.families.t5 import t5
 from convert.formats.tensors import Tensors
-from convert.hf.traced import traced
+from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
 from convert.mapping.recipes import recipes
@@ -91,7 +91,7 @@ def compose(config: Config, tensors: Tensors) -> ParameterSource:
     refuse_quantized(config)
     config, tensors = text_part(config, tensors)
     if config.text("model_type") not in FAMILIES:
-        return traced(config, tensors, FAMILIES)
+        return open_traced(config, tensors, FAMILIES)
     return compose_as(config, family_of(config), tensors)
 
 
@@ -107,11 +107,11 @@ def family_of(config: Config) -> Family:
 
 def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
     """`compose` for a family whose tensors may have other names and layouts than its checkpoints do."""
-    renamed = named(family, tensors)
+    renamed = with_family_names(family, tensors)
     check_copies(family, renamed)
     ignore = (*family.ignore, family.copies)
     try:
-        spec = observed(family.spec(config), family, renamed)
+        spec = complete_spec(family.spec(config), family, renamed)
         if spec.head.tied:  # perhaps to a copy
             ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:

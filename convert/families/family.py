@@ -15,8 +15,8 @@ from convert.config.config import Config
 from convert.config.rope import FULL, SLIDING
 from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors, equal
-from convert.mapping.recipes import Layout, sources
-from convert.mapping.renamed import Renamed
+from convert.mapping.recipes import Layout, checkpoint_names
+from convert.mapping.renamed_tensors import RenamedTensors
 from jaxengine.spec.model import Activation, Experts, LayerKind, ModelSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -50,7 +50,7 @@ class Family:
     copies: str = "$^"
 
 
-def named(family: Family, tensors: Tensors) -> Tensors:
+def with_family_names(family: Family, tensors: Tensors) -> Tensors:
     """`tensors` under the names of `family`, whichever of a checkpoint's usual names they have.
 
     Files of the bare model lack its prefix. Of a tensor that has several names some tools keep one, so what repeats the
@@ -59,11 +59,11 @@ def named(family: Family, tensors: Tensors) -> Tensors:
     (embedding,) = family.tensors["embedding"]
     prefix, _, rest = embedding.partition(".")
     bare = "." in rest and not any(name.startswith(f"{prefix}.") for name in tensors)
-    renamed = Renamed(tensors, (*([(NO_PREFIX, f"{prefix}.")] if bare else []), *family.renames))
+    renamed = RenamedTensors(tensors, (*([(NO_PREFIX, f"{prefix}.")] if bare else []), *family.renames))
     if embedding in renamed:
         return renamed
     others = [*filter(re.compile(family.copies).search, renamed), *filter(renamed.__contains__, family.tensors["head"])]
-    return Renamed(renamed, ((f"^{re.escape(others[0])}$", embedding),)) if others else renamed
+    return RenamedTensors(renamed, ((f"^{re.escape(others[0])}$", embedding),)) if others else renamed
 
 
 def check_copies(family: Family, tensors: Tensors) -> None:
@@ -74,14 +74,14 @@ def check_copies(family: Family, tensors: Tensors) -> None:
             raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} differs from {embedding!r}, and must not")
 
 
-def observed(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
+def complete_spec(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
     """`spec` with the biases and the head that the checkpoint has.
 
     Configurations are silent on most biases. What one does promise must be there; it is missed on loading.
     """
 
     def there(name: str) -> bool:
-        found = sources(family.tensors, name)
+        found = checkpoint_names(family.tensors, name)
         return bool(found) and found[0].replace("{h}", "0") in tensors
 
     (head,), (embedding,) = family.tensors["head"], family.tensors["embedding"]

@@ -7,7 +7,7 @@ are here that read a text without a picture as that part alone would: PaliGemma'
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors
-from convert.mapping.renamed import Renamed
+from convert.mapping.renamed_tensors import RenamedTensors
 
 MODELS = (
     "gemma3",
@@ -47,4 +47,4 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         raise CheckpointError.by(error, config.where, "transformers cannot read it") from error
     values["model_type"] = TEXT_TYPES.get(values["model_type"], values["model_type"])
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
-    return Config(values, f"{config.where}: its text part"), Renamed(tensors, RENAMES, but=TOWERS)
+    return Config(values, f"{config.where}: its text part"), RenamedTensors(tensors, RENAMES, but=TOWERS)

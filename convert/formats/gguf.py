@@ -18,7 +18,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from convert.errors import CheckpointError
-from convert.formats.mapped import mapped
+from convert.formats.memory_map import memory_map
 from convert.formats.tensors import MAX_TENSORS, NAME_PATTERN
 
 MAGIC = b"GGUF"
@@ -63,7 +63,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data = mapped(path)
+        self._data = memory_map(path)
         cursor = _Cursor(self._data, path.name)
         tensor_count, key_count = _counts(cursor)
         self.metadata = _metadata(cursor, key_count)

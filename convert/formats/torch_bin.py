@@ -22,9 +22,9 @@ import ml_dtypes
 import numpy as np
 
 from convert.errors import CheckpointError
-from convert.formats.mapped import mapped
+from convert.formats.memory_map import memory_map
+from convert.formats.pickle_reader import Build, Global, UnpicklingError, unpickle
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index
-from convert.formats.unpickle import Build, Global, UnpicklingError, unpickle
 
 MAX_PICKLE = 64 * 2**20
 LOCAL_HEADER = 30  # bytes before the name of a zip member; the lengths of name and extra field are its last four
@@ -85,7 +85,7 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data = mapped(path)
+        self._data = memory_map(path)
         try:
             archive = self._data[:4] == ZIP_MAGIC
             state, self._storages = _read_zip(self._data) if archive else _read_legacy(self._data)

@@ -17,7 +17,7 @@ from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors
 
 
-class Adapted:
+class ConvertedTensors:
     """`Tensors` by the names of `module`; what has no place in it keeps its own.
 
     Raises:
@@ -27,12 +27,12 @@ class Adapted:
     def __init__(self, tensors: Tensors, module: Any) -> None:
         self._tensors = tensors
         self._stored: dict[str, str] = {}
-        self._merged: dict[str, Merge] = {}
+        self._merged: dict[str, Conversion] = {}
         self._last: tuple[str, np.ndarray] = ("", np.empty(0))  # read in part, so that more of it will be
-        groups: dict[str, Merge] = {}
+        groups: dict[str, Conversion] = {}
         for stored, name, converter, pattern in _renamed(tensors, module):
             if converter is not None:
-                groups.setdefault(name, Merge(converter, name, module, tensors)).add(pattern, stored)
+                groups.setdefault(name, Conversion(converter, name, module, tensors)).add(pattern, stored)
             elif name in self._stored:
                 raise CheckpointError(f"{tensors.where(stored)}: {self._stored[name]!r} and {stored!r} are one tensor")
             else:
@@ -68,7 +68,7 @@ class Adapted:
         return self._merged[name].sources[0][1] if name in self._merged else self._stored[name]
 
 
-class Merge:
+class Conversion:
     """Stored tensors that become one parameter or several, by a converter of transformers'."""
 
     def __init__(self, converter: Any, target: str, module: Any, tensors: Tensors) -> None:

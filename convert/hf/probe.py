@@ -11,19 +11,19 @@ import numpy as np
 
 from jaxengine.spec.model import Head
 
-NAME = "observed"  # of the attention that only looks, in transformers' interface
+NAME = "probe"  # of the attention that only looks, in transformers' interface
 LENGTHS = (53, 43)  # of the text: a model may have sizes near the one, 56 heads for instance, but not near both
 NEAR = 4  # how much longer or shorter a convolution or a shift makes it
-MIXING = ("convolution", "cumsum", "cumprod", "roll", "flip")
+MIXING_OPERATIONS = ("convolution", "cumsum", "cumprod", "roll", "flip")
 LOGITS = np.array([1e9, -64.0, -8.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 8.0, 64.0, -1e9])
 FACTOR = 6  # which of LOGITS is small enough for any soft cap to leave it alone
 
 
-class Mixing(ValueError):
+class TokenMixing(ValueError):
     """Tokens see each other outside of attention, or a size of the model is near the text's length."""
 
 
-def observe(module: Any) -> tuple[dict[str, Any], Head]:
+def probe(module: Any) -> tuple[dict[str, Any], Head]:
     """`ModelSpec`'s sizes of attention, large enough for each layer, and what becomes of logits.
 
     Raises:
@@ -36,13 +36,13 @@ def observe(module: Any) -> tuple[dict[str, Any], Head]:
         raise ValueError("it counts positions in a way of its own")
     first, second = LENGTHS
     try:
-        return _observed(module, first)
-    except Mixing:
-        return _observed(module, second)
+        return _probe_with(module, first)
+    except TokenMixing:
+        return _probe_with(module, second)
 
 
-def _observed(module: Any, tokens: int) -> tuple[dict[str, Any], Head]:
-    """`observe` with a text of `tokens`."""
+def _probe_with(module: Any, tokens: int) -> tuple[dict[str, Any], Head]:
+    """`probe` with a text of `tokens`."""
     import torch
     from transformers import AttentionInterface
 
@@ -56,17 +56,17 @@ def _observed(module: Any, tokens: int) -> tuple[dict[str, Any], Head]:
     module.set_attn_implementation(NAME)
     ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
     logits = torch.from_numpy(np.tile(LOGITS, (1, tokens, 1)))
-    module.set_output_embeddings(_instead(logits))
-    with torch.no_grad(), _watched(tokens):
+    module.set_output_embeddings(_constant_output(logits))
+    with torch.no_grad(), _mixing_detector(tokens):
         out = module(input_ids=ids, position_ids=ids, use_cache=False).logits
     if not shapes or len({heads for heads, *_ in shapes}) > 1:
         raise ValueError("its layers do not attend through the interface, or with different numbers of heads")
     heads, kv_heads, widths = zip(*shapes, strict=True)
     sizes = {"num_heads": heads[0], "num_kv_heads": max(kv_heads), "head_dim": max(widths)}
-    return sizes, fitted(np.array([]) if out.is_meta else out[0, -1].double().numpy())
+    return sizes, fit_head(np.array([]) if out.is_meta else out[0, -1].double().numpy())
 
 
-def fitted(logits: np.ndarray) -> Head:
+def fit_head(logits: np.ndarray) -> Head:
     """The head whose soft cap and factor turn `LOGITS` into `logits`.
 
     Raises:
@@ -89,10 +89,10 @@ def _rounded(value: float) -> float:
     return float(round(value, 5 - math.floor(math.log10(abs(value))))) if value else 0.0
 
 
-def _instead(logits: Any) -> Any:
+def _constant_output(logits: Any) -> Any:
     import torch
 
-    class Instead(torch.nn.Module):
+    class ConstantOutput(torch.nn.Module):
         """Stands where the output embedding was."""
 
         weight = bias = None
@@ -100,19 +100,20 @@ def _instead(logits: Any) -> Any:
         def forward(self, _: Any) -> Any:
             return logits
 
-    return Instead()
+    return ConstantOutput()
 
 
-def _watched(tokens: int) -> Any:
+def _mixing_detector(tokens: int) -> Any:
     """A mode of PyTorch in which only attention may let a token see others.
 
-    What shifts, sums up or convolves tokens has an axis a little shorter or longer than they are many, or two of that
-    length, or is one of a few operations: it raises `Mixing`. Integers may: they are masks, and where tokens are sent.
+    An operation that mixes tokens is known by its name, or by its result: an axis a little shorter or longer than the
+    text, or two axes of the text's length. It raises `TokenMixing`. Integers may have such shapes: they are masks, and
+    indices of where tokens are sent.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Watched(TorchDispatchMode):
+    class MixingDetector(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = function(*args, **(kwargs or {}))
             for each in out if isinstance(out, tuple | list) else (out,):
@@ -123,7 +124,9 @@ def _watched(tokens: int) -> Any:
         @staticmethod
         def _check(name: str, shape: list[int]) -> None:
             other = any(0 < abs(size - tokens) <= NEAR for size in shape)
-            if other or shape.count(tokens) > 1 or (name in MIXING and tokens in shape):
-                raise Mixing(f"its tokens see each other outside of the attention interface ({name} makes {shape})")
+            if other or shape.count(tokens) > 1 or (name in MIXING_OPERATIONS and tokens in shape):
+                raise TokenMixing(
+                    f"its tokens see each other outside of the attention interface ({name} makes {shape})"
+                )
 
-    return Watched()
+    return MixingDetector()

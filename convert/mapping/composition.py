@@ -93,7 +93,7 @@ class ComposedSource:
 
 
 @dataclass(frozen=True)
-class Restated:
+class SourceWithSpec:
     """The arrays of `source` under another `spec` of the same shapes."""
 
     source: ParameterSource

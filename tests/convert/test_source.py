@@ -208,15 +208,15 @@ def test_an_end_of_text_id_outside_the_vocabulary_is_refused(value: object, copy
         open_model(str(directory))
 
 
-def test_what_is_asked_of_a_search_is_told_and_not_done(
+def test_generation_settings_that_are_not_read_are_announced(
     copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, told = copy_of("llama"), []
-    monkeypatch.setattr("convert.config.generation_config.tell", told.append)
+    directory, announced = copy_of("llama"), []
+    monkeypatch.setattr("convert.config.generation_config.announce", announced.append)
     settings = {"num_beams": 4, "min_length": 0, "forced_bos_token_id": 5, "suppress_tokens": [], "bad_words_ids": None}
     (directory / "generation_config.json").write_text(json.dumps(settings))
     open_model(str(directory))
-    assert [line.split(": ", 1)[1] for line in told] == [
+    assert [line.split(": ", 1)[1] for line in announced] == [
         "not read: num_beams 4, forced_bos_token_id 5; requests say how they sample"
     ]
 

@@ -12,9 +12,9 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES
 from convert.formats.tensors import Tensors
-from convert.hf import traced
-from convert.hf.conversion import Merge
-from convert.hf.probe import LOGITS, fitted
+from convert.hf import traced_source
+from convert.hf.conversion import Conversion
+from convert.hf.probe import LOGITS, fit_head
 from convert.source import open_model
 from jaxengine.sharding import check_divisible
 from jaxengine.spec.model import Head
@@ -82,8 +82,8 @@ def test_experts_that_are_read_in_slices_are_merged_once(
 ) -> None:
     """As they are for our own checkpoint: a chunk of a projection at a time."""
     source, name = open_model(str(written("deepseek_v2"))).source, "module.model.layers.1.mlp.experts.gate_up_proj"
-    whole, merged, read = source.read(name, ()), [], Merge.read
-    monkeypatch.setattr(Merge, "read", lambda merge, name: merged.append(name) or read(merge, name))
+    whole, merged, read = source.read(name, ()), [], Conversion.read
+    monkeypatch.setattr(Conversion, "read", lambda one, name: merged.append(name) or read(one, name))
     slices = [source.read(name, (slice(expert, expert + 1),)) for expert in range(4)]
     np.testing.assert_array_equal(np.concatenate(slices), whole)
     assert len(merged) == 1
@@ -128,25 +128,25 @@ def test_what_cannot_be_traced_is_refused_at_start_with_the_reason(name: str, wr
 @pytest.mark.parametrize("head", [Head(), Head(scale=0.25), Head(softcap=30.0), Head(scale=4.0, softcap=2.0)])
 def test_what_becomes_of_logits_is_seen(head: Head) -> None:
     logits = LOGITS * head.scale
-    assert fitted(head.softcap * np.tanh(logits / head.softcap) if head.softcap else logits) == head
+    assert fit_head(head.softcap * np.tanh(logits / head.softcap) if head.softcap else logits) == head
 
 
 @pytest.mark.parametrize("more", [lambda logits: logits + 1, lambda logits: logits[:-1], np.abs, np.sinh])
 def test_logits_of_which_more_becomes_are_refused(more: Callable[[np.ndarray], np.ndarray]) -> None:
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="more of logits than a factor and a soft cap"):
-        fitted(more(LOGITS))
+        fit_head(more(LOGITS))
 
 
 def test_a_decoder_is_not_served_without_its_encoder() -> None:
     """transformers builds it alone; the checkpoint's first tensor too many would be a poor reason."""
     config = Config({"model_type": "bart", "d_model": 64, "vocab_size": VOCAB}, "config.json")
     with pytest.raises(CheckpointError, match=r"config.json: model_type is not supported; .*, got 'bart'"):
-        traced.traced(config, cast(Tensors, {}), FAMILIES)
+        traced_source.open_traced(config, cast(Tensors, {}), FAMILIES)
 
 
 def test_without_the_extra_its_name_is_said(written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     directory = written("olmo")
-    monkeypatch.setattr(traced, "find_spec", lambda name: None)
+    monkeypatch.setattr(traced_source, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match=r"model_type is not supported; .* with the extra 'hf' .*, got 'olmo'"):
         open_model(str(directory))
 

@@ -8,7 +8,7 @@ import pytest
 
 from convert.config.rope_override import stretch
 from convert.errors import USAGE, CheckpointError
-from convert.mapping.composition import Restated
+from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
 from jaxengine.spec.model import LayerKind
 from jaxengine.spec.parameters import ParameterSource
@@ -44,7 +44,7 @@ def test_arrays_are_the_sources(tmp_path: Path) -> None:
 
 def test_a_model_without_rotary_positions_is_refused(tmp_path: Path) -> None:
     source = opened(tmp_path, "llama")
-    learned = Restated(source, replace(source.spec, kinds=(LayerKind(rope=None),)))
+    learned = SourceWithSpec(source, replace(source.spec, kinds=(LayerKind(rope=None),)))
     with pytest.raises(CheckpointError, match="not rotary") as refused:
         stretch(learned, "linear", 2.0)
     assert refused.value.exit_code == USAGE

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from convert.mapping.composition import Restated
+from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
 from jaxengine.spec.model import ModelSpec, QKNorm
 from jaxengine.spec.parameters import ParameterSource, parameter_table
@@ -113,7 +113,7 @@ def test_a_trained_model_with_large_keys_keeps_its_mind_where_it_was_calibrated(
     largest = [(256 * float(abs(keys).max()), float(abs(values).max())) for keys, values in golden_caches()]
     assert max(keys for keys, _ in largest) > 448
     scales = tuple((keys / 448, values / 448) for keys, values in largest)
-    scaled = calibrated(Restated(source, replace(source.spec, cache_scales=scales)), "float8_e4m3fn")
+    scaled = calibrated(SourceWithSpec(source, replace(source.spec, cache_scales=scales)), "float8_e4m3fn")
     assert divergence(golden_logprobs(cache="float8_e4m3fn", source=scaled)) < 0.011
     saturating = golden_logprobs(cache="float8_e4m3fn", source=source)
     assert np.isfinite(saturating).all() and divergence(saturating) > 1

@@ -8,7 +8,7 @@ import numpy as np
 from convert.formats.tensors import Index, Tensors
 
 
-class Renamed:
+class RenamedTensors:
     """`Tensors` under names in which each of `renames` has replaced its first match; none whose name matches `but`."""
 
     def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...], but: str | None = None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from convert.errors import CheckpointError
 
 
-def mapped(path: Path) -> mmap.mmap:
+def memory_map(path: Path) -> mmap.mmap:
     """The whole file, read-only.
 
     Raises:

@@ -16,8 +16,8 @@ import numpy as np
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors, equal
-from convert.hf.conversion import Adapted
-from convert.hf.probe import observe
+from convert.hf.conversion import ConvertedTensors
+from convert.hf.probe import probe
 from convert.mapping.composition import FLOATING
 from jaxengine.spec.model import LayerKind, ModelSpec, Traced, TracedArray
 from jaxengine.spec.parameters import parameter_table
@@ -55,7 +55,7 @@ class TracedSource:
         return self._tensors.read(stored, self._tensors.shape(stored), index)
 
 
-def traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSource:
+def open_traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSource:
     """The checkpoint that `config` describes and `tensors` holds, its model_type being none of `ours`.
 
     Raises:
@@ -63,15 +63,15 @@ def traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSourc
     """
     module = _module(config, ours)
     try:
-        adapted = Adapted(tensors, module)
+        converted = ConvertedTensors(tensors, module)
     except ImportError as error:
         raise config.error("model_type", f"is not supported without a newer transformers ({error})") from error
     shapes, aliases = _arrays(module)
-    names = _ends(config, module, adapted, aliases)
+    names = _ends(config, module, converted, aliases)
     ends = {name for each in names.values() for name in each}
     arrays = tuple(TracedArray(each[0], shapes[each[0]]) for each in aliases.values() if not ends & set(each))
     try:
-        sizes, head = observe(module)
+        sizes, head = probe(module)
         spec = ModelSpec(
             **_sizes(module.config.get_text_config()),
             **sizes,
@@ -84,7 +84,7 @@ def traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSourc
             error, config.where, f"transformers' {type(module).__name__} cannot be served"
         ) from error
     names |= {f"module.{each[0]}": each for each in aliases.values()}
-    return TracedSource(spec, adapted, names, module._keys_to_ignore_on_load_unexpected or ())
+    return TracedSource(spec, converted, names, module._keys_to_ignore_on_load_unexpected or ())
 
 
 def _arrays(module: Any) -> tuple[dict[str, tuple[int, ...]], dict[int, Names]]:
