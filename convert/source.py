@@ -15,6 +15,7 @@ from convert import checkpoint
 from convert.cache import cache_root, disk_errors, locked, stamp
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
+from convert.config.rope_override import Scaling, override_rope
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.families import compose
 from convert.formats.gguf import GgufFile
@@ -55,6 +56,11 @@ def open_model(model_id: str | None, revision: str | None = None, *, cache_dir: 
     except OSError as error:  # no permission, a name too long, a disk that fails
         shown = str(model_id)[:100]
         raise CheckpointError(f"model {shown!r} cannot be read: {error.strerror or error}", exit_code=IO) from error
+
+
+def with_rope(model: OpenModel, scaling: Scaling, factor: float) -> OpenModel:
+    """`model` with other rotary positions, see `override_rope`. Raises CheckpointError where it has none."""
+    return replace(model, source=SourceWithSpec(model.source, override_rope(model.source.spec, scaling, factor)))
 
 
 def _open(model_id: str | None, revision: str | None, cache_dir: Path | None) -> OpenModel:

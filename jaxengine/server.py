@@ -68,14 +68,12 @@ def load(options: ServeOptions, progress: Progress) -> Loaded:
 
 def _load(options: ServeOptions, progress: Progress) -> Loaded:
     from convert.cache import cache_root
-    from convert.config.rope_override import stretch
-    from convert.source import open_model
+    from convert.source import open_model, with_rope
 
     progress(f"opening {options.model_id or 'the default model'}")
     model = open_model(options.model_id, options.revision, cache_dir=options.cache_dir)
     if options.rope_scaling or options.rope_factor:
-        source = stretch(model.source, options.rope_scaling or "linear", options.rope_factor or 1.0)
-        model = dataclasses.replace(model, source=source)
+        model = with_rope(model, options.rope_scaling or "linear", options.rope_factor or 1.0)
     if options.model_name:
         model = dataclasses.replace(model, model_id=options.model_name)
     progress("starting the device")
