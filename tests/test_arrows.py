@@ -136,6 +136,11 @@ def test_the_gateway_knows_the_engine_by_its_protocol_and_its_options_only() -> 
     assert not wrong(files("gateway"), "jaxengine", *ACCELERATED, "torch", but=known)
 
 
+def test_no_process_imports_the_program_of_its_child() -> None:
+    """What both need of each other is in `gateway.processes.worker_spec`."""
+    assert not wrong(files("gateway"), "gateway.processes.http_worker")
+
+
 def test_the_gateway_does_not_convert() -> None:
     assert not wrong(files("gateway"), "convert")
 

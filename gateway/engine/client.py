@@ -1,10 +1,10 @@
 """The gateway's end of the wire to one engine process: connect, submit, stream, cancel, notice silence.
 
 A request handed to `generate` ends in exactly one of three ways: its last event, `EngineUnavailable`, or the caller
-closing the iterator, which cancels it. It never hangs on a dead engine: the stream of a killed process ends within
-milliseconds, and one that stops sending heartbeats is given up after `hang_limit` and reported to the supervisor.
+closing the iterator, which cancels it. A request never hangs on a dead engine: the stream of a killed process ends
+within milliseconds, and an engine that stops sending heartbeats is given up after `hang_limit`.
 
-Nothing is retried here: who has sent bytes to a client, and who has not, is known further up.
+The client retries nothing: only its callers know whether bytes have already been sent to the HTTP client.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import grpc
 
 from gateway.engine.event_buffer import EventBuffer
 from gateway.engine.interface import EngineUnavailable
+from gateway.engine.listener import EngineListener
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 DESCRIBE_SECONDS = 0.2  # between looks at an engine that is not ready
 DESCRIBE_TIMEOUT = 5.0
-SILENCE_TICKS = 10  # the hang limit is counted in tenths, so a stalled gateway does not blame the engine
+SILENCE_TICKS = 10  # silence is counted in tenths of the hang limit: a stalled gateway counts one, not all of them
 
 
 class EngineClient:
@@ -39,11 +40,7 @@ class EngineClient:
         token: of this boot.
         hang_limit: seconds of silence after which a connected engine is taken for stuck.
         prepare: awaited with the description of an engine that came up, before it counts as ready.
-        on_ready: called whenever requests can be sent, from then on.
-        on_lost: called when they can't be any more.
-        on_step: called with every message of the step loop.
-        on_hang: called when the engine fell silent.
-        on_progress: called when the engine's state or progress line changed.
+        listeners: told what becomes of the engine, in this order.
     """
 
     def __init__(
@@ -53,19 +50,14 @@ class EngineClient:
         *,
         hang_limit: float = 30.0,
         prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
-        on_ready: Callable[[pb.Description], None] = lambda _: None,
-        on_lost: Callable[[], None] = lambda: None,
-        on_step: Callable[[pb.StepEvents], None] = lambda _: None,
-        on_hang: Callable[[], None] = lambda: None,
-        on_progress: Callable[[pb.Description], None] = lambda _: None,
+        listeners: Sequence[EngineListener] = (),
     ) -> None:
         self._address = transport.address(path)
         self._credentials = transport.credentials(token)
         self._hang_limit = hang_limit
         self._prepare = prepare
-        self._on_ready, self._on_lost, self._on_step = on_ready, on_lost, on_step
-        self._on_hang, self._on_progress = on_hang, on_progress
-        self.description: pb.Description | None = None  # as last told
+        self._listeners = tuple(listeners)
+        self.description: pb.Description | None = None  # as last received
         self.stats = pb.Stats()  # likewise
         self._ids = itertools.count(1)
         self._buffers: dict[int, EventBuffer] = {}
@@ -86,13 +78,13 @@ class EngineClient:
 
     @property
     def retry_after(self) -> int:
-        """As long as the last start took from now, within 1 … 60 s."""
+        """Seconds that the engine's last start took, within 1 … 60; 10 before the first start is over."""
         if self._start_seconds is None:
             return 10
         return min(60, max(1, round(self._start_seconds)))
 
     async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
-        """Yield a request's events until its last; the id is chosen here, whatever `request.id` says.
+        """Yield a request's events until its last. The client chooses the id and ignores `request.id`.
 
         Raises:
             EngineUnavailable: there is no engine, or it went away before the last event.
@@ -144,7 +136,8 @@ class EngineClient:
             )
             if description != self.description:
                 self.description = description
-                self._on_progress(description)
+                for listener in self._listeners:
+                    listener.engine_progress(description)
             if description.state == pb.READY:
                 break
             await asyncio.sleep(DESCRIBE_SECONDS)
@@ -163,7 +156,7 @@ class EngineClient:
                 self._deliver(step)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # we are to end; else only the call was cancelled, by the watchdog
+            if task is None or task.cancelling():  # this task is cancelled, not only the call, which `_watch` cancels
                 raise
         finally:
             call.cancel()
@@ -175,41 +168,46 @@ class EngineClient:
         self._commands = commands
         self._start_seconds = time.monotonic() - self._began
         assert self.description is not None, "a session before the engine was described"
-        self._on_ready(self.description)
+        for listener in self._listeners:
+            listener.engine_ready(self.description)
 
     def _disconnect(self, reason: str) -> None:
         if self._commands is not None:
             self._began = time.monotonic()
-            self._on_lost()
+            for listener in self._listeners:
+                listener.engine_lost()
         self._commands = None
         failure = EngineUnavailable(reason, self.retry_after)
         for buffer in self._buffers.values():
             buffer.fail(failure)
 
     def _deliver(self, step: pb.StepEvents) -> None:
-        if step.HasField("stats") or not step.events:  # else it ends requests whose step may be stuck
+        # Events without statistics are no sign of life: deadlines end requests even while a step is stuck.
+        if step.HasField("stats") or not step.events:
             self._last_sign = time.monotonic()
         if step.HasField("stats"):
             self.stats = step.stats
         for event in step.events:
             buffer = self._buffers.get(event.id)
-            if buffer is not None:  # its reader may have left already
+            if buffer is not None:  # its reader may have closed the iterator already
                 buffer.put(event)
-        self._on_step(step)
+        for listener in self._listeners:
+            listener.engine_step(step)
 
     async def _watch(self, call: Any) -> None:
-        """End `call` when the step loop has shown no life for the hang limit."""
+        """Cancel `call` when the step loop has shown no life for the hang limit."""
         silent, last = 0, self._last_sign
         while silent < SILENCE_TICKS:
             await asyncio.sleep(self._hang_limit / SILENCE_TICKS)
             silent, last = (silent + 1, last) if last == self._last_sign else (0, self._last_sign)
         logger.error("the engine has been silent for %g s", self._hang_limit)
-        self._on_hang()
+        for listener in self._listeners:
+            listener.engine_hung()
         call.cancel()
 
 
 async def _send(call: Any, commands: asyncio.Queue[pb.Command]) -> None:
-    """Write commands for as long as the call lives; that it has died is the reader's to tell."""
+    """Write commands for as long as the call lives. Its end is reported by `_session`, which reads from it."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await call.write(await commands.get())

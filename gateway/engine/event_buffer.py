@@ -1,4 +1,4 @@
-"""From the engine's stream to whoever reads one request."""
+"""Between the engine's stream, which brings events of all requests, and the reader of one request."""
 
 import asyncio
 
@@ -6,9 +6,9 @@ from jaxengine.rpc import engine_pb2 as pb
 
 
 class EventBuffer:
-    """Events of one request on their way to its reader, merged while the reader is slow.
+    """The events of one request that its reader has not taken yet, merged into one.
 
-    Memory is bounded by the request's own output, which `max_new_tokens` bounds.
+    Its size is bounded by the request's own output, and that by `max_new_tokens`.
     """
 
     def __init__(self) -> None:
@@ -17,6 +17,7 @@ class EventBuffer:
         self._arrived = asyncio.Event()
 
     def put(self, event: pb.RequestEvent) -> None:
+        """Add an event, or merge it into the one that waits."""
         if self._event is None:
             self._event = event
         else:
@@ -24,10 +25,12 @@ class EventBuffer:
         self._arrived.set()
 
     def fail(self, failure: Exception) -> None:
+        """Raise `failure` in the reader once it has taken what came before."""
         self._failure = failure
         self._arrived.set()
 
     async def take(self) -> pb.RequestEvent:
+        """Wait for an event and remove it. Raises what `fail` was given."""
         await self._arrived.wait()
         self._arrived.clear()
         event, self._event = self._event, None

@@ -1,4 +1,4 @@
-"""What routes need of an engine: the interface, and how it fails."""
+"""What routes need of an engine: the interface, and the error when there is no engine."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
@@ -15,19 +15,23 @@ class EngineUnavailable(RequestError):
 
 
 class Engine(Protocol):
-    """`EngineClient`, or a fake in tests."""
+    """One engine: `EngineClient`, or a fake in tests."""
 
     @property
     def description(self) -> pb.Description | None:
-        """The latest description; None before the engine first answered."""
+        """The engine's latest description of itself; None before it first answered."""
         ...
 
     @property
-    def ready(self) -> bool: ...
+    def ready(self) -> bool:
+        """Whether requests can be sent."""
+        ...
 
     @property
     def retry_after(self) -> int:
-        """Seconds after which an engine that is not ready may be: what a 503 advises."""
+        """Seconds after which an engine that is not ready may be ready: the `retry-after` of a 503."""
         ...
 
-    def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]: ...
+    def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+        """Events of one request until its last; closing the iterator cancels the request. Raises EngineUnavailable."""
+        ...

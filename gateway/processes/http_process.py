@@ -1,17 +1,14 @@
 """One HTTP process, whole: the application behind a listening socket, its texts, and its session with the engine.
 
-Uvicorn's signal handlers are left out, because they would close the listener first: whoever owns a front says when it
-turns new work away (`drain`), ends what still runs (`cut`), and stops.
+Uvicorn's signal handlers are left out, because they would close the listener first. The owner of an `HttpProcess` ends
+it in three steps instead: turn new requests away (`drain`), end the running ones (`abort_requests`), `stop`.
 """
 
 import asyncio
 import gc
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,12 +17,13 @@ from gateway.admin import create_admin_app
 from gateway.app import MAX_REQUESTS, create_app
 from gateway.config.options import Options
 from gateway.engine.client import EngineClient
+from gateway.engine.listener import EngineListener
 from gateway.errors import SHUTTING_DOWN
 from gateway.http.connections import Connections, connection_limit
 from gateway.http.protocol import GuardedProtocol
 from gateway.observability.metrics import Metrics
+from gateway.processes.worker_spec import WorkerSpec
 from gateway.request.admission import Admission
-from gateway.request.shared_counters import SharedCounters
 from gateway.request.state import Gateway
 from gateway.text.model_text import Texts
 from jaxengine.rpc import engine_pb2 as pb
@@ -36,26 +34,6 @@ ADMIN_CONNECTIONS = 256
 REQUESTS_PER_PERMIT = 8  # most requests are refused, or ask for no generation
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """Where an HTTP process stands among the others.
-
-    number: 0 is the launcher itself.
-    engine: the engine's socket.
-    token: of this boot.
-    shared: directory of the metrics of all, if there are several.
-    admin: a further listener, for probes and metrics alone.
-    """
-
-    number: int
-    listener: socket.socket
-    engine: Path
-    token: str
-    counters: SharedCounters
-    shared: Path | None = None
-    admin: socket.socket | None = None
-
-
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers."""
 
@@ -64,27 +42,18 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-class HttpProcess:
+class HttpProcess(EngineListener):
     """Everything that one process needs to speak HTTP.
 
     Args:
-        on_ready: called whenever requests can be sent to the engine, from then on.
-        on_hang: called when the engine fell silent.
-        on_progress: called when the engine's state or progress line changed.
+        listeners: told what becomes of the engine, after this process has taken note.
     """
 
     def __init__(
-        self,
-        options: Options,
-        spec: WorkerSpec,
-        tracing: Tracing,
-        *,
-        on_ready: Callable[[pb.Description], None] = lambda _: None,
-        on_hang: Callable[[], None] = lambda: None,
-        on_progress: Callable[[pb.Description], None] = lambda _: None,
+        self, options: Options, spec: WorkerSpec, tracing: Tracing, listeners: Sequence[EngineListener] = ()
     ) -> None:
-        self._spec, self._on_ready = spec, on_ready
-        self._settled = False  # whether everything that lives as long as the process is there
+        self._spec = spec
+        self._frozen = False  # whether the garbage collector ignores what lives as long as the process
         self.metrics = Metrics(
             spec.shared,
             counts_steps=spec.number == 0,
@@ -100,11 +69,7 @@ class HttpProcess:
             spec.token,
             hang_limit=options.engine_hang_timeout,
             prepare=self._texts.prepare,
-            on_ready=self._engine_ready,
-            on_lost=lambda: spec.counters.absent(True),
-            on_step=self._observe,
-            on_hang=on_hang,
-            on_progress=on_progress,
+            listeners=(self, *listeners),
         )
         self.metrics.watch_steps(lambda: self._client.last_step_age)
         secret = spec.token.encode()
@@ -119,8 +84,8 @@ class HttpProcess:
             self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
 
     def start(self) -> tuple["asyncio.Task[None]", "asyncio.Task[None]"]:
-        """Begin to serve: the tasks of HTTP and of the engine's client, neither of which ends by itself."""
-        self._spec.counters.absent(True)
+        """Begin to serve. Returns the tasks of HTTP and of the engine's client: if one ends by itself, it failed."""
+        self._spec.counters.set_ready(False)
         self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
         self._talking = asyncio.create_task(self._client.run())
         if self._admin is not None and self._spec.admin is not None:
@@ -128,15 +93,15 @@ class HttpProcess:
         return self._serving, self._talking
 
     def drain(self) -> None:
-        """Turn new requests away; running ones go on."""
+        """Turn new requests away; running requests go on."""
         self.gateway.draining = True
 
-    def cut(self) -> None:
-        """End what still runs."""
+    def abort_requests(self) -> None:
+        """End what still runs, with an error that says why."""
         self._client.close(SHUTTING_DOWN)
 
     async def stop(self) -> None:
-        """Close the listener; answers that are still being written get a moment."""
+        """Close the listener, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
         self._http.should_exit = True
         await asyncio.wait((self._serving,))
         if self._admin is not None:
@@ -146,25 +111,27 @@ class HttpProcess:
         await asyncio.wait((self._talking,))
         await self._texts.close()
 
-    def _engine_ready(self, description: pb.Description) -> None:
-        if not self._settled:
-            self._settled = True
-            # The collector need not walk what lives as long as the process. Without this 49 kB of empty lists in a body
-            # held the loop for 98 ms, with it for 9.
+    def engine_ready(self, description: pb.Description) -> None:
+        if not self._frozen:
+            self._frozen = True
+            # The collector need not walk what lives as long as the process. Without `freeze`, 49 kB of empty lists in a
+            # body held the event loop for 98 ms; with it, for 9 ms.
             gc.collect()
             gc.freeze()
-        self._spec.counters.absent(False)
+        self._spec.counters.set_ready(True)
         self.metrics.engine_ready(description, self.gateway.max_input_tokens)
-        self._on_ready(description)
 
-    def _observe(self, step: pb.StepEvents) -> None:
+    def engine_step(self, step: pb.StepEvents) -> None:
         if step.HasField("stats"):
             self.metrics.observe_step(step.stats)
             self.admission.throughput.observe(step.stats)
 
+    def engine_lost(self) -> None:
+        self._spec.counters.set_ready(False)
+
 
 def http_config(app: ASGIApp, connections: Connections, tls: Options | None = None) -> uvicorn.Config:
-    """Of one listener; with the certificate of `tls`, if that names one."""
+    """How uvicorn serves `app` on one listener: over TLS if `tls` names a certificate."""
     return uvicorn.Config(
         app,
         http=partial(GuardedProtocol, connections=connections),  # type: ignore[arg-type]

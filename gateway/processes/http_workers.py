@@ -1,8 +1,8 @@
 """The HTTP processes beside the launcher's own, kept running: `--api-workers` less one.
 
-Each has a listening socket of its own on the port, among which the kernel spreads connections. The launcher made the
-sockets and holds them, so what connects while a process is being started anew waits for it instead of being refused. A
-process ends with the launcher, however that ends: its stdin closes.
+Each process has a listening socket of its own on the port, and the kernel spreads connections over the sockets. The
+launcher makes the sockets and keeps them open, so a client that connects while a process is restarted waits and is not
+refused. A process ends with the launcher, however the launcher ends: its stdin closes.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ from collections.abc import Sequence
 
 from gateway import child_process
 from gateway.config.options import Options
-from gateway.processes.http_process import WorkerSpec
-from gateway.processes.http_worker import orders
 from gateway.processes.supervisor import RestartBudget
+from gateway.processes.worker_spec import WORKER_MODULE, WorkerSpec, to_line
 
 logger = logging.getLogger("gateway")
 
 STOP_SECONDS = 5.0
-# Spans go to a collector, counts of all processes to a directory, and prompts to threads.
+# What a worker may see of the environment: how spans reach a collector, where metrics are shared, how many threads
+# tokenise.
 NAMES = ("HOME", "USER", "TMPDIR", "LD_PRELOAD", "PYTHONUNBUFFERED", "PROMETHEUS_MULTIPROC_DIR", *child_process.NETWORK)
 PREFIXES = ("LC_", "OTEL_", "GRPC_", "TOKENIZERS_", "RAYON_")
 
 
 class Workers:
-    """None, where there are no `places`.
+    """The HTTP workers of a server, perhaps none.
 
     Args:
-        places: one for each.
-        options: the launcher's, which each is told.
+        specs: one for each worker.
+        options: the launcher's, which every worker gets too.
     """
 
     def __init__(self, specs: Sequence[WorkerSpec], options: Options) -> None:
@@ -41,7 +41,7 @@ class Workers:
         self._ending = asyncio.Event()
 
     async def run(self) -> int:
-        """Keep all running until `drain`, or until one can't be kept; the exit code the server should end with."""
+        """Keep all running until `drain`, or until one cannot be kept running; the exit code of the server."""
         keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait((*keepers, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -51,12 +51,12 @@ class Workers:
         return 0
 
     def drain(self) -> None:
-        """Have all turn new requests away. From now on none is started again."""
+        """Have all workers turn new requests away. From now on none is restarted."""
         self._ending.set()
         self._signal(signal.SIGTERM)
 
     async def stop(self) -> None:
-        """End all, and what they still run; who does not end in time is killed."""
+        """End all workers and their requests; kill those that have not ended after `STOP_SECONDS`."""
         self.drain()
         if self._processes:
             waiting = [asyncio.create_task(each.wait()) for each in self._processes.values()]
@@ -69,7 +69,7 @@ class Workers:
                 process.send_signal(number)
 
     async def _keep(self, spec: WorkerSpec) -> None:
-        """One process over its lives; ends when the server does, or when starting it again does not help."""
+        """Run one worker and restart it when it ends, until the server ends or the restart budget is spent."""
         budget = RestartBudget(self._options.max_engine_restarts, self._options.engine_restart_window)
         while True:
             began = time.monotonic()
@@ -87,26 +87,27 @@ class Workers:
                 return
 
     async def _live(self, spec: WorkerSpec) -> int:
+        """Start one worker and wait for its end; its exit code."""
         process = await asyncio.create_subprocess_exec(
-            *child_process.python("gateway.processes.http_worker"),
+            *child_process.python(WORKER_MODULE),
             cwd=spec.shared,
             env=child_process.environment(os.environ, NAMES, PREFIXES),
             stdin=asyncio.subprocess.PIPE,
             pass_fds=[spec.listener.fileno()],
-            start_new_session=True,  # a terminal's Ctrl-C is for the launcher, which ends the others in order
+            start_new_session=True,  # a terminal's Ctrl-C is for the launcher, which ends the workers in order
         )
         self._processes[spec.number] = process
-        if self._ending.is_set():  # while it came to be
+        if self._ending.is_set():  # `drain` came while the process was being created, and signalled the others only
             process.kill()
         try:
-            await _tell(process, orders(spec, self._options))
+            await _send(process, to_line(spec, self._options))
             return await process.wait()
         finally:
             del self._processes[spec.number]
 
 
-async def _tell(process: asyncio.subprocess.Process, line: bytes) -> None:
-    """One that ended before it heard everything has its exit code."""
+async def _send(process: asyncio.subprocess.Process, line: bytes) -> None:
+    """Write `line` to a worker's stdin. A worker that ends before it has read it is reported by its exit code."""
     assert process.stdin is not None
     process.stdin.write(line)
     with contextlib.suppress(ConnectionError):

@@ -1,7 +1,7 @@
-"""Everything of one run, joined in the launcher's process: HTTP, the engine's supervisor, further HTTP processes.
+"""One run of the server, joined in the launcher's process: HTTP, the engine's supervisor, further HTTP processes.
 
-SIGTERM turns new work away, lets running requests finish within the grace time, tells those that did not, and only
-then stops. A second signal stops at once. Where several processes speak HTTP they are told the same.
+SIGTERM turns new requests away, lets running requests finish within the grace time, ends the others with an error, and
+only then stops the processes. A second signal stops them at once. Further HTTP processes go through the same steps.
 """
 
 import asyncio
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.config.options import Options
+from gateway.engine.listener import EngineListener
 from gateway.processes import engine_process, signals
 from gateway.processes.engine_process import EngineCommand
-from gateway.processes.http_process import HttpProcess, WorkerSpec
-from gateway.processes.http_worker import COUNTERS
+from gateway.processes.http_process import HttpProcess
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
 from gateway.processes.runtime_directory import SOCKET
 from gateway.processes.supervisor import RestartBudget, Supervisor
+from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.shared_counters import SharedCounters
 from gateway.text.model_text import UnusableModel
 from jaxengine.rpc import engine_pb2 as pb
@@ -45,32 +46,36 @@ async def serve(
     began: float,
     tracing: Tracing,
 ) -> int:
-    """One HTTP process for each of the listeners, this one being the first, which has the `admin` listener too; the
-    exit code. What they share, and the engine's socket, lie in `directory`.
+    """Serve with one HTTP process for each of `listeners`; the exit code.
+
+    This process takes the first listener and the `admin` listener. The engine's socket and all that the HTTP processes
+    share lie in `directory`. `engine` makes the engine's command line; `began` is when the launcher began, in seconds
+    of the monotonic clock.
     """
-    first, *others = _specs(options, listeners, directory)
+    first, *others = _worker_specs(options, listeners, directory)
     first = replace(first, admin=admin)
     return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
 
 
-def _specs(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[WorkerSpec]:
+def _worker_specs(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[WorkerSpec]:
     shared = directory if len(listeners) > 1 else None
     path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
-    counters = (
-        SharedCounters.create(directory / COUNTERS, len(listeners), callers) if shared else SharedCounters(callers)
-    )
+    if shared:
+        counters = SharedCounters.create(directory / COUNTERS_FILE, len(listeners), callers)
+    else:
+        counters = SharedCounters(callers)
     return [WorkerSpec(number, listener, path, token, counters, shared) for number, listener in enumerate(listeners)]
 
 
-class Server:
+class Server(EngineListener):
     """One run of the launcher.
 
     Args:
-        environ: what the engine may see a part of.
-        place: of this process's HTTP.
+        environ: our environment, of which the engine sees a part.
+        spec: of this process's own HTTP.
         workers: the other HTTP processes, if any.
-        engine: how one is started.
-        began: when the launcher did, on the monotonic clock.
+        engine: makes the engine's command line.
+        began: when the launcher began, in seconds of the monotonic clock.
     """
 
     def __init__(
@@ -96,19 +101,12 @@ class Server:
             on_state=lambda state: self._http_process.metrics.engine_state(state.value),
             on_restart=self._restarted,
         )
-        self._http_process = HttpProcess(
-            options,
-            spec,
-            tracing,
-            on_ready=self._engine_ready,
-            on_hang=self._supervisor.hung,
-            on_progress=self._progress,
-        )
+        self._http_process = HttpProcess(options, spec, tracing, listeners=[self])
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._start_progress = StartProgress(bars=not options.json_output)
 
     async def run(self) -> int:
-        """Serve until a signal, or a failure that a restart does not mend; the exit code."""
+        """Serve until a signal, or until a failure that restarting the engine does not mend; the exit code."""
         with signals.heard(self._signals.put_nowait):
             return await self._run()
 
@@ -145,7 +143,7 @@ class Server:
         await asyncio.wait((idle, again), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not idle.done():
             logger.warning("stopping with %d requests cut", admission.active)
-            self._http_process.cut()
+            self._http_process.abort_requests()
         if again.done():
             self._supervisor.kill()
             return 128 + number
@@ -155,7 +153,7 @@ class Server:
         while self._http_process.admission.active:
             await asyncio.sleep(0.02)
 
-    def _engine_ready(self, description: pb.Description) -> None:
+    def engine_ready(self, description: pb.Description) -> None:
         self._supervisor.ready()
         self._start_progress.close()
         logger.info(
@@ -167,19 +165,22 @@ class Server:
         if asked is not None and asked > longest:
             logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
 
-    def _restarted(self, cause: Literal["died", "hung"]) -> None:
-        self._http_process.metrics.engine_restarted(cause)
-        self._began = time.monotonic()
-
-    def _progress(self, description: pb.Description) -> None:
+    def engine_progress(self, description: pb.Description) -> None:
         if description.state == pb.WARMING:
             self._supervisor.compiling()
         if description.state != pb.READY:
             self._start_progress.show(description.progress)
 
+    def engine_hung(self) -> None:
+        self._supervisor.hung()
+
+    def _restarted(self, cause: Literal["died", "hung"]) -> None:
+        self._http_process.metrics.engine_restarted(cause)
+        self._began = time.monotonic()
+
 
 def exit_code(ended: "asyncio.Task[int] | asyncio.Task[None]") -> int:
-    """Of a part of the server that ended by itself, after a line that says why."""
+    """The exit code for a part of the server that ended by itself; the reason is logged here unless the part did so."""
     error = ended.exception()
     if error is None:
         return ended.result() or os.EX_SOFTWARE

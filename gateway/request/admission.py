@@ -173,9 +173,9 @@ class Admission:
         When to come, in whole seconds from now.
         """
         low, high = RETRY_AFTER_SECONDS
-        ahead = max(0.0, self.counters.booked(caller) - now)
+        ahead = max(0.0, self.counters.promised_until(caller) - now)
         wait = min(ahead + share * turn, TURNS * turn, high)
-        self.counters.book(caller, now + wait)
+        self.counters.promise_until(caller, now + wait)
         advice = min(high, max(low, math.floor(wait + self._chance())))
         if len(self._lines[caller]) < TURNS * self.max_requests:
             self._lines[caller].book(now + advice, permits)

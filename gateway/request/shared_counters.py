@@ -1,38 +1,39 @@
-"""Counts that several HTTP processes keep together, in memory they share.
+"""Counters that several HTTP processes keep together, in memory they share.
 
-Each process writes its own row and reads everybody's, so there is no lock, and nobody waits for one that has stopped.
-Between reading a total and adding to it another process may add too: limits over several processes can be passed by
-as many requests as there are other processes. What a process that died had counted, the launcher takes out.
+Each process writes its own row and reads all rows, so there is no lock, and no process waits for one that has stopped.
+Between reading a total and adding to it, another process may add too: a limit over several processes can be exceeded
+by as many requests as there are other processes. The launcher clears the row of a process that died.
 """
 
 import mmap
 import os
 from pathlib import Path
 
-ACTIVE, QUEUED_TOKENS, ABSENT, HELD = range(4)  # columns; from HELD on two blocks, each with one for each caller
+# Columns of a row. From HELD on: the permits held by each caller, then the moment promised to each caller.
+ACTIVE, QUEUED_TOKENS, NOT_READY, HELD = range(4)
 NANOSECONDS = 10**9
 
 
 class SharedCounters:
-    """Rows of processes; as made, of one that is alone.
+    """One row of counters for each HTTP process; by default the only row of the only process.
 
     Args:
-        callers: how many may be told apart.
-        row: of this process.
-        rows: of all.
-        file: what the processes share, made by `create`.
+        callers: number of callers that are told apart.
+        row: index of this process.
+        rows: number of processes.
+        file: the memory the processes share, made by `create`; None where there is one process.
     """
 
     def __init__(self, callers: int = 1, *, row: int = 0, rows: int = 1, file: Path | None = None) -> None:
         self.callers = max(1, callers)
-        self._booked = HELD + self.callers
-        self._width = self._booked + self.callers
+        self._promised = HELD + self.callers
+        self._width = self._promised + self.callers
         self._rows, self._row = rows, row
         self._cells = memoryview(_map(file, self.size) if file else bytearray(self.size)).cast("q")
 
     @classmethod
     def create(cls, file: Path, rows: int, callers: int) -> "SharedCounters":
-        """The launcher's, of row 0; every other process counts as absent."""
+        """Make `file`. Returns the launcher's counters, row 0; every other process counts as not ready."""
         with file.open("xb") as empty:
             empty.truncate(cls(callers, rows=rows).size)
         counters = cls(callers, rows=rows, file=file)
@@ -42,6 +43,7 @@ class SharedCounters:
 
     @property
     def size(self) -> int:
+        """Bytes of all rows."""
         return 8 * self._rows * self._width
 
     @property
@@ -54,39 +56,43 @@ class SharedCounters:
         return self._total(QUEUED_TOKENS)
 
     @property
-    def complete(self) -> bool:
+    def all_ready(self) -> bool:
         """Whether every process can serve."""
-        return not self._total(ABSENT)
+        return not self._total(NOT_READY)
 
     def held(self, caller: int) -> int:
-        """Permits of one caller."""
+        """Permits held by one caller."""
         return self._total(HELD + caller)
 
-    def booked(self, caller: int) -> float:
-        """The moment (monotonic, which all processes share) up to which one caller's refused requests were promised
-        permits."""
-        return max(self._cells[self._booked + caller :: self._width]) / NANOSECONDS
+    def promised_until(self, caller: int) -> float:
+        """The latest moment at which a refused request of `caller` was promised a permit, by any process.
 
-    def book(self, caller: int, moment: float) -> None:
-        self._cells[self._row * self._width + self._booked + caller] = int(moment * NANOSECONDS)
+        In seconds of the monotonic clock, which all processes share.
+        """
+        return max(self._cells[self._promised + caller :: self._width]) / NANOSECONDS
+
+    def promise_until(self, caller: int, moment: float) -> None:
+        self._cells[self._row * self._width + self._promised + caller] = int(moment * NANOSECONDS)
 
     def hold(self, permits: int, caller: int) -> None:
-        """Take permits, or give back where negative."""
+        """Take permits; a negative number gives them back."""
         self._add(ACTIVE, permits)
         self._add(HELD + caller, permits)
 
     def queue(self, tokens: int) -> None:
+        """Add prompt tokens to those that wait; a negative number takes them out."""
         self._add(QUEUED_TOKENS, tokens)
 
-    def absent(self, absent: bool) -> None:
-        self._cells[self._row * self._width + ABSENT] = absent
+    def set_ready(self, ready: bool) -> None:
+        """Say whether this process can serve."""
+        self._cells[self._row * self._width + NOT_READY] = not ready
 
     def clear(self, row: int) -> None:
-        """Forget a process that is not there."""
+        """Forget what a process had counted that has ended, and count it as not ready."""
         begin = row * self._width
         for cell in range(begin, begin + self._width):
             self._cells[cell] = 0
-        self._cells[begin + ABSENT] = 1
+        self._cells[begin + NOT_READY] = 1
 
     def _total(self, column: int) -> int:
         return sum(self._cells[column :: self._width])

@@ -1,4 +1,4 @@
-"""What every route may reach, as one value on the application: no module holds state of its own."""
+"""`Gateway`: what every route may reach, as one value on the application. No module holds state of its own."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -21,7 +21,7 @@ class Gateway:
     admission: Admission
     metrics: Metrics
     texts: Texts
-    alive: bool = True  # false once the engine cannot be brought back
+    alive: bool = True  # False once the engine cannot be restarted any more
     draining: bool = False  # running requests finish, new ones are turned away
     tracing: Tracing = field(default_factory=Tracing)
     secret: bytes = b""  # of this boot, for `Keys`
@@ -37,12 +37,12 @@ class Gateway:
 
     @property
     def all_ready(self) -> bool:
-        """Whether every HTTP process can."""
-        return self.ready and self.admission.counters.complete
+        """Whether every HTTP process of this server can serve."""
+        return self.ready and self.admission.counters.all_ready
 
     @property
     def max_input_tokens(self) -> int:
-        """Longest prompt; 0 before the engine has said what it can hold."""
+        """Tokens of the longest prompt; 0 before the engine has said what it can hold."""
         description = self.engine.description
         if description is None or not description.max_total_tokens:
             return 0
@@ -51,9 +51,9 @@ class Gateway:
 
 
 async def gateway_of(request: Request) -> Gateway:
-    """The dependency routes declare: `gateway: Gateway = Depends(gateway_of)`.
+    """The dependency that routes declare: `gateway: Gateway = Depends(gateway_of)`.
 
-    A coroutine, as every dependency here: FastAPI runs plain functions in a thread, 0.1 ms each.
+    It is a coroutine, as every dependency here: FastAPI runs plain functions in a thread, which takes 0.1 ms each.
     """
     return gateway_in(request)
 

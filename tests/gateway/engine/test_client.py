@@ -11,12 +11,36 @@ import pytest
 from gateway.engine.client import EngineClient
 from gateway.engine.event_buffer import EventBuffer
 from gateway.engine.interface import EngineUnavailable
+from gateway.engine.listener import EngineListener
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import CRASH, HANG, continuation
 from tests.processes import PATIENCE, ask, collect, connected, running_engine, until
 
 STEP = "--step-seconds=0.002"
 LIMIT = 3.0  # seconds: six heartbeats, so that a busy machine is not taken for a stuck engine
+
+
+class Recorder(EngineListener):
+    """Keeps what it is told of the engine: "prepare mock/model", "ready", "lost", "hung"."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def prepare(self, description: pb.Description) -> None:
+        self.heard.append(f"prepare {description.model_id}")
+
+    def engine_ready(self, description: pb.Description) -> None:
+        self.heard.append("ready")
+
+    def engine_hung(self) -> None:
+        self.heard.append("hung")
+
+    def engine_lost(self) -> None:
+        self.heard.append("lost")
+
+    @property
+    def hung(self) -> bool:
+        return "hung" in self.heard
 
 
 async def test_streams_are_exact_and_in_order(tmp_path: Path) -> None:
@@ -67,57 +91,62 @@ async def test_it_reconnects_when_the_engine_is_back(tmp_path: Path) -> None:
 
 
 async def test_an_engine_that_stops_is_noticed_by_its_silence(tmp_path: Path) -> None:
-    hangs: list[float] = []  # seconds of silence
+    silences: list[float] = []  # seconds
+
+    class Listener(EngineListener):
+        def engine_hung(self) -> None:
+            silences.append(client.last_step_age)
+
     with running_engine(tmp_path, STEP) as engine:
-        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(client.last_step_age)) as client:
+        async with connected(engine, hang_limit=LIMIT, listeners=[Listener()]) as client:
             stream = asyncio.create_task(collect(client, ask([5], 2000)))
             await until(lambda: client.stats.running == 1)
             engine.process.send_signal(signal.SIGSTOP)
             ids, error = await asyncio.wait_for(stream, PATIENCE)
             assert isinstance(error, EngineUnavailable)
             assert ids == continuation([5], 2000)[: len(ids)]
-            assert hangs[0] > 0.9 * LIMIT
+            assert silences[0] > 0.9 * LIMIT
         engine.process.send_signal(signal.SIGCONT)
 
 
 async def test_a_step_that_never_ends_is_a_hang_although_grpc_still_answers(tmp_path: Path) -> None:
-    hangs: list[None] = []
+    listener = Recorder()
     with running_engine(tmp_path) as engine:
-        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+        async with connected(engine, hang_limit=LIMIT, listeners=[listener]) as client:
             _, error = await asyncio.wait_for(collect(client, ask([HANG], 5)), PATIENCE)
-            assert isinstance(error, EngineUnavailable) and hangs
+            assert isinstance(error, EngineUnavailable) and listener.hung
             assert engine.process.poll() is None
 
 
 async def test_deadlines_that_pass_during_a_step_that_never_ends_do_not_hide_the_hang(tmp_path: Path) -> None:
-    hangs: list[None] = []
+    listener = Recorder()
     with running_engine(tmp_path) as engine:
-        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+        async with connected(engine, hang_limit=LIMIT, listeners=[listener]) as client:
             stuck = asyncio.create_task(collect(client, ask([HANG], 5)))
             began, ends = time.monotonic(), []
-            while not hangs and time.monotonic() - began < PATIENCE:
+            while not listener.hung and time.monotonic() - began < PATIENCE:
                 _, last = await collect(client, ask([5], 5, timeout_seconds=0.2))
                 ends.append(getattr(last, "finish", None))
-            assert hangs and ends.count(pb.DEADLINE) > 1
+            assert listener.hung and ends.count(pb.DEADLINE) > 1
             await stuck
 
 
 async def test_an_idle_engine_is_never_taken_for_stuck(tmp_path: Path) -> None:
-    hangs: list[None] = []
+    listener = Recorder()
     with running_engine(tmp_path) as engine:
-        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+        async with connected(engine, hang_limit=LIMIT, listeners=[listener]) as client:
             await asyncio.sleep(1.5 * LIMIT)
-            assert client.ready and not hangs
+            assert client.ready and not listener.hung
             assert client.last_step_age < LIMIT
 
 
 async def test_a_gateway_that_was_stalled_itself_does_not_blame_the_engine(tmp_path: Path) -> None:
-    hangs: list[None] = []
+    listener = Recorder()
     with running_engine(tmp_path) as engine:
-        async with connected(engine, hang_limit=LIMIT, on_hang=lambda: hangs.append(None)) as client:
+        async with connected(engine, hang_limit=LIMIT, listeners=[listener]) as client:
             time.sleep(1.5 * LIMIT)  # the event loop, deliberately
             await asyncio.sleep(0.3)
-            assert client.ready and not hangs
+            assert client.ready and not listener.hung
 
 
 async def test_closing_a_stream_cancels_the_request(tmp_path: Path) -> None:
@@ -151,14 +180,19 @@ async def test_closing_the_client_ends_what_runs_with_the_reason(tmp_path: Path)
 
 
 async def test_preparation_comes_before_readiness(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    async def prepare(description: pb.Description) -> None:
-        order.append(f"prepare {description.model_id}")
-
+    listener = Recorder()
     with running_engine(tmp_path) as engine:
-        async with connected(engine, prepare=prepare, on_ready=lambda _: order.append("ready")):
-            assert order == ["prepare mock/model", "ready"]
+        async with connected(engine, prepare=listener.prepare, listeners=[listener]):
+            assert listener.heard == ["prepare mock/model", "ready"]
+
+
+async def test_every_listener_is_told_the_same_in_turn(tmp_path: Path) -> None:
+    first, second = Recorder(), Recorder()
+    with running_engine(tmp_path) as engine:
+        async with connected(engine, listeners=[first, second]) as client:
+            engine.process.kill()
+            await until(lambda: not client.ready)
+    assert first.heard == second.heard == ["ready", "lost"]
 
 
 async def test_what_preparation_raises_ends_the_client(tmp_path: Path) -> None:

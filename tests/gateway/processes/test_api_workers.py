@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.processes.worker_spec import WORKER_MODULE
 from gateway.request.shared_counters import SharedCounters
 from tests.engine_mock import continuation
 from tests.gateway.processes.test_launcher import STEP, begin, prompt_ids, stream
@@ -21,7 +22,6 @@ from tests.processes import PATIENCE, ROOT, Launcher, MockLauncher, closed, gone
 from tests.servers import arguments, children
 
 LIMIT = 16
-HTTP_WORKER = "gateway.processes.http_worker"
 SEVERAL = 24  # on connections of their own: that all reach one of two processes has a chance of 1 in 8 million
 
 
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockLauncher]:
 def worker(server: Launcher) -> int:
     """The process id of the HTTP process beside the launcher. Fails if there is none for `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := [pid for pid in children(server.process.pid) if HTTP_WORKER in arguments(pid)]):
+    while not (found := [pid for pid in children(server.process.pid) if WORKER_MODULE in arguments(pid)]):
         assert time.monotonic() < deadline, server.log.read_text()
         time.sleep(0.01)
     return found[0]
@@ -147,12 +147,12 @@ def test_the_port_is_not_shared_with_another_server_and_no_process_outlives_the_
 
 def test_what_a_process_had_counted_is_forgotten_when_it_dies(tmp_path: Path) -> None:
     launcher = SharedCounters.create(tmp_path / "counters", rows=2, callers=2)
-    assert not launcher.complete
+    assert not launcher.all_ready
     other = SharedCounters(2, row=1, rows=2, file=tmp_path / "counters")
-    other.absent(False)
+    other.set_ready(True)
     other.hold(3, caller=1)
     other.queue(100)
     launcher.hold(2, caller=1)
-    assert launcher.complete and (launcher.active, launcher.queued_tokens, launcher.held(1)) == (5, 100, 5)
+    assert launcher.all_ready and (launcher.active, launcher.queued_tokens, launcher.held(1)) == (5, 100, 5)
     launcher.clear(1)
-    assert not launcher.complete and (launcher.active, launcher.queued_tokens, launcher.held(1)) == (2, 0, 2)
+    assert not launcher.all_ready and (launcher.active, launcher.queued_tokens, launcher.held(1)) == (2, 0, 2)

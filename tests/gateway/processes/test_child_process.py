@@ -15,8 +15,8 @@ import pytest
 from gateway import child_process
 from gateway.config.command_line import parse
 from gateway.config.options import Options
-from gateway.processes import engine_process, http_worker
-from gateway.processes.http_process import WorkerSpec
+from gateway.processes import engine_process, worker_spec
+from gateway.processes.worker_spec import WorkerSpec
 from gateway.request.shared_counters import SharedCounters
 from tests.gateway.config.test_options import EXAMPLES, TOGETHER
 from tests.gateway.toys import write_model
@@ -129,8 +129,8 @@ def test_any_other_model_id_stays_as_it_is(here: Path, model_id: str) -> None:
 def test_an_http_process_is_told_every_option_as_the_launcher_has_it(here: Path, name: str) -> None:
     options = parse([f"--{each.replace('_', '-')}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))], {})
     listener: Any = SimpleNamespace(fileno=lambda: 7)
-    line = http_worker.orders(WorkerSpec(1, listener, here / "engine.sock", "token", SharedCounters(), here), options)
-    assert http_worker._options(json.loads(line)["options"]) == options
+    line = worker_spec.to_line(WorkerSpec(1, listener, here / "engine.sock", "token", SharedCounters(), here), options)
+    assert worker_spec.options_from(json.loads(line)["options"]) == options
     assert line.count(b"\n") == 1 and set(json.loads(line)["options"]) == {f.name for f in dataclasses.fields(Options)}
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.command_line import parse
-from gateway.processes.http_process import HttpProcess, WorkerSpec
+from gateway.processes.http_process import HttpProcess
+from gateway.processes.worker_spec import WorkerSpec
 from gateway.request.shared_counters import SharedCounters
 from jaxengine.telemetry.tracing import Tracing
 from tests.gateway.fixtures import events, serve
