@@ -15,7 +15,7 @@ from gateway.request.lifecycle import serving
 from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import routes as openai
 from gateway.routes.openai import tokens
-from gateway.routes.openai.chat import prompt_text
+from gateway.routes.openai.chat_prompt import prompt_text
 from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.routes.openai.errors import SCHEMA as OPENAI_SCHEMA
 from gateway.routes.openai.errors import worded

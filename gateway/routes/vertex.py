@@ -67,7 +67,7 @@ async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> s
         if isinstance(instance, GenerateRequest):
             outcomes = await generate.run(gateway, lifecycle, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
-        outputs, _ = await chat.begin(gateway, lifecycle, instance)
+        [outputs], _ = await chat.begin_outputs(gateway, [instance], lifecycle)
         await lifecycle.collect(outputs)
         return outputs[0].text
 

@@ -93,6 +93,10 @@ class Common(StrictModel):
         return {"prompt_logprobs": self.prompt_logprobs or 0}
 
     @property
+    def lists_logprobs(self) -> bool:
+        return self.prompt_logprobs is not None
+
+    @property
     def lists_many(self) -> bool:
         """Whether the alternatives of one token alone take milliseconds to word."""
         return max(self.alternatives.values()) > MANY

@@ -1,22 +1,21 @@
 """OpenAI's routes. Everything specific to one of them is in the module of its name."""
 
 import time
+from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import JSONResponse
 
 from gateway import __version__
 from gateway.http.body import read_body
-from gateway.http.disconnect import while_connected
 from gateway.http.openapi import answers, takes
-from gateway.http.sse import EventStream
 from gateway.request.lifecycle import serving
 from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import chat, completions, responses, tokens, validation
-from gateway.routes.openai.errors import OpenAIRoute, error_event
+from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import request_id
 from gateway.routes.openai.models import cards
-from gateway.routes.openai.performance import load_header
+from gateway.routes.openai.respond import respond, respond_whole
 from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionRequest
 from gateway.routes.openai.tokens import Detokenize
 
@@ -32,13 +31,7 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
     """The next message of a chat."""
     arrival = time.perf_counter()
     body = validation.completed(await read_body(request, ChatRequest), gateway)
-    name = request_id(request, body.request_id)
-    if body.stream:
-        events = chat.stream(request, gateway, body, arrival)
-        return await EventStream.begin(request, events, error_event, {"x-request-id": name})
-    answer = await while_connected(request.receive, chat.answer(request, gateway, [body], arrival))
-    answer.headers.update(load_header(request, gateway))
-    return answer
+    return await respond(request, gateway, body, arrival, partial(chat.begin, request, gateway, body))
 
 
 @router.post("/chat/completions/batch", openapi_extra=takes(BatchRequest) | answers(responses.ChatCompletion))
@@ -48,7 +41,7 @@ async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -
     body = validation.completed(await read_body(request, BatchRequest), gateway)
     request_id(request, body.request_id)
     validation.check_count(len(body.messages), "messages", "chats", gateway.options)
-    return await while_connected(request.receive, chat.answer(request, gateway, body.chats, arrival))
+    return await respond_whole(request, gateway, body, arrival, partial(chat.begin_batch, gateway, body.chats))
 
 
 @router.post(
@@ -58,13 +51,7 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
     """The text that follows a prompt."""
     arrival = time.perf_counter()
     body = validation.completed(await read_body(request, CompletionRequest), gateway)
-    name = request_id(request, body.request_id)
-    if body.stream:
-        events = completions.stream(request, gateway, body, arrival)
-        return await EventStream.begin(request, events, error_event, {"x-request-id": name})
-    answer = await while_connected(request.receive, completions.answer(request, gateway, body, arrival))
-    answer.headers.update(load_header(request, gateway))
-    return answer
+    return await respond(request, gateway, body, arrival, partial(completions.begin, gateway, body))
 
 
 @router.get("/models", openapi_extra=answers(responses.Cards))

@@ -43,7 +43,7 @@ class CompletionRequest(Common):
 
     @property
     def lists_logprobs(self) -> bool:
-        return self.logprobs is not None or self.prompt_logprobs is not None
+        return self.logprobs is not None or super().lists_logprobs
 
     @property
     def alternatives(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class ChatFields(Common):
 
     @property
     def lists_logprobs(self) -> bool:
-        return bool(self.logprobs) or self.prompt_logprobs is not None
+        return bool(self.logprobs) or super().lists_logprobs
 
     @property
     def alternatives(self) -> dict[str, int]:

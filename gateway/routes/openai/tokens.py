@@ -12,7 +12,7 @@ from gateway.http.encoding import json_list, json_text
 from gateway.request.lifecycle import serving
 from gateway.request.state import Gateway
 from gateway.routes.openai import validation
-from gateway.routes.openai.chat import prompt_ids
+from gateway.routes.openai.chat_prompt import prompt_ids
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.text.tokenizer import refuse_unknown_ids
 
