@@ -1,16 +1,18 @@
-"""The series that vLLM's dashboards, autoscalers and routing gateways read, under vLLM's names.
+"""vLLM's series, so that the dashboards, autoscalers and routing gateways made for vLLM read them without relabelling.
 
-Beside ours and TGI's, so that such a consumer works without relabelling. Labels as there: the model and the engine's
-number. Buckets are vLLM's with finer ones below: its finest inter-token bucket is 10 ms, and an 8B step takes 3.
+Labels are vLLM's: the model and the engine's number. Buckets are vLLM's with finer ones below: vLLM's finest
+inter-token bucket is 10 ms, and a step of an 8B model takes 3 ms.
 """
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Gauge, Histogram
 from prometheus_client.core import Metric
 
 from gateway.errors import Bound
+from gateway.observability.registry import Registry
 from gateway.observability.request_stats import RequestStats, Sequence
+from gateway.observability.sink import Failure, MetricsSink, cache_usage
 from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model_name"
@@ -34,86 +36,37 @@ PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 REJECTIONS: dict[Bound, str] = {"requests": "max_num_queued_reqs", "tokens": "max_num_queued_tokens"}
 
 
-class VllmMetrics:
-    """One engine's series; they exist once the model's name is known.
+class VllmMetrics(MetricsSink):
+    """One engine's series.
 
     Args:
-        model_name: what its series call the model; its id if empty.
+        description: of the engine that is ready; its limits are those of the buckets.
+        model_name: what the series call the model.
         memory_share: of the device, that the engine may use.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry, reports: CollectorRegistry, model_name: str, memory_share: float
-    ) -> None:
-        self._registry, self._reports = registry, reports
-        self._model_name, self._memory_share = model_name, memory_share
-        self._engine: _Engine | None = None
-
-    def engine_ready(self, description: pb.Description) -> None:
-        if self._engine is None:
-            model_name = self._model_name or description.model_id
-            self._engine = _Engine(self._registry, description, model_name, self._memory_share)
-            self._reports.register(self._engine)
-
-    def report(self, stats: pb.Stats) -> None:
-        """What every process is told of a step."""
-        if self._engine is not None:
-            self._engine.report(stats)
-
-    def stepped(self, stats: pb.Stats) -> None:
-        """What one process counts of it."""
-        if self._engine is not None and stats.step_answered_tokens:
-            self._engine.step_tokens.observe(stats.step_answered_tokens)
-
-    def succeeded(self, stats: RequestStats) -> None:
-        if self._engine is not None:
-            self._engine.succeeded(stats)
-
-    def ended(self, reason: str) -> None:
-        """A request ended without an answer: "abort" where the client left, else "error"."""
-        if self._engine is not None:
-            self._engine.finished.labels(*self._engine.labels, reason).inc()
-
-    def refused(self, bound: Bound) -> None:
-        if self._engine is not None:
-            self._engine.rejections[bound].inc()
-
-    def first_token(self, seconds: float) -> None:
-        if self._engine is not None:
-            self._engine.first_token.observe(seconds)
-
-    def next_token(self, seconds: float) -> None:
-        if self._engine is not None:
-            self._engine.next_token.observe(seconds)
-
-
-class _Engine:
-    def __init__(
-        self, registry: CollectorRegistry, description: pb.Description, model_name: str, memory_share: float
-    ) -> None:
+    def __init__(self, registry: Registry, description: pb.Description, model_name: str, memory_share: float) -> None:
         self._registry = registry
-        self.labels = (model_name, "0")
+        self._labels = (model_name, "0")
         self._stats = pb.Stats()
-        self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self.labels)
-        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self.labels)
+        self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self._labels)
+        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self._labels)
         by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
-        self._waiting_for_room = by_reason.labels(*self.labels, "capacity")
-        by_reason.labels(*self.labels, "deferred")  # vLLM's adapters and transfers, which are not here
+        self._waiting_for_capacity = by_reason.labels(*self._labels, "capacity")
+        by_reason.labels(*self._labels, "deferred")  # vLLM's adapters and transfers, which are not here
         asleep = self._gauge("engine_sleep_state", "1 for the state the engine is in: it never sleeps", "sleep_state")
         for state in ("awake", "weights_offloaded", "discard_all"):
-            asleep.labels(*self.labels, state).set(state == "awake")
-        self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1").labels(*self.labels)
-        self.finished = Counter(
-            "vllm:request_success", "Requests by how they ended", (*LABELS, "finished_reason"), registry=registry
+            asleep.labels(*self._labels, state).set(state == "awake")
+        self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1").labels(*self._labels)
+        self._finished = registry.counter(
+            "vllm:request_success", "Requests by how they ended", *LABELS, "finished_reason"
         )
         for reason in ("stop", "length", "abort", "error"):
-            self.finished.labels(*self.labels, reason)
-        rejections = Counter(
-            "vllm:admission_rejections", "Requests refused, by bound", (MODEL, "reason"), registry=registry
-        )
-        self.rejections = {bound: rejections.labels(self.labels[0], name) for bound, name in REJECTIONS.items()}
-        self.first_token = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS)
-        self.next_token = self._histogram("inter_token_latency_seconds", TOKEN_SECONDS)
+            self._finished.labels(*self._labels, reason)
+        rejections = registry.counter("vllm:admission_rejections", "Requests refused, by bound", MODEL, "reason")
+        self._rejections = {bound: rejections.labels(model_name, name) for bound, name in REJECTIONS.items()}
+        self._first_token = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS)
+        self._next_token = self._histogram("inter_token_latency_seconds", TOKEN_SECONDS)
         self._per_token = self._histogram("request_time_per_output_token_seconds", TOKEN_SECONDS)
         seconds = {name: f"request_{name}_time_seconds" for name in ("queue", "inference", "prefill", "decode")}
         seconds["total"] = "e2e_request_latency_seconds"
@@ -121,25 +74,42 @@ class _Engine:
         lengths = _one_two_five(description.max_total_tokens)
         self._prompt = self._histogram("request_prompt_tokens", lengths)
         self._generated = self._histogram("request_generation_tokens", lengths)
-        self._most = self._histogram("request_params_max_tokens", lengths)
+        self._max_tokens = self._histogram("request_params_max_tokens", lengths)
         self._computed = self._histogram("request_prefill_kv_computed_tokens", lengths)
         self._longest = self._histogram("request_max_num_generation_tokens", lengths)
         self._preemptions = self._histogram("request_num_preemptions", PREEMPTIONS)
         self._choices = self._histogram("request_params_n", CHOICES)
-        self.step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
+        self._step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
         config = _cache_config(description, memory_share)
-        self._gauge("cache_config_info", "The KV cache", *config).labels(*self.labels, *config.values()).set(1)
+        self._gauge("cache_config_info", "The KV cache", *config).labels(*self._labels, *config.values()).set(1)
+        registry.add_reported(self)
 
-    def report(self, stats: pb.Stats) -> None:
+    def first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        self._next_token.observe(seconds)
+
+    def request_failed(self, cause: Failure) -> None:
+        self._finished.labels(*self._labels, "abort" if cause == "dropped" else "error").inc()
+
+    def request_refused(self, bound: Bound) -> None:
+        self._rejections[bound].inc()
+
+    def engine_reported(self, stats: pb.Stats) -> None:
         self._stats = stats
         self._running.set(stats.running)
         self._waiting.set(stats.waiting)
-        self._waiting_for_room.set(stats.waiting)
-        self._usage.set(stats.pages_used / max(1, stats.pages_total))
+        self._waiting_for_capacity.set(stats.waiting)
+        self._usage.set(cache_usage(stats))
 
-    def succeeded(self, stats: RequestStats) -> None:
+    def step_counted(self, stats: pb.Stats) -> None:
+        if stats.step_seconds > 0 and stats.step_answered_tokens:
+            self._step_tokens.observe(stats.step_answered_tokens)
+
+    def request_succeeded(self, stats: RequestStats) -> None:
         for each in stats.sequences:
-            self._sequence(each)
+            self._count_sequence(each)
         for part, histogram in self._seconds.items():
             histogram.observe(getattr(stats, part))
         if stats.generated_tokens > 1:
@@ -147,17 +117,17 @@ class _Engine:
         self._longest.observe(max(each.generated_tokens for each in stats.sequences))
         self._choices.observe(len(stats.sequences))
 
-    def _sequence(self, sequence: Sequence) -> None:
-        """What vLLM counts of each sequence, several of which may be one request."""
-        self.finished.labels(*self.labels, sequence.finish).inc()
+    def _count_sequence(self, sequence: Sequence) -> None:
+        """vLLM counts each sequence of a request as a request."""
+        self._finished.labels(*self._labels, sequence.finish).inc()
         self._prompt.observe(sequence.input_tokens)
         self._computed.observe(sequence.input_tokens - sequence.cached_tokens)
         self._generated.observe(sequence.generated_tokens)
-        self._most.observe(sequence.max_new_tokens)
+        self._max_tokens.observe(sequence.max_new_tokens)
         self._preemptions.observe(sequence.preemptions)
 
     def collect(self) -> Iterator[Metric]:
-        """Counters the engine keeps, as last reported."""
+        """The engine's own counters, as last reported."""
         computed, cached = self._stats.prompt_tokens, self._stats.cached_prompt_tokens
         for name, values in (
             ("prompt_tokens", {"": computed + cached}),
@@ -171,18 +141,17 @@ class _Engine:
         ):
             metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
             for source, value in values.items():
-                labels = dict(zip(LABELS, self.labels, strict=True)) | ({"source": source} if source else {})
+                labels = dict(zip(LABELS, self._labels, strict=True)) | ({"source": source} if source else {})
                 metric.add_sample(metric.name, labels, value)
             yield metric
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         names = (*LABELS, *labels)
-        return Gauge(f"vllm:{name}", text, names, registry=self._registry, multiprocess_mode="mostrecent")
+        return self._registry.gauge(f"vllm:{name}", text, *names)
 
     def _histogram(self, name: str, buckets: Iterable[float]) -> Histogram:
         text = name.replace("_", " ").capitalize()
-        histogram = Histogram(f"vllm:{name}", text, LABELS, registry=self._registry, buckets=tuple(buckets))
-        return histogram.labels(*self.labels)
+        return self._registry.histogram(f"vllm:{name}", text, buckets, *LABELS).labels(*self._labels)
 
 
 def _one_two_five(limit: int) -> list[float]:
@@ -192,7 +161,7 @@ def _one_two_five(limit: int) -> list[float]:
 
 
 def _cache_config(description: pb.Description, memory_share: float) -> dict[str, str]:
-    """Of vLLM's labels those that say something here, in its words; routers compute capacity from them."""
+    """Those of vLLM's labels that apply here, worded as vLLM does; routers compute a server's capacity from them."""
     tokens, page = description.max_batch_total_tokens, str(description.page_size)
     return {
         "block_size": page,

@@ -59,6 +59,7 @@ class HttpProcess(EngineListener):
             counts_steps=spec.number == 0,
             model_name=next(iter(options.served_model_name), ""),
             memory_share=options.cuda_memory_fraction,
+            step_age=lambda: self._client.last_step_age,
         )
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, spec.counters)
         self._texts = Texts(
@@ -71,7 +72,6 @@ class HttpProcess(EngineListener):
             prepare=self._texts.prepare,
             listeners=(self, *listeners),
         )
-        self.metrics.watch_steps(lambda: self._client.last_step_age)
         secret = spec.token.encode()
         self.gateway = Gateway(
             options, self._client, self.admission, self.metrics, self._texts, tracing=tracing, secret=secret

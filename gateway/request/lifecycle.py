@@ -14,8 +14,8 @@ from types import TracebackType
 from gateway.engine.interface import EngineUnavailable
 from gateway.errors import SHUTTING_DOWN, ClientGone, Kind, RequestError
 from gateway.http.encoding import json_bytes, short_float
-from gateway.observability.metrics import Failure
 from gateway.observability.request_stats import RequestStats, Sequence
+from gateway.observability.sink import Failure
 from gateway.request.admission import Overloaded, Ticket
 from gateway.request.info import RequestInfo
 from gateway.request.output import Finish, OutputDelta, OutputProcessor, run_all
@@ -87,7 +87,7 @@ class RequestLifecycle:
         self.first_token = self.arrival
 
     def __enter__(self) -> "RequestLifecycle":
-        self._gateway.metrics.received()
+        self._gateway.metrics.request_received()
         ago = time.perf_counter() - self.arrival
         self._span = self._gateway.tracing.start(self._info.name, self._info.traceparent, ago=ago)
         return self
@@ -97,12 +97,12 @@ class RequestLifecycle:
     ) -> None:
         self._stack.close()
         if error is not None:
-            self._gateway.metrics.failed(_cause(error))
+            self._gateway.metrics.request_failed(_cause(error))
             if isinstance(error, Overloaded):
-                self._gateway.metrics.refused(error.bound)
+                self._gateway.metrics.request_refused(error.bound)
         elif self._outputs:
             stats = self.stats()
-            self._gateway.metrics.succeeded(stats)
+            self._gateway.metrics.request_succeeded(stats)
             self._record(stats)
         self._span.end("" if error is None else _cause(error))
 

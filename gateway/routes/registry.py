@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from gateway.errors import RequestError
+from gateway.request.auth import may_know
 from gateway.routes import docs, health, metrics, mixed, vertex
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.openai import routes as openai
@@ -55,7 +56,7 @@ DIALECTS = (
         no_such_route=openai_errors.no_such_route,
     ),
 )
-KEYLESS = (health.router, metrics.router)  # probes and scrapers carry no key
+KEYLESS = (health.router, metrics.router(may_know_model=may_know))  # probes and scrapers carry no key
 ROUTERS = (*(router for dialect in DIALECTS for router in dialect.routers), *KEYLESS)
 
 

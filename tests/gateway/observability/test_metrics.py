@@ -1,12 +1,16 @@
 """`/metrics`: TGI's names and types, every request counted once, and what the engine reports."""
 
 from collections.abc import Mapping
+from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
+from gateway.observability.request_stats import RequestStats, Sequence
+from gateway.observability.sink import MetricsSink
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
 
@@ -25,6 +29,18 @@ TGI = {
     "tgi_batch_decode_duration": "histogram", "tgi_batch_filter_duration": "histogram",
     "tgi_batch_concat_duration": "histogram", "tgi_request_skipped_tokens": "histogram",
 }  # fmt: skip
+
+
+REQUEST = RequestStats(
+    sequences=(
+        Sequence(input_tokens=1, cached_tokens=0, generated_tokens=2, max_new_tokens=2, preemptions=0, finish="length"),
+    ),
+    validation=0.1,
+    queue=0.1,
+    inference=0.1,
+    total=0.3,
+    first_token=0.2,
+)
 
 
 def families(text: str) -> Mapping[str, Metric]:
@@ -47,6 +63,32 @@ def ready_metrics() -> Metrics:
 def test_names_and_types_are_tgis() -> None:
     found = {name: family.type for name, family in families(ready_metrics().render(named=True).decode()).items()}
     assert {name: kind for name, kind in found.items() if name.startswith("tgi_")} == TGI
+
+
+def test_every_event_reaches_a_family_that_is_added() -> None:
+    metrics, family = Metrics(), create_autospec(MetricsSink, instance=True)
+    metrics.add(family)
+    events: dict[str, tuple[Any, ...]] = {
+        "request_received": (), "request_succeeded": (REQUEST,), "request_failed": ("dropped",),
+        "request_refused": ("requests",), "first_token": (0.1,), "next_token": (0.1,),
+        "engine_ready": (pb.Description(max_total_tokens=200), 100),
+        "engine_state": ("ready",), "engine_restarted": ("died",),
+    }  # fmt: skip
+    for name, given in events.items():
+        getattr(metrics, name)(*given)
+        getattr(family, name).assert_called_once_with(*given)
+    metrics.observe_step(stats := pb.Stats(running=1))
+    family.engine_reported.assert_called_once_with(stats)
+    family.step_counted.assert_called_once_with(stats)
+    assert {*events, "engine_reported", "step_counted"} == {name for name in vars(MetricsSink) if name[0] != "_"}
+
+
+def test_steps_are_counted_in_one_process_only() -> None:
+    metrics, family = Metrics(counts_steps=False), create_autospec(MetricsSink, instance=True)
+    metrics.add(family)
+    metrics.observe_step(stats := pb.Stats(running=1))
+    family.engine_reported.assert_called_once_with(stats)
+    family.step_counted.assert_not_called()
 
 
 def test_no_counter_of_tgi_ends_in_total_and_each_of_ours_does() -> None:

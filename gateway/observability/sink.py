@@ -1,0 +1,58 @@
+"""What happens in a server that metrics count: the interface of every family of series.
+
+A family is a set of series under one naming scheme, TGI's or vLLM's. It overrides the events it counts, and
+`gateway.observability.metrics.Metrics` passes every event to every family.
+"""
+
+from typing import Literal
+
+from gateway.errors import Bound
+from gateway.observability.request_stats import RequestStats
+from jaxengine.rpc import engine_pb2 as pb
+
+Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
+
+
+class MetricsSink:
+    """One family of series. Each event does nothing unless the family overrides it. Times are in seconds."""
+
+    def request_received(self) -> None:
+        """A request came. It ends as a success or as a failure."""
+
+    def request_succeeded(self, stats: RequestStats) -> None:
+        """A request was answered to its end."""
+
+    def request_failed(self, cause: Failure) -> None:
+        """A request ended otherwise; "dropped" where the client left."""
+
+    def request_refused(self, bound: Bound) -> None:
+        """A bound of `Admission` refused a request, which is a failure too."""
+
+    def first_token(self, seconds: float) -> None:
+        """A request's first token came, so long after the request."""
+
+    def next_token(self, seconds: float) -> None:
+        """Further tokens of a sequence came, so long after the previous ones, per token."""
+
+    def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
+        """The engine started, for the first time or again, and its limits are known."""
+
+    def engine_state(self, state: str) -> None:
+        """The supervisor sees the engine in another state."""
+
+    def engine_restarted(self, cause: Literal["died", "hung"]) -> None:
+        """The supervisor starts the engine again."""
+
+    def engine_reported(self, stats: pb.Stats) -> None:
+        """The engine's latest statistics, which every HTTP process gets: for gauges."""
+
+    def step_counted(self, stats: pb.Stats) -> None:
+        """The same statistics, in the one HTTP process that counts steps: for counters and histograms.
+
+        `step_seconds` is 0 in a heartbeat, which belongs to no step.
+        """
+
+
+def cache_usage(stats: pb.Stats) -> float:
+    """Share of the KV cache's pages that running requests hold, 0 to 1."""
+    return stats.pages_used / max(1, stats.pages_total)
