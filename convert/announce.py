@@ -1,4 +1,4 @@
-"""What takes long is told as it begins: a log line where a process has set up logs, else a line on stderr."""
+"""Slow work is announced as it begins: by a log line in a process that has set up logging, else by a line on stderr."""
 
 import logging
 import sys

@@ -1,7 +1,7 @@
 """Our own cache directory: private, locked per entry, and never showing a half-written entry.
 
-An entry is a directory that appears by rename once it is complete, so whatever interrupts its making (a crash, a full
-disk, kill -9) leaves only a temporary directory that the next maker removes. Nothing is ever evicted here.
+An entry is a directory that appears by rename once it is complete. Whatever interrupts the process that makes it (a
+crash, a full disk, kill -9) leaves only a temporary directory, which the next process removes. Nothing is ever evicted.
 """
 
 import errno
@@ -43,7 +43,10 @@ def cache_root(override: Path | None = None) -> Path:
 
 @contextmanager
 def locked(entry: Path) -> Iterator[None]:
-    """Exclusive over processes, released even by kill -9. The lock file `entry.lock` stays behind on purpose."""
+    """Hold the lock of `entry`, which excludes other processes and is released even by kill -9.
+
+    The lock file `entry.lock` is never deleted: two processes could then hold locks on different files.
+    """
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (entry.parent / f"{entry.name}.lock").open("w") as file:
         try:
@@ -58,7 +61,7 @@ def locked(entry: Path) -> Iterator[None]:
 def new_directory(target: Path) -> Iterator[Path]:
     """A temporary directory beside `target` that becomes `target` when the block ends well, and vanishes otherwise.
 
-    Callers hold the lock of `target`, so left-overs of interrupted makers are removed first.
+    Callers hold the lock of `target`, so temporary directories of interrupted processes are removed first.
     """
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +81,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def disk_errors(target: Path) -> Iterator[None]:
-    """Turn an `OSError` while writing `target` into one line."""
+    """Turn an `OSError` while writing `target` into a `CheckpointError`."""
     try:
         yield
     except OSError as error:
@@ -87,7 +90,7 @@ def disk_errors(target: Path) -> Iterator[None]:
 
 
 def require_space(directory: Path, needed: int) -> None:
-    """Refuse before the work starts what would fill the disk: `needed` bytes and a tenth more must be free."""
+    """Raise CheckpointError, before the work starts, unless `needed` bytes and a tenth more are free."""
     free = shutil.disk_usage(next(path for path in (directory, *directory.parents) if path.exists())).free
     if free < needed * 1.1:
         message = f"{directory}: needs {needed * 1.1 / 1e6:.0f} MB of free disk, has {free / 1e6:.0f} MB"
@@ -104,7 +107,7 @@ def sync(path: Path) -> None:
 
 
 def stamp(file: Path) -> str:
-    """What changes when another file takes its place or its contents are written anew; cheaper than `sha256`."""
+    """A text that changes when `file` is replaced or written anew; cheaper than `sha256`."""
     path, state = file.resolve(), file.stat()
     return f"{path}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}"
 

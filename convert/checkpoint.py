@@ -5,8 +5,8 @@
     tokenizer files     copied from the source
     manifest.json       size and sha256 of each file; written last, so it alone proves that the rest is complete
 
-A manifest is believed for sizes at every start, and for contents after one full check whose result is remembered
-until a file changes.
+Sizes are compared with the manifest at every start. Contents are compared once, and the result is remembered until a
+file changes.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from convert.tokenizer.tokenizer import TOKENIZER_FILES
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource, parameter_table
 
-VERSION = 10  # of this layout, ModelSpec and parameter table included; a manifest of another version is converted anew
+VERSION = 10  # of this layout, `ModelSpec` and `parameter_table` included; other versions are converted again
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting
@@ -75,7 +75,7 @@ def write_checkpoint(
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether a checkpoint of this version was finished here."""
+    """Whether `directory` holds a complete checkpoint of this version."""
     try:
         return bool(read_json(directory / MANIFEST).get("version") == VERSION)
     except CheckpointError:
@@ -114,7 +114,7 @@ def origin(directory: Path) -> dict[str, str]:
 def _write_parameters(
     source: ParameterSource, shapes: dict[str, tuple[int, ...]], dtype: str, path: Path, total: int
 ) -> str:
-    """Returns the file's sha256."""
+    """Write the safetensors file at `path`; returns its sha256."""
     header = encode_header({name: (dtype, shape) for name, shape in shapes.items()})
     digest = hashlib.sha256(header)
     with (
@@ -140,7 +140,7 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 
 
 def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
-    """Bytes of `values` as `dtype`, flat. A finite value that overflows float16 is refused, not made infinite."""
+    """The bytes of `values` as `dtype`, flat. Raises CheckpointError where a finite value overflows float16."""
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(values).astype(DTYPES[dtype], copy=False)
     if dtype == "float16" and values.dtype != cast.dtype and np.isinf(cast).any() and not np.isinf(values).any():

@@ -1,4 +1,4 @@
-"""The one error of conversion: everything a user can cause ends in it, as a single line, never as a traceback.
+"""The one error of conversion. Everything that a user can cause ends in it, as a single line and never as a traceback.
 
 The exit codes are those of sysexits.h where it has one, so that a supervisor can tell a bad file from a full disk.
 """
@@ -11,7 +11,7 @@ UNREACHABLE = os.EX_UNAVAILABLE
 CANNOT_CREATE = os.EX_CANTCREAT
 IO = os.EX_IOERR
 NO_PERMISSION = os.EX_NOPERM
-MAX_SAID = 300  # characters of somebody else's error
+MAX_QUOTED = 300  # characters of another library's error
 
 
 class CheckpointError(ValueError):
@@ -23,6 +23,6 @@ class CheckpointError(ValueError):
 
     @classmethod
     def by(cls, error: Exception, where: object, what: str) -> "CheckpointError":
-        """`what` went wrong at `where`, and what somebody else's `error` says of it."""
+        """`what` went wrong at `where`; `error`, which another library raised, is quoted."""
         said = " ".join(str(error).split()) or type(error).__name__
-        return cls(f"{where}: {what}: {said[:MAX_SAID]}")
+        return cls(f"{where}: {what}: {said[:MAX_QUOTED]}")

@@ -1,8 +1,8 @@
-"""A model's name → its parameters and its files: the one door from what a user types to what the engine loads.
+"""From a model's name to its parameters and files: from what a user types to what the engine loads.
 
 A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A local path
-never touches the network. safetensors are served in place; GGUF, which is slow to read, is converted once into the
-cache.
+never touches the network. safetensors are served in place. GGUF, which is slow to read, is converted once into
+the cache.
 """
 
 import hashlib
@@ -100,7 +100,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
 
 
 def _configuration(directory: Path) -> Config:
-    """config.json, whose settings of generation lose against generation_config.json's, as in transformers."""
+    """config.json. generation_config.json wins where both have a setting of generation, as in transformers."""
     config, path = Config.load(directory / "config.json"), directory / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     if generation.get("decoder_start_token_id") is not None:

@@ -1,7 +1,7 @@
 """A checkpoint's configuration, read as data: typed, bounded, with every failure naming file and key.
 
-Nothing in it is executed or resolved to code: `auto_map` and keys that start with an underscore are dropped, but for
-one of OPT that describes the model; unknown keys are ignored.
+Nothing in it is executed or resolved to code. `auto_map` and keys that start with an underscore are dropped, except
+for one by which OPT describes the model. Unknown keys are ignored.
 """
 
 import json
@@ -47,7 +47,7 @@ class Config:
         return self.values.get(key)
 
     def spelled(self, *keys: str) -> str:
-        """The first of `keys` that is there; the first of all where none is."""
+        """The first of `keys` that has a value; `keys[0]` where none has."""
         return next((key for key in keys if self.get(key) is not None), keys[0])
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:

@@ -1,12 +1,14 @@
-"""What a checkpoint asks of a search through answers. None is made here: it is told at start, lest answers differ in
-silence from those of transformers' `generate`."""
+"""Settings of a generation configuration that this server does not read, such as beam search and forced tokens.
+
+transformers' `generate` follows them. They are announced at start, so that nobody wonders why answers differ.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from convert.announce import announce
 
-UNREAD: Mapping[str, Any] = {  # and the value that asks for nothing, beside null
+UNREAD: Mapping[str, Any] = {  # with the value that has no effect; null has none either
     "num_beams": 1,
     "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
@@ -21,7 +23,7 @@ UNREAD: Mapping[str, Any] = {  # and the value that asks for nothing, beside nul
 
 
 def announce_unread(values: Mapping[str, Any], where: str) -> None:
-    """One line for what `values`, a configuration of generation, asks for in vain."""
+    """Announce in one line the settings of `values`, a generation configuration, that are not read."""
     asked = [f"{key} {str(values[key])[:50]}" for key, none in UNREAD.items() if values.get(key) not in (None, none)]
     if asked:
         announce(f"{where}: not read: {', '.join(asked)}; requests say how they sample")

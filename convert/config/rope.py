@@ -1,7 +1,8 @@
-"""Rotary positions out of a configuration, in every spelling in use, into `Rope`.
+"""Rotary positions: from a configuration, in every spelling in use, to `Rope`.
 
-transformers 5 writes one object `rope_parameters`, or one per kind of layer inside it; earlier ones `rope_theta`,
-`rope_scaling` (with `type` or `rope_type`) and `partial_rotary_factor` (GPT-NeoX: `rotary_pct`, `rotary_emb_base`).
+transformers 5 writes one object `rope_parameters`, or one for each kind of layer inside it. Earlier versions wrote
+`rope_theta`, `rope_scaling` (with `type` or `rope_type`) and `partial_rotary_factor` (GPT-NeoX: `rotary_pct`,
+`rotary_emb_base`).
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ from convert.errors import CheckpointError
 from jaxengine.spec.model import Rope, RopeKind
 
 KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
-OLD_NAMES: dict[str, RopeKind] = {"su": "longrope"}  # Phi-3's first name for it
+OLD_NAMES: dict[str, RopeKind] = {"su": "longrope"}  # Phi-3's first name of longrope
 FULL, SLIDING = "full_attention", "sliding_attention"
 MAX_DIM = 1024
 
@@ -21,11 +22,11 @@ def rope(
 ) -> Rope:
     """Rotary positions of all layers, or of those that `layers` names ("full_attention", "sliding_attention").
 
-    A legacy `rope_scaling` wins where both spellings are there, as in transformers.
+    Where a configuration has both spellings, the older `rope_scaling` wins, as in transformers.
 
     Args:
-        theta: the family's base where the configuration has none.
-        part: likewise, how much of a head rotates; None where the family always rotates all of it.
+        theta: the family's base, where the configuration has none.
+        part: the family's rotated share of a head, where the configuration has none; None: always the whole head.
     """
     fields = _fields(config, layers)
     kind = _kind(fields)
@@ -42,19 +43,19 @@ def rope(
     factor = fields.number("factor", derived)
     if factor < 1:
         raise fields.error("factor", "must be at least 1")
-    stretched = Rope(kind, theta, factor, 0 if kind == "linear" else original, dim=dim)
+    scaled = Rope(kind, theta, factor, 0 if kind == "linear" else original, dim=dim)
     if kind == "llama3":
-        return _llama3(fields, stretched)
+        return _llama3(fields, scaled)
     if kind == "yarn":
-        return _yarn(fields, stretched)
-    return _longrope(fields, stretched) if kind == "longrope" else stretched
+        return _yarn(fields, scaled)
+    return _longrope(fields, scaled) if kind == "longrope" else scaled
 
 
 def longest(config: Config, rope: Rope, positions: int) -> int:
-    """Positions the model may use: the configuration's `positions`, stretched where its rotary scaling says so.
+    """Positions the model may use: the configuration's `positions`, or more where its rotary scaling says so.
 
-    For linear scaling checkpoints disagree whether `max_position_embeddings` is the stretched length; those that mean
-    the trained one say `max_sequence_length` too (Vicuna 16k).
+    With linear scaling, `max_position_embeddings` is the scaled length in some checkpoints and the trained length in
+    others. The latter have `max_sequence_length` too (Vicuna 16k).
     """
     if rope.kind == "linear":
         return max(positions, config.integer("max_sequence_length", positions))
@@ -82,14 +83,14 @@ def _kind(fields: Config) -> RopeKind:
 
 
 def _trained(config: Config, fields: Config, default: int | None) -> int:
-    """The length before stretching. Where it is said inside and outside, the outer one counts, as in transformers."""
+    """The trained length. Where `config` and its section `fields` both have it, `config` wins, as in transformers."""
     key = "original_max_position_embeddings"
     return (fields if config.get(key) is None else config).integer(key, default)
 
 
 def _dim(config: Config, fields: Config, head_dim: int, default: float | None) -> int:
     """How many dimensions of a head rotate; 0 for all."""
-    if fields.get("rotary_dim") is not None:  # of a GGUF file
+    if fields.get("rotary_dim") is not None:  # from a GGUF file
         dim = fields.integer("rotary_dim")
         return 0 if dim == head_dim else dim
     key = config.spelled("partial_rotary_factor", "rotary_pct", "rope_pct")

@@ -106,13 +106,13 @@ def family_of(config: Config) -> Family:
 
 
 def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
-    """`compose` for a family whose tensors may have other names and layouts than its checkpoints do."""
+    """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints."""
     renamed = with_family_names(family, tensors)
     check_copies(family, renamed)
     ignore = (*family.ignore, family.copies)
     try:
         spec = complete_spec(family.spec(config), family, renamed)
-        if spec.head.tied:  # perhaps to a copy
+        if spec.head.tied:  # the checkpoint may hold a copy of the embedding as head
             ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:
             spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))

@@ -1,8 +1,7 @@
 """Baichuan and Baichuan 2: a Llama with fused q, k and v; the 13B have ALiBi, Baichuan 2 a head of unit rows.
 
-The library's own code came with the checkpoints, so two things are told by the configuration's shape alone: 13B have no
-`max_position_embeddings`, and Baichuan 2 has a vocabulary of 125696, or where that was extended the `z_loss_weight`
-that the first has not.
+These models were released with code of their own, so two things show only in which keys a configuration has: a 13B has
+no `max_position_embeddings`; Baichuan 2 has a vocabulary of 125696 or, where that was extended, a `z_loss_weight`.
 """
 
 from convert.config.config import Config

@@ -1,7 +1,7 @@
 """BART and mBART: an encoder and a decoder, both with learned positions whose first two rows are never used.
 
-BART is post-norm; mBART is pre-norm and has a norm behind each stack. What their generation configurations ask of a
-search (beams, forced first and last tokens, lengths) is not the model's, and is left to the request.
+BART is post-norm; mBART is pre-norm and has a norm behind each stack. Settings of a search in
+their generation configurations (beams, forced first and last tokens, lengths) are not read: a request has its own.
 """
 
 from convert.config.config import Config

@@ -27,7 +27,7 @@ def _spec(config: Config) -> ModelSpec:
     attention = config.section("attn_config") or Config({}, config.where)
     fields = sizes(config, num_kv_heads=attention.integer("kv_n_heads", 1))
     rotary = rope(config, fields["head_dim"])
-    if attention.get("rope_theta") is not None:  # where DBRX itself keeps it; transformers 5 reads another
+    if attention.get("rope_theta") is not None:  # the key that DBRX's own code reads; transformers 5 reads another
         rotary = replace(rotary, theta=attention.number("rope_theta"))
     ffn = config.section("ffn_config") or Config({}, config.where)
     experts = _experts(ffn)

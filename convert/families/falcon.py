@@ -1,6 +1,7 @@
-"""Falcon 7B, 11B, 40B, 180B and RW, which differ in norms, key/value heads and positions; also as RefinedWeb(Model).
+"""Falcon 7B, 11B, 40B, 180B and RW, which differ in norms, key/value heads and positions.
 
-RW's ALiBi lies inside the scaling of scores, and is rounded to bfloat16.
+RefinedWeb and RefinedWebModel are earlier names of the family. RW adds its ALiBi before scores are scaled, and rounds
+it to bfloat16.
 """
 
 import ml_dtypes

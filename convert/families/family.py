@@ -1,6 +1,6 @@
 """A family of checkpoints: how its configuration becomes a `ModelSpec` and its tensor names parameters.
 
-What every family shares is here: sizes in all their spellings, windows, and what only the checkpoint can tell.
+Here is what families share: sizes in all spellings, windows, and what only the tensors of a checkpoint tell.
 """
 
 import math
@@ -29,7 +29,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
 }
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
-NO_PREFIX = r"^(?!(lm_head|embed_out|final_logits_bias)\b)"  # the model's prefix comes here, but for its head
+NO_PREFIX = r"^(?!(lm_head|embed_out|final_logits_bias)\b)"  # in front of all names but the head's
 FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 
@@ -37,9 +37,9 @@ FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 class Family:
     """`tensors[parameter]` are the checkpoint tensors of a parameter of `parameter_table`, `{i}` the layer's number.
 
-    A weight's bias is found under the weight's name with `.bias` for `.weight`. Names are first changed by `renames`,
-    regular expressions and what replaces their first match. Those that then match `ignore` carry no weights: buffers
-    that older libraries saved along. Those that match `copies` repeat the embedding.
+    The bias of a weight has the weight's name with `.bias` for `.weight`. Each of `renames`, a pattern and its
+    replacement, first changes its first match in a name. Tensors whose names then match `ignore` are no weights but
+    buffers, which older libraries saved. Those that match `copies` repeat the embedding.
     """
 
     spec: Callable[[Config], ModelSpec]
@@ -51,10 +51,10 @@ class Family:
 
 
 def with_family_names(family: Family, tensors: Tensors) -> Tensors:
-    """`tensors` under the names of `family`, whichever of a checkpoint's usual names they have.
+    """`tensors` under the names of `family`, whichever of the usual names the checkpoint has.
 
-    Files of the bare model lack its prefix. Of a tensor that has several names some tools keep one, so what repeats the
-    embedding stands for it where that is missing.
+    Files of the bare model lack its prefix. Some tools keep one name of a tensor that has several, so a tensor that
+    repeats the embedding takes its place where the embedding is missing.
     """
     (embedding,) = family.tensors["embedding"]
     prefix, _, rest = embedding.partition(".")
@@ -67,7 +67,7 @@ def with_family_names(family: Family, tensors: Tensors) -> Tensors:
 
 
 def check_copies(family: Family, tensors: Tensors) -> None:
-    """Raises CheckpointError where what should repeat the embedding does not: a model that has several is no such."""
+    """Raise CheckpointError where a copy of the embedding differs from it: no model of these families has two."""
     (embedding,) = family.tensors["embedding"]
     for name in tensors:
         if re.search(family.copies, name) and not equal(tensors, embedding, name):
@@ -77,10 +77,11 @@ def check_copies(family: Family, tensors: Tensors) -> None:
 def complete_spec(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpec:
     """`spec` with the biases and the head that the checkpoint has.
 
-    Configurations are silent on most biases. What one does promise must be there; it is missed on loading.
+    Configurations do not mention most biases. One that a configuration does promise must be there: loading fails
+    without it.
     """
 
-    def there(name: str) -> bool:
+    def stored(name: str) -> bool:
         found = checkpoint_names(family.tensors, name)
         return bool(found) and found[0].replace("{h}", "0") in tensors
 
@@ -89,14 +90,14 @@ def complete_spec(spec: ModelSpec, family: Family, tensors: Tensors) -> ModelSpe
     qk_norm = spec.attention.qk_norm
     return replace(
         spec,
-        norm=replace(spec.norm, bias=spec.norm.bias or there("layers.0.attention_norm_bias")),
+        norm=replace(spec.norm, bias=spec.norm.bias or stored("layers.0.attention_norm_bias")),
         attention=replace(
-            spec.attention, qk_norm=qk_norm and replace(qk_norm, bias=qk_norm.bias or there("layers.0.qk_norm_bias"))
+            spec.attention, qk_norm=qk_norm and replace(qk_norm, bias=qk_norm.bias or stored("layers.0.qk_norm_bias"))
         ),
-        head=replace(spec.head, tied=tied, bias=spec.head.bias or there("head_bias")),
-        qkv_bias=spec.qkv_bias or there("layers.0.qkv_bias"),
-        out_bias=spec.out_bias or there("layers.0.out_bias"),
-        mlp_bias=spec.mlp_bias or there("layers.0.gate_up_bias"),
+        head=replace(spec.head, tied=tied, bias=spec.head.bias or stored("head_bias")),
+        qkv_bias=spec.qkv_bias or stored("layers.0.qkv_bias"),
+        out_bias=spec.out_bias or stored("layers.0.out_bias"),
+        mlp_bias=spec.mlp_bias or stored("layers.0.gate_up_bias"),
     )
 
 
@@ -104,8 +105,8 @@ def sizes(config: Config, *, head_dim: int | None = None, positions: int | None 
     """`ModelSpec`'s sizes, whatever the configuration calls them.
 
     Args:
-        head_dim, positions: the family's own where the configuration has none.
-        fixed: sizes that are read elsewhere, or not at all.
+        head_dim, positions: the family's own, where the configuration has none.
+        fixed: sizes that the caller sets.
     """
     width_key = config.spelled("hidden_size", "n_embd", "d_model", "n_embed")
     hidden = config.integer(width_key)
@@ -137,7 +138,7 @@ def activation_named(config: Config, key: str, name: str) -> Activation:
 
 
 def window(config: Config, positions: int, default: int | None = None, key: str = "sliding_window") -> int:
-    """The sliding window, 0 where there is none or none that a text of `positions` tokens would notice."""
+    """The sliding window; 0 where there is none, or where a text of `positions` tokens never exceeds it."""
     if config.values.get(key, default) is None:
         return 0
     size = config.integer(key, default)
@@ -147,7 +148,7 @@ def window(config: Config, positions: int, default: int | None = None, key: str 
 def layer_kinds(
     config: Config, count: int, full: LayerKind, sliding: LayerKind, slides: Callable[[int], bool]
 ) -> tuple[LayerKind, ...]:
-    """The kind of each layer: as `layer_types` says, else `sliding` where `slides(layer)`. One kind is given once."""
+    """The kind of each layer: as `layer_types` says, else `sliding` where `slides(layer)`. Equal kinds: just one."""
     types = config.get("layer_types")
     if types is None:
         types = [SLIDING if slides(layer) else FULL for layer in range(count)]
@@ -172,14 +173,14 @@ def alibi_slopes(heads: int, max_bias: float = 8.0) -> tuple[float, ...]:
 
 
 def refuse(config: Config, **wanted: Any) -> None:
-    """Refuses a configuration in which one of these keys is there with another value."""
+    """Raise CheckpointError where one of these keys has another value."""
     for key, value in wanted.items():
         if config.get(key) not in (None, value):
             raise config.error(key, f"other than {value} is not supported")
 
 
 def refuse_quantized(config: Config) -> None:
-    """Refuses weights in a format of their own. Only a cache may be said to be 8 bits: what it needs are scales."""
+    """Raise CheckpointError where weights are quantised. A cache of 8 bits is accepted: its scales are read."""
     quantization = config.section("quantization_config")
     if quantization is None or _only_of_cache(quantization):
         return
@@ -188,7 +189,7 @@ def refuse_quantized(config: Config) -> None:
 
 
 def _only_of_cache(quantization: Config) -> bool:
-    """compressed-tensors has no groups of weights then, ModelOpt no algorithm."""
+    """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
     of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
     scheme = quantization.section("kv_cache_scheme")
     if quantization.get("quant_method") not in ("compressed-tensors", "modelopt") or of_weights or scheme is None:

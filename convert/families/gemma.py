@@ -1,7 +1,7 @@
-"""Gemma 1, 2 and 3 (text): norms of 1 + weight, scaled embeddings, and from Gemma 2 on norms on both sides.
+"""Gemma 1, 2 and 3 (text): norms of 1 + weight, scaled embeddings.
 
-"gelu" in Gemma's first configurations means the tanh form, as `hidden_activation` says in later ones. Gemma 3 stores
-a soft cap of scores that its reference never applies.
+From Gemma 2 on there are norms before and behind each branch. "gelu" in Gemma's first configurations means the tanh
+form, as `hidden_activation` says in later ones. Gemma 3 stores a soft cap of scores that its reference never applies.
 """
 
 import math
@@ -63,7 +63,7 @@ def _gemma2(config: Config) -> ModelSpec:
 
 
 def _softcap(config: Config, key: str, default: float | None) -> float:
-    """Written null where it is off."""
+    """The soft cap; 0 where the configuration says null."""
     return 0.0 if config.values.get(key, default) is None else config.number(key, default)
 
 
@@ -78,7 +78,7 @@ def _gemma3(config: Config) -> ModelSpec:
 
 
 def _local_rope(config: Config, head_dim: int) -> Rope:
-    """Earlier configurations have the sliding layers' base alone, and no scaling of theirs."""
+    """Rotary positions of the sliding layers, of which earlier configurations have the base alone."""
     if config.get("rope_local_base_freq") is not None:
         return Rope(theta=config.number("rope_local_base_freq"))
     if config.section("rope_parameters") is None:

@@ -1,4 +1,4 @@
-"""GPT-2, and what kept its names: StarCoder's GPT-BigCode, and SantaCoder as it was first published.
+"""GPT-2, and models with its tensor names: StarCoder's GPT-BigCode, and SantaCoder as it was first published.
 
 All have learned positions. GPT-2 and SantaCoder store matrices `[in, out]`; the code models share one key/value head.
 """
@@ -33,7 +33,7 @@ def gpt_spec(config: Config, *, positions: int, kv_heads: int = 0, act: str = "g
 
     Args:
         positions, act: defaults where the configuration is silent.
-        kv_heads: how many key/value heads; 0 is as many as queries have.
+        kv_heads: how many key/value heads; 0 means as many as query heads.
     """
     refuse(config, add_cross_attention=False)
     fields = sizes(config, positions=positions)
@@ -50,7 +50,7 @@ def gpt_spec(config: Config, *, positions: int, kv_heads: int = 0, act: str = "g
 
 
 def _scaled(spec: ModelSpec, config: Config) -> ModelSpec:
-    """`spec` with scores that are scaled as the configuration says: not at all, or by layer."""
+    """`spec` with scores scaled as the configuration says: as usual, not at all, or by layer."""
     scale = spec.head_dim**-0.5 if config.flag("scale_attn_weights", True) else 1.0
     by_layer = config.flag("scale_attn_by_inverse_layer_idx", False)
     scales = [scale / (i + 1) for i in range(spec.num_layers)] if by_layer else [scale]
@@ -72,7 +72,7 @@ def _gpt_bigcode(config: Config) -> ModelSpec:
 
 
 def gpt2(config: Config) -> Family:
-    """SantaCoder calls itself GPT-2, too."""
+    """The family of the model_type `gpt2`, which SantaCoder's first configuration has too."""
     if config.get("attention_head_type") == "multiquery":
         return Family(_santacoder, SANTACODER_TENSORS, Layout(transposed=True), ignore=BUFFERS)
     return Family(_gpt2, TENSORS, Layout(transposed=True), ignore=BUFFERS)

@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 with unscaled scores, every other layer looking back over a window."""
+"""GPT-Neo: GPT-2 with unscaled scores, and a sliding window in every other layer."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def _gpt_neo(config: Config) -> ModelSpec:
 
 
 def _layers(config: Config, count: int) -> list[str]:
-    """The kind of each layer: listed, or as [[kinds in turn, how often], …]."""
+    """The kind of each layer: a list of them, or [[kinds in turn, how often], …]."""
     names = config.get("attention_layers")
     if names is None:
         types = config.get("attention_types") or [[[GLOBAL, LOCAL], -(-count // 2)]]

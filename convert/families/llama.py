@@ -37,7 +37,7 @@ def llama_spec(
     tied: bool = False,
     **switches: Any,
 ) -> ModelSpec:
-    """A Llama with `switches` of `ModelSpec` set otherwise. The named arguments are defaults for a silent config."""
+    """A Llama, but for `switches` of `ModelSpec`. The named arguments count where the configuration is silent."""
     fields = sizes(config, head_dim=head_dim)
     rotary = rope(config, fields["head_dim"], theta=theta, part=part)
     ready = {

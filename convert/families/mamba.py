@@ -1,6 +1,6 @@
 """Mamba and Falcon-Mamba: selective state spaces instead of attention and MLP, no positions, texts of any length.
 
-Files of `state-spaces/mamba-*-hf`; the original ones without `-hf` have another configuration.
+The checkpoints are those named `state-spaces/mamba-*-hf`; the original ones, without `-hf`, have another configuration.
 """
 
 import math

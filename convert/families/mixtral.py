@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with eight MLPs, two for each token; PhiMoE, which names and stores them likewise."""
+"""Mixtral: Mistral with eight MLPs, two for each token; and PhiMoE, which has the same tensor names."""
 
 from convert.config.config import Config
 from convert.families.family import Family, with_experts

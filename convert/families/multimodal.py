@@ -1,7 +1,8 @@
-"""Models that also see: of them, the text part, which is a model of a family.
+"""Models that also take pictures: their text part, which is a model of one of the families.
 
-transformers' configuration fills in what theirs leave out, and knows where each keeps what is of the text. Only models
-are here that read a text without a picture as that part alone would: PaliGemma's prompt, for one, sees all of itself.
+transformers' configuration classes fill in defaults and know where each model keeps its text part. The list has only
+models that read a text without a picture as their text part alone would. PaliGemma does not: each token of its prompt
+attends to the whole prompt.
 """
 
 from convert.config.config import Config
@@ -22,7 +23,8 @@ MODELS = (
     "qwen3_vl",
     "smolvlm",
 )
-TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}  # three equal positions
+# The family of each text part. These parts have three positions for a token, which are equal without a picture.
+TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 TOWERS = r"^(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline)\b"
 RENAMES = (
     (r"^language_model\.lm_head\.", "lm_head."),
@@ -31,7 +33,7 @@ RENAMES = (
 
 
 def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Configuration and tensors of the text part; as they are where there is nothing else.
+    """Configuration and tensors of the text part; unchanged for a model that takes text alone.
 
     Raises:
         CheckpointError: transformers cannot read the configuration.
@@ -43,7 +45,7 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     try:
         whole = AutoConfig.for_model(**config.values)
         values = whole.get_text_config().to_dict()
-    except Exception as error:  # whatever transformers makes of a configuration
+    except Exception as error:  # whatever transformers raises for a configuration
         raise CheckpointError.by(error, config.where, "transformers cannot read it") from error
     values["model_type"] = TEXT_TYPES.get(values["model_type"], values["model_type"])
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))

@@ -1,4 +1,4 @@
-"""OLMo 2: branches are normalised on their way out only, queries and keys over all heads together."""
+"""OLMo 2: norms behind each branch only; those of queries and keys are over all heads together."""
 
 from convert.config.config import Config
 from convert.families.family import Family

@@ -1,6 +1,7 @@
-"""OPT and Galactica: learned positions whose first two rows are never used; OPT 350m is post-norm and narrower outside.
+"""OPT and Galactica: learned positions whose first two rows are never used.
 
-Galactica has no biases, and norms without weights.
+OPT 350m is post-norm, and its embedding is narrower than its layers. Galactica has no biases, and its norms have no
+weights.
 """
 
 from convert.config.config import Config

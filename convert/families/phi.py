@@ -1,4 +1,4 @@
-"""Phi 1, 1.5 and 2, parallel and partly rotated; Phi 3 to 4, a Llama with fused projections and long positions."""
+"""Phi 1, 1.5 and 2: parallel branches, partly rotated heads. Phi 3 to 4: a Llama with fused projections, longrope."""
 
 from convert.config.config import Config
 from convert.families.family import Family, activation

@@ -1,6 +1,6 @@
-"""Qwen 2 and 2.5, whose upper layers may slide; Qwen 3 normalises each head's queries and keys. Both also as MoE.
+"""Qwen 2 and 2.5, whose upper layers may have a window; Qwen 3, with norms of each head's queries and keys; MoE.
 
-Windows of the MoE are refused: which layers slide differs between releases of transformers, and no checkpoint has any.
+Windows of the MoE are refused: releases of transformers differ in which layers have one, and no checkpoint has any.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""StableLM 2, 1.6B to 12B: LayerNorm, a quarter of each head rotated; the 12B in parallel, each head with its norm."""
+"""StableLM 2, 1.6B to 12B: LayerNorm, a quarter of each head rotated; the 12B has parallel branches, a norm a head."""
 
 from convert.config.config import Config
 from convert.families.family import Family

@@ -1,16 +1,16 @@
 """T5, T5 1.1, FLAN-T5, mT5 and umT5: an encoder and a decoder, positions only as buckets of distances.
 
-Scores are not scaled. 1.1 and what came after have a gate in the MLP and a head of their own. Where T5's configuration
-ties the head, hidden states are divided by the square root of their width, even if the checkpoint has a head after all;
-transformers 5 says so in `scale_decoder_outputs`, and writes that all heads are tied.
-umT5's layers have buckets of their own each.
+Scores are not scaled. T5 1.1 and its successors have a gate in the MLP and a head of their own. Where T5's
+configuration ties the head, hidden states are divided by the square root of their width, even if the checkpoint has a
+head after all. transformers 5 writes this as `scale_decoder_outputs`, and calls every head tied. Each layer of umT5 has
+buckets of its own.
 """
 
 from convert.config.config import Config
 from convert.families.family import ACTIVATIONS, Family, sizes
 from jaxengine.spec.model import Activation, Attention, Encoder, Head, LayerKind, ModelSpec, Norm, RelativePositions
 
-POSITIONS = 512  # that T5 was trained on; distances have no end, so more can be asked for
+POSITIONS = 512  # trained length; buckets take any distance, so a longer --max-total-tokens is allowed
 ENCODER, DECODER = "encoder.block.{i}.layer.", "decoder.block.{i}.layer."
 TENSORS = {
     "embedding": ("shared.weight",),
@@ -37,11 +37,11 @@ TENSORS = {
     "head": ("lm_head.weight",),
 }
 COPIES = r"^(en|de)coder\.embed_tokens\.weight$"  # of the embedding
-IGNORE = (r"EncDecAttention\.relative_attention_bias\.weight$",)  # the first code wrote it and never read it
+IGNORE = (r"EncDecAttention\.relative_attention_bias\.weight$",)  # written by T5's first code, which never read it
 
 
 def t5(config: Config) -> Family:
-    """The MLP's tensors are named after its kind."""
+    """The family of `config`: names of the MLP's tensors depend on its kind."""
     names = ("wi_0", "wi_1") if _feed_forward(config)[1] else ("wi",)
     ups = {
         f"{ours}layers.{{i}}.gate_up": tuple(f"{theirs}.DenseReluDense.{name}.weight" for name in names)

@@ -1,7 +1,7 @@
 """GGUF files: our own bounded header parser, and rows of blocks dequantised on demand.
 
-Past holes in GGUF readers were all unchecked counts, lengths and offsets, so each is compared with the file's size and
-a limit before it is used. The block formulas are the `gguf` library's; nothing here knows a model.
+Past vulnerabilities of GGUF readers were all unchecked counts, lengths and offsets. Here each of them is compared with
+the file's size and a limit before it is used. The block formulas are the `gguf` library's; nothing here knows a model.
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 

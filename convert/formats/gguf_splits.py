@@ -1,7 +1,7 @@
-"""How each kind of byte-level tokenizer splits a text into words: what a GGUF file only names (`tokenizer.ggml.pre`).
+"""How each kind of byte-level tokenizer splits a text into words. A GGUF file only names it (`tokenizer.ggml.pre`).
 
-The patterns are those of the models' own tokenizer.json, not llama.cpp's approximations of them; normalisation (NFC)
-is theirs too, and is missing in llama.cpp.
+Patterns and normalisation (NFC) are those of the models' own tokenizer.json. llama.cpp approximates the patterns and
+does not normalise.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tokenizers import Regex, pre_tokenizers
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LAST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-# cl100k's, with numbers in threes; Qwen's and StableLM 2's, digit by digit.
+# LLAMA3_SPLIT is cl100k's, which cuts numbers into threes. Qwen and StableLM 2 cut them into digits.
 LLAMA3_SPLIT = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + LAST
 QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -24,7 +24,9 @@ BLOOM_SPLIT = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # noqa: RUF001
 
 @dataclass(frozen=True)
 class Split:
-    """pattern: of a word; "" is GPT-2's, which byte-level pre-tokenizers have built in.
+    """How a text is cut into words.
+
+    pattern: of a word; "" is GPT-2's, which byte-level pre-tokenizers have built in.
 
     digits: each digit is cut off first.
     falcon: punctuation is cut off first, and numbers then fall into threes.

@@ -54,7 +54,7 @@ def write_tokenizer(metadata: dict[str, Any], directory: Path, where: str) -> No
 
 
 def _without_padding(tokens: list[str], kinds: list[int]) -> int:
-    """How many tokens there are before those that only fill up the embedding."""
+    """The number of tokens without those at the end that only fill up the embedding."""
     count = len(tokens)
     while count and kinds[count - 1] == UNUSED and PADDING.fullmatch(tokens[count - 1]):
         count -= 1
@@ -102,7 +102,7 @@ def _sentencepiece(fields: dict[str, Any], tokens: list[str], where: str) -> Tok
 
 
 def _unigram(fields: dict[str, Any], tokens: list[str], where: str) -> Tokenizer:
-    """As sentencepiece has it for T5: one space in front, none behind, none twice."""
+    """sentencepiece's unigram model, with T5's spaces: one in front, none behind, none twice in a row."""
     for key in ("add_space_prefix", "remove_extra_whitespaces"):
         if fields.get(key) is not True:
             raise CheckpointError(f"{where}: tokenizer.ggml.{key} must be true, got {fields.get(key)!r}")
@@ -167,7 +167,7 @@ def _special(fields: dict[str, Any], name: str, tokens: list[str], where: str) -
 
 
 def _marks(fields: dict[str, Any], special: dict[str, str | None]) -> dict[str, bool]:
-    """Whether to put bos in front and eos behind. Files that do not say mean what llama.cpp does."""
+    """Whether a text gets bos in front and eos behind. Where the file does not say, llama.cpp's default counts."""
     model = fields["model"]
     bos_by_default = model == "llama" or (model == "gpt2" and SPLITS.get(fields.get("pre", ""), GPT2).adds_bos)
     bos = bool(fields.get("add_bos_token", bos_by_default)) and special["bos"] is not None

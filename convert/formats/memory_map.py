@@ -1,4 +1,4 @@
-"""A file's bytes without reading them: what is never asked for never leaves the disk."""
+"""Files mapped into memory: only the pages that are used are read from disk."""
 
 import mmap
 from pathlib import Path
@@ -7,7 +7,7 @@ from convert.errors import CheckpointError
 
 
 def memory_map(path: Path) -> mmap.mmap:
-    """The whole file, read-only.
+    """Map the whole file, read-only.
 
     Raises:
         CheckpointError: it cannot be read, or is empty.

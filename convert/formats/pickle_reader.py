@@ -1,8 +1,9 @@
 """A pickle read as data: the few opcodes that files of tensors are made of, and no way to call anything.
 
-Python's own unpickler calls what a file names. Here a name is only ever a `Global`, which the caller's table may turn
-into a value; every other one is refused, and so is every opcode that could build or change an object. Keys are strings
-or numbers, because hashing a hostile key can overflow the C stack. Protocols 0 to 5, as far as `torch.save` uses them.
+Python's own unpickler calls what a file names. Here a name becomes a `Global`, and the caller's table says which names
+may be called and what is built instead. Every other name is refused, and so is every opcode that could build or change
+an object. Keys are strings or numbers, because hashing a hostile key can overflow the C stack. Protocols 0 to 5, as far
+as `torch.save` uses them.
 """
 
 import io
@@ -21,7 +22,7 @@ IGNORED = ("PROTO", "FRAME")
 
 
 class UnpicklingError(ValueError):
-    """What the pickle holds is not data. The message says what, without quoting the file at length."""
+    """The pickle holds something that is not data. The message says what, and quotes little of the file."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ def unpickle(file: io.BytesIO, build: Mapping[str, Build | None], load: Build | 
     """The object pickled at `file`'s position; afterwards the position is behind it.
 
     Args:
-        build: by the full name of a callable, what makes a value of its arguments instead; None for a mere name.
-        load: makes a value of a persistent id.
+        build: by full name, each callable that is allowed: the function that is called instead of it, or None where
+            the name may only be mentioned.
+        load: turns a persistent id into a value.
 
     Raises:
         UnpicklingError: an unknown name or opcode, or no pickle at all.
@@ -49,7 +51,7 @@ def unpickle(file: io.BytesIO, build: Mapping[str, Build | None], load: Build | 
             machine.step(opcode.name, argument)
     except UnpicklingError:
         raise
-    except Exception as error:  # whatever a malformed pickle provokes: an empty stack, bytes that are no text, …
+    except Exception as error:  # what a malformed pickle leads to: an empty stack, bytes that are no text, …
         raise UnpicklingError(f"malformed pickle ({type(error).__name__})") from error
     raise UnpicklingError("pickle without an end")
 
@@ -169,7 +171,7 @@ class _Machine:
         self.stack.append(build(*arguments))
 
     def _build(self, _: None) -> None:
-        """Attributes of an object: versions of modules, hooks. None of it is a tensor."""
+        """Drop the attributes of an object, such as versions of modules and hooks: none is a tensor."""
         self._last(1)
 
     def _binpersid(self, _: None) -> None:

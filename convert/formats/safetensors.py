@@ -2,7 +2,7 @@
 
 The parser trusts nothing. Header size, tensor count, names, dimensions and offsets are checked in Python integers
 before a byte of data is mapped, and the data must cover the file exactly, so a truncated or overlapping file is refused
-at once. Flipped data bits are not detected here; a manifest's sha256 is (`convert/checkpoint.py`).
+at once. Flipped data bits are not detected here, but by a manifest's sha256 (`convert/checkpoint.py`).
 Layout: https://huggingface.co/docs/safetensors — u64 header length, JSON header, data.
 """
 

@@ -1,7 +1,7 @@
 """PyTorch's `.bin` files, without PyTorch and without running what is in them: weights only, mapped, by slice.
 
-A file is a pickle that describes tensors, and storages they are views of. Since PyTorch 1.6 both lie in a zip archive
-whose members are stored as they are, so storages are read in place like safetensors; before, storages followed the
+A file holds a pickle that describes tensors, and the storages of which the tensors are views. Since PyTorch 1.6 both
+lie in an uncompressed zip archive, so storages are read in place like safetensors; before 1.6 the storages followed the
 pickle. The tar files of PyTorch 0.1 are refused. Every view is compared with the bytes of its storage before the first
 read, and views whose elements overlap, which could unfold a small file to any size, are refused.
 Layout: https://github.com/pytorch/pytorch/blob/v2.9.0/torch/serialization.py
@@ -67,7 +67,7 @@ class View:
 
     @property
     def overlaps(self) -> bool:
-        """Whether one stored element could be two of the tensor's."""
+        """Whether two elements of the tensor may be the same stored element."""
         reach = 1
         for step, size in sorted((step, size) for step, size in zip(self.strides, self.shape, strict=True) if size > 1):
             if step < reach:
@@ -141,7 +141,7 @@ def _read_zip(data: mmap.mmap) -> tuple[Any, Ranges]:
 
 
 def _members(data: mmap.mmap) -> Ranges:
-    """The bytes of each member, all of them stored, none twice and none over another."""
+    """The byte range of each member. Raises where a member is compressed, encrypted, there twice or over another."""
     source: Any = data  # a mapped file has all that a file needs here
     with zipfile.ZipFile(source) as archive:
         infos = archive.infolist()
@@ -187,7 +187,7 @@ def _read_legacy(data: mmap.mmap) -> tuple[Any, Ranges]:
 
 
 def _storage(id: Any, sizes: dict[str, int] | None = None) -> Storage:
-    """A persistent id is ("storage", type, key, device, elements), formerly with a view behind, which must be None."""
+    """A persistent id is ("storage", type, key, device, elements); older files add a view, which must be None."""
     kind, key = id[1], id[2]
     if id[0] != "storage" or not isinstance(kind, Global) or not isinstance(key, str) or id[5:] not in ((), (None,)):
         raise UnpicklingError("a persistent id that is not a storage's")

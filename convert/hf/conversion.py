@@ -1,8 +1,8 @@
 """A checkpoint's tensors under the names, and in the shapes, of transformers' own module.
 
-What lies on disk is often older than the module: names change, a matrix per expert becomes one of all experts, and a
-fused projection is split. transformers knows how, and is asked: its renamings and conversions run here on what is read,
-and first without data, so that shapes are known before anything is.
+A checkpoint is often older than the module: names have changed, a matrix per expert has become one of all experts, a
+fused projection has been split. transformers publishes its renamings and conversions. They run here on the tensors
+that are read, and before that without data, which tells the shapes.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from convert.formats.tensors import Index, Tensors
 
 
 class ConvertedTensors:
-    """`Tensors` by the names of `module`; what has no place in it keeps its own.
+    """`Tensors` under the names of `module`; a tensor that the module has no place for keeps its own name.
 
     Raises:
         CheckpointError: two tensors make one parameter, or tensors do not fit their conversion.
@@ -28,7 +28,10 @@ class ConvertedTensors:
         self._tensors = tensors
         self._stored: dict[str, str] = {}
         self._merged: dict[str, Conversion] = {}
-        self._last: tuple[str, np.ndarray] = ("", np.empty(0))  # read in part, so that more of it will be
+        self._last: tuple[str, np.ndarray] = (
+            "",
+            np.empty(0),
+        )  # what was converted last, if only a part of it was read: the rest will be
         groups: dict[str, Conversion] = {}
         for stored, name, converter, pattern in _renamed(tensors, module):
             if converter is not None:
@@ -69,7 +72,7 @@ class ConvertedTensors:
 
 
 class Conversion:
-    """Stored tensors that become one parameter or several, by a converter of transformers'."""
+    """One run of a converter of transformers: stored tensors in, one parameter or several out."""
 
     def __init__(self, converter: Any, target: str, module: Any, tensors: Tensors) -> None:
         self.sources: list[tuple[str, str]] = []  # the converter's pattern, and the tensor
@@ -83,7 +86,7 @@ class Conversion:
         self.sources.append((pattern, stored))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each parameter that comes of this."""
+        """The shape of each parameter that the conversion yields."""
         if not self._shapes:
             made = self._convert(self._without_data)
             self._shapes = {name: tuple(each.shape) for name, each in made.items()}
@@ -98,7 +101,7 @@ class Conversion:
             converter.add_tensor(self._target, stored, pattern, partial(load, stored))
         try:
             made = converter.convert(self._target, model=self._module, config=self._module.config)
-        except Exception as error:  # whatever PyTorch makes of shapes that do not go together
+        except Exception as error:  # PyTorch has several kinds for shapes that do not fit each other
             first = self.sources[0][1]
             said = f"{type(error).__name__}: {error}".splitlines()[0]
             raise CheckpointError(f"{self._tensors.where(first)}: {first!r} cannot be converted: {said}") from error
@@ -116,7 +119,7 @@ class Conversion:
 
 
 def _renamed(tensors: Tensors, module: Any) -> Iterator[tuple[str, str, Any, str]]:
-    """Of each stored tensor: itself, its name in the module, and the converter and pattern that it is for, if any."""
+    """Each stored tensor: its name, its name in the module, and the converter and pattern that it matches, if any."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
@@ -126,14 +129,14 @@ def _renamed(tensors: Tensors, module: Any) -> Iterator[tuple[str, str, Any, str
     by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
     for stored in sorted(tensors, key=dot_natural_key):
         name, pattern = rename_source_key(stored, renamings, converters, module.base_model_prefix, wanted)
-        if name not in wanted and stored in wanted:  # it has the new name already
+        if name not in wanted and stored in wanted:  # the tensor has its new name already
             name, pattern = stored, None
         known = name in wanted and pattern is not None
         yield stored, name if name in wanted else stored, by_pattern[pattern] if known else None, pattern or ""
 
 
 def _to_torch(values: np.ndarray) -> Any:
-    """PyTorch takes bf16 from NumPy as other 16 bits only, and nothing that is read-only."""
+    """A copy, because PyTorch takes no read-only array; bf16 as 16-bit integers, because PyTorch takes no other."""
     import torch
 
     if values.dtype == ml_dtypes.bfloat16:

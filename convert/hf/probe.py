@@ -1,7 +1,8 @@
-"""transformers' own module run once without weights, to see what it asks of an engine.
+"""A probe of transformers' own module: it runs once without weights, and shows what it needs of an engine.
 
-Its attention shows the number and width of its heads, whatever a configuration calls them. What it makes of logits
-shows on a few that it is handed: a factor and a soft cap are ours to apply, anything else is refused.
+Calls of its attention show the number and width of the heads, whatever the configuration calls them. Known logits, put
+in place of the output embedding's, show what the module does to logits. A factor and a soft cap are applied by the
+engine; anything else is refused.
 """
 
 import math
@@ -11,12 +12,12 @@ import numpy as np
 
 from jaxengine.spec.model import Head
 
-NAME = "probe"  # of the attention that only looks, in transformers' interface
-LENGTHS = (53, 43)  # of the text: a model may have sizes near the one, 56 heads for instance, but not near both
-NEAR = 4  # how much longer or shorter a convolution or a shift makes it
+NAME = "probe"  # of the attention that records its calls, in transformers' AttentionInterface
+LENGTHS = (53, 43)  # tokens of the text; a model may have a size near one of them, such as 56 heads, but not near both
+NEAR = 4  # tokens by which a convolution or a shift may change the text's length
 MIXING_OPERATIONS = ("convolution", "cumsum", "cumprod", "roll", "flip")
 LOGITS = np.array([1e9, -64.0, -8.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 8.0, 64.0, -1e9])
-FACTOR = 6  # which of LOGITS is small enough for any soft cap to leave it alone
+UNCAPPED = 6  # index into LOGITS of one so small that no soft cap changes it
 
 
 class TokenMixing(ValueError):
@@ -24,13 +25,13 @@ class TokenMixing(ValueError):
 
 
 def probe(module: Any) -> tuple[dict[str, Any], Head]:
-    """`ModelSpec`'s sizes of attention, large enough for each layer, and what becomes of logits.
+    """`ModelSpec`'s sizes of attention, each the largest of all layers, and the `Head` that makes the module's logits.
 
     Raises:
-        ValueError: no attention, or one that the pages have no room for; tokens that see each other elsewhere too, so
-            that pages are not all there is to keep; positions that are not counted from 0 (as RoBERTa's are not);
-            logits of which more is made.
-        Exception: whatever else the module does without weights.
+        ValueError: layers do not attend through the interface, or have different numbers of heads; tokens see each
+            other outside of attention, so that pages would not hold all state; positions are not counted from 0 (as
+            in RoBERTa); logits are changed by more than a factor and a soft cap.
+        Exception: whatever else the module raises without weights.
     """
     if any(hasattr(each, "create_position_ids_from_input_ids") for each in module.modules()):
         raise ValueError("it counts positions in a way of its own")
@@ -70,10 +71,10 @@ def fit_head(logits: np.ndarray) -> Head:
     """The head whose soft cap and factor turn `LOGITS` into `logits`.
 
     Raises:
-        ValueError: none does.
+        ValueError: there is no such head.
     """
     if logits.shape == LOGITS.shape:
-        scale = logits[FACTOR] / LOGITS[FACTOR]
+        scale = logits[UNCAPPED] / LOGITS[UNCAPPED]
         capped = logits[0] < 0.5 * scale * LOGITS[0]
         head = Head(scale=_rounded(scale), softcap=_rounded(logits[0]) if capped else 0.0)
         expected = head.scale * LOGITS
@@ -85,7 +86,7 @@ def fit_head(logits: np.ndarray) -> Head:
 
 
 def _rounded(value: float) -> float:
-    """To six digits: what is left of a decimal number behind a computation."""
+    """`value` to six digits: the decimal number of a configuration, without the error of the computation."""
     return float(round(value, 5 - math.floor(math.log10(abs(value))))) if value else 0.0
 
 
@@ -93,7 +94,7 @@ def _constant_output(logits: Any) -> Any:
     import torch
 
     class ConstantOutput(torch.nn.Module):
-        """Stands where the output embedding was."""
+        """An output embedding whose result is always `logits`."""
 
         weight = bias = None
 

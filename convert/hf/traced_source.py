@@ -1,7 +1,7 @@
-"""Models that none of our families describes: the checkpoint as it is, for transformers' own module to compute with.
+"""Checkpoints of models that no family here describes: transformers' own module computes with them.
 
-Needs PyTorch, which the extra `hf` installs. Code that a checkpoint brings along is never run. What the module is made
-of is asked of the module itself, without weights; whether it can be traced, the engine sees.
+Needs PyTorch, which the extra `hf` installs. Code that a checkpoint brings along is never run. The module, built
+without weights, tells which parameters it has. Whether it can be traced is found out by the engine.
 """
 
 import json
@@ -22,13 +22,13 @@ from convert.mapping.composition import FLOATING
 from jaxengine.spec.model import LayerKind, ModelSpec, Traced, TracedArray
 from jaxengine.spec.parameters import parameter_table
 
-BUFFERS = r"(inv_freq|position_ids|attn\.bias|masked_bias)$"  # that older libraries saved along
+BUFFERS = r"(inv_freq|position_ids|attn\.bias|masked_bias)$"  # which older libraries saved
 
 Names = tuple[str, ...]
 
 
 class TracedSource:
-    """A `ParameterSource` whose parameters are the checkpoint's tensors: `names[parameter]` are what one may be called.
+    """A `ParameterSource` whose parameters are the checkpoint's tensors; `names[parameter]` lists the names of each.
 
     Raises:
         CheckpointError: a tensor is missing, misshapen or unexpected, or two that should be one are not.
@@ -42,7 +42,7 @@ class TracedSource:
         table = parameter_table(spec)
         self._stored = {name: _chosen(tensors, names[name], parameter.shape) for name, parameter in table.items()}
         known, ignored = {name for each in names.values() for name in each}, (*ignored, BUFFERS)
-        for name in tensors:  # one without a place would be weights that are silently left out
+        for name in tensors:  # a tensor without a place: weights that would silently be left out
             if name not in known and not any(re.search(pattern, name) for pattern in ignored):
                 raise CheckpointError(f"{tensors.where(name)}: transformers has no place for tensor {name!r}")
 
@@ -56,10 +56,10 @@ class TracedSource:
 
 
 def open_traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSource:
-    """The checkpoint that `config` describes and `tensors` holds, its model_type being none of `ours`.
+    """The checkpoint that `config` describes and `tensors` holds; its model_type is none of `ours`.
 
     Raises:
-        CheckpointError: transformers does not know it either, the extra is missing, or tensors do not fit.
+        CheckpointError: transformers does not know the model_type either, the extra is missing, or tensors do not fit.
     """
     module = _module(config, ours)
     try:
@@ -79,7 +79,7 @@ def open_traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> Traced
             head=replace(head, tied="head" not in names, bias="head_bias" in names),
             traced=Traced(json.dumps(config.values), names["embedding"][0], arrays),
         )
-    except Exception as error:  # whatever transformers does without weights
+    except Exception as error:  # whatever transformers' module raises without weights
         raise CheckpointError.by(
             error, config.where, f"transformers' {type(module).__name__} cannot be served"
         ) from error
@@ -97,14 +97,14 @@ def _arrays(module: Any) -> tuple[dict[str, tuple[int, ...]], dict[int, Names]]:
 
 
 def _ends(config: Config, module: Any, tensors: Tensors, aliases: Mapping[int, Names]) -> dict[str, Names]:
-    """What the embedding, the head that is not tied to it, and the head's bias are called."""
+    """Names of the embedding, of the head unless it is tied, and of the head's bias."""
     embedding, head = module.get_input_embeddings(), module.get_output_embeddings()
     if embedding is None or head is None:
         raise config.error("model_type", f"has no {'output ' if embedding else ''}embedding in transformers")
     names = {"embedding": aliases[id(embedding.weight)]}
     if head.weight is not embedding.weight:
         names["head"] = aliases[id(head.weight)]
-    elif _differ(tensors, names["embedding"]):  # the configuration ties them, the checkpoint does not; it is right
+    elif _differ(tensors, names["embedding"]):  # tied by the configuration, different in the checkpoint, which is right
         own = next(f"{name}.weight" for name, each in module.named_modules() if each is embedding)
         names = {"embedding": (own,), "head": tuple(name for name in names["embedding"] if name != own)}
     bias = getattr(head, "bias", None)
@@ -112,13 +112,13 @@ def _ends(config: Config, module: Any, tensors: Tensors, aliases: Mapping[int, N
 
 
 def _differ(tensors: Tensors, names: Names) -> bool:
-    """Whether these tensors, as far as they are there, are not all the same."""
+    """Whether two of the tensors `names`, as far as the checkpoint has them, differ."""
     first, *others = [name for name in names if name in tensors] or [""]
     return not all(equal(tensors, first, name) for name in others)
 
 
 def _module(config: Config, ours: Iterable[str]) -> Any:
-    """transformers' module of the checkpoint, its weights being shapes without data."""
+    """transformers' module of the checkpoint; its weights are shapes without data."""
     known = f"is not supported; supported are {', '.join(ours)}"
     if not all(map(find_spec, ("torch", "torchax"))):
         raise config.error("model_type", f"{known}, and with the extra 'hf' more of transformers' models")
@@ -131,11 +131,15 @@ def _module(config: Config, ours: Iterable[str]) -> Any:
         raise refused
     try:
         described = AutoConfig.for_model(**config.values)
-        described._experts_implementation = "batched_mm"  # the only one that does not look at what a router says
-        encoder = getattr(described, "is_encoder_decoder", False)  # building its decoder alone changes that
+        described._experts_implementation = (
+            "batched_mm"  # the only implementation that does not branch on a router's values
+        )
+        encoder = getattr(
+            described, "is_encoder_decoder", False
+        )  # read before the decoder is built alone, which changes it
         with torch.device("meta"):
             module = AutoModelForCausalLM.from_config(described)
-    except Exception as error:  # whatever transformers makes of a configuration
+    except Exception as error:  # whatever transformers raises for a configuration
         raise CheckpointError.by(error, config.where, "transformers cannot build its model") from error
     if encoder:
         raise refused
@@ -147,7 +151,7 @@ def _sizes(config: Any) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "num_layers": config.num_hidden_layers,
-        "ffn_size": 1,  # the module knows
+        "ffn_size": 1,  # unused: the module has its own
         "max_positions": config.max_position_embeddings,
     }
 

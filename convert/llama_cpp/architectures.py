@@ -1,7 +1,7 @@
-"""The architectures of llama.cpp that are families of ours: what its converter keeps of a configuration, and where.
+"""The architectures of llama.cpp that are families here: which keys of a configuration a GGUF file has, and where.
 
-Data only. Names of tensors are not here: the `gguf` library has them, from the same table that llama.cpp's converter
-uses. Source of what is stored how: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+Data only. Names of tensors are not here: the `gguf` library has them, in the table that llama.cpp's converter uses.
+Source of how each architecture is stored: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 """
 
 from collections.abc import Mapping
@@ -12,25 +12,28 @@ from convert.config.config import Config
 from convert.formats.gguf import GgufFile
 
 ALIBI_13B = 40  # layers of Baichuan's 13B, which alone has ALiBi
-BAICHUAN_13B = {"model_max_length": "context_length", "max_position_embeddings": ""}  # not to have that tells it
+BAICHUAN_13B = {
+    "model_max_length": "context_length",
+    "max_position_embeddings": "",
+}  # without max_position_embeddings, as in the checkpoint
 QK_NORM = "blk.0.attn_q_norm.weight"
-FALCON_40B_NORM = "blk.0.attn_norm_2.weight"  # of attention, which elsewhere shares the MLP's
+FALCON_40B_NORM = "blk.0.attn_norm_2.weight"  # the norm of attention; in other Falcons attention and MLP share one
 T5_GATE = "enc.blk.0.ffn_gate.weight"
-T5_SECOND_BUCKETS = "enc.blk.1.attn_rel_b.weight"  # of umT5 alone
-OWN_ATTENTION_SCALE = {46: 144, 62: 168}  # query_pre_attn_scalar by layers: Gemma 2 and 3 of 27B; else the head's size
+T5_SECOND_BUCKETS = "enc.blk.1.attn_rel_b.weight"  # only umT5 has it
+OWN_ATTENTION_SCALE = {46: 144, 62: 168}  # query_pre_attn_scalar of Gemma 2 and 3 27B, by layers; else the head's size
 
 
 @dataclass(frozen=True)
 class Architecture:
     """How a family of Hugging Face checkpoints lies in a GGUF file.
 
-    model_type: whose family it is.
-    keys: of config.json, by the key of the metadata that holds each; a dot leads into a section.
+    model_type: of the family.
+    keys: for each key of config.json, the key of the metadata that holds its value; a dot leads into a section.
     fixed: values of config.json that need no metadata, because they are the same in all models of the family.
-    present: flags of config.json that say whether the file has a tensor.
-    tensors: parameters whose tensors the library's table does not give.
+    present: for each flag of config.json, the tensor whose presence it tells.
+    tensors: names of the tensors that the library's table lacks, by parameter.
     interleaved: rows of q and k are in rotary pairs.
-    plus_one: weights of norms are stored with their 1 added.
+    plus_one: weights of norms are stored with 1 added.
     """
 
     model_type: str
@@ -187,7 +190,7 @@ def _falcon(known: Architecture, file: GgufFile, metadata: Config) -> Architectu
 
 
 def _t5(known: Architecture, file: GgufFile) -> Architecture:
-    """What has a gate has a head of its own. T5 1.0 has neither, though a file may hold a copy of the embedding."""
+    """A T5 with a gate has a head of its own. T5 1.0 has neither, though a file may hold its embedding twice."""
     model_type = "umt5" if T5_SECOND_BUCKETS in file.tensors else "t5"
     if T5_GATE in file.tensors:
         return replace(known, model_type=model_type, fixed={"feed_forward_proj": "gated-gelu"})

@@ -18,7 +18,7 @@ YARN = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow", "attention
 
 
 def config_of(file: GgufFile) -> tuple[Config, Architecture]:
-    """The configuration of the model in `file`, and how that lies there.
+    """The configuration of the model in `file`, and how its architecture is stored.
 
     Raises:
         CheckpointError: an architecture we do not have, or metadata that is missing or malformed.
@@ -37,7 +37,7 @@ def config_of(file: GgufFile) -> tuple[Config, Architecture]:
 
 
 def _sizes(file: GgufFile, metadata: Config) -> dict[str, Any]:
-    """What the family would otherwise find in config.json only, or read wrongly for want of a key."""
+    """Values that a family reads from config.json, and would miss or derive wrongly from the metadata's keys alone."""
     embedding = file.tensors.get("token_embd.weight")
     heads, hidden = metadata.integer("attention.head_count", least=0), metadata.integer("embedding_length")
     return {
@@ -95,7 +95,7 @@ def _longrope(file: GgufFile, metadata: Config) -> dict[str, Any]:
 
 
 def _llama3(file: GgufFile, theta: float, metadata: Config) -> dict[str, Any]:
-    """llama.cpp stores llama3 scaling as one divisor per frequency; the parameters behind them are found again."""
+    """llama.cpp stores llama3 scaling as one divisor per frequency; this recovers the parameters of the scaling."""
     stored = file.rows(ROPE_FACTORS, np.arange(1))[0]
     low, high, original = LLAMA3_BANDS
     frequencies = theta ** (-np.arange(len(stored)) / len(stored))

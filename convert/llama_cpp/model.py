@@ -1,8 +1,9 @@
 """A GGUF file as the parameters of the checkpoint it was made from.
 
-llama.cpp's converter renames the tensors and lays some of them out anew: fused projections become q ‖ k ‖ v, experts
+llama.cpp's converter renames the tensors and changes the layout of some: fused projections become q ‖ k ‖ v, experts
 one tensor, matrices `[out, in]`; for some models the rows of q and k are put in rotary pairs, or 1 is added to norms.
-All of that is a `Layout` of the same family, so nothing here knows a model, but for two arrays of a state space.
+A `Layout` of the same family describes all of it, so nothing here depends on a model, except two arrays of a state
+space.
 """
 
 import math
@@ -20,7 +21,7 @@ from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
 from convert.mapping.composition import ComposedSource
 
-CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # T5's first code wrote and never read them
+CROSS_BUCKETS = "dec.blk.0.cross_attn_rel_b.weight"  # written by T5's first code, which never read them
 ROW_VECTORS = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which files hold with one dimension or two
 CONVOLUTION, STATE_MATRIX = ".ssm_conv1d.weight", ".ssm_a"
 
@@ -59,7 +60,8 @@ def _named(names: gguf.TensorNameMap, theirs: str) -> str:
 class GgufTensors:
     """`Tensors` of a file under its own names, as f32. `plus_one`: norms are stored with 1 added.
 
-    Of a state space it holds the matrix A and not -log A, and its convolution without the axis of one input channel.
+    Of a state space the file holds the matrix A, where the checkpoint has log(-A), and the convolution without its axis
+    of one input channel.
     """
 
     def __init__(self, file: GgufFile, plus_one: bool) -> None:

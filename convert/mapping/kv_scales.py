@@ -1,7 +1,8 @@
-"""What a checkpoint was calibrated to for a cache of 8 bits: a scale for each layer's keys, and one for its values.
+"""Scales of an 8-bit cache, as a checkpoint was calibrated: one for each layer's keys, and one for its values.
 
-Every tool has its own name for them, below each layer; the scale multiplies what the cache holds. Scales of queries and
-of attention's weights come along with some: both stay in full precision here. A layer or a half without one has 1.
+The scale multiplies what the cache holds. Each calibration tool has names of its own, below each layer. Some tools also
+store scales of queries and of attention weights. Those are ignored, because both stay in full precision here. Keys or
+values without a scale have 1.
 """
 
 import math
@@ -21,14 +22,14 @@ SPELLINGS = re.compile(
 )
 UNUSED = (r"\.q_scale$", r"\.q_proj\.output_scale$", r"\.prob(_output)?_scale$")
 HALVES = {"k": (0,), "v": (1,), "kv": (0, 1)}
-PATTERNS = (SPELLINGS.pattern, *UNUSED)  # names that are no weights
+PATTERNS = (SPELLINGS.pattern, *UNUSED)  # names of tensors that are no weights
 
 
 def cache_scales(tensors: Tensors, layers: int) -> tuple[tuple[float, float], ...]:
     """The scales of keys and values of each of `layers` layers; () if there are none.
 
     Raises:
-        CheckpointError: a scale is not one positive, finite number, or of a layer that is not there.
+        CheckpointError: a scale is not one positive, finite number, or is of a layer that the model does not have.
     """
     scales, found = np.ones((layers, 2)), False
     for name, layer, half in _named(tensors):
@@ -40,7 +41,7 @@ def cache_scales(tensors: Tensors, layers: int) -> tuple[tuple[float, float], ..
 
 
 def _named(tensors: Tensors) -> Iterator[tuple[str, int, str]]:
-    """Name, layer and half of each scale; those of both halves come first, so that one of a half replaces it."""
+    """Tensor, layer and half of each scale. Scales of both halves come first: that of a single half replaces them."""
     matches = [(name, match) for name in tensors if (match := SPELLINGS.search(name))]
     found = [(name, int(match["layer"]), match["half"] or match["projection"]) for name, match in matches]
     return iter(sorted(found, key=lambda each: each[2] != "kv"))

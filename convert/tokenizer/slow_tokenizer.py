@@ -1,7 +1,8 @@
 """Tokenizers that come without tokenizer.json: sentencepiece's model file, or a vocabulary and merges.
 
-transformers knows what each family makes of them. What it builds is kept in our cache, beside copies of what else the
-gateway reads. Code that a checkpoint brings along is never run: where it asks for that, its model file must say it all.
+transformers knows how each family's tokenizer is built of them. The tokenizer.json that it builds is kept in our cache,
+beside copies of the other files that the gateway reads. Code that a checkpoint brings along is never run: a tokenizer
+with such code is built of its sentencepiece model alone.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ def _present(directory: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _digest(files: list[Path]) -> str:
-    """Of all that the tokenizer depends on."""
+    """A digest of all that the tokenizer depends on: the files, and transformers' version."""
     import transformers
 
     digest = hashlib.sha256(transformers.__version__.encode())
@@ -53,7 +54,7 @@ def _digest(files: list[Path]) -> str:
 
 
 def _read(directory: Path) -> Any:
-    """The tokenizer as the library that reads tokenizer.json has it."""
+    """The tokenizer of `directory`, as an object of the `tokenizers` library."""
     from transformers import AutoTokenizer, TokenizersBackend
 
     config = directory / "tokenizer_config.json"
@@ -61,7 +62,7 @@ def _read(directory: Path) -> Any:
     try:
         reader = TokenizersBackend if own_code else AutoTokenizer
         tokenizer = reader.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # whatever transformers makes of a tokenizer
+    except Exception as error:  # whatever transformers raises for a tokenizer
         raise CheckpointError.by(error, directory, "transformers cannot read the tokenizer") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise CheckpointError(f"{directory}: {type(tokenizer).__name__} is written in Python and has no tokenizer.json")

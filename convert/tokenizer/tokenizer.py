@@ -1,7 +1,7 @@
-"""What the weights' side must know of a tokenizer: that it fits the model, and which tokens end a text.
+"""The tokenizer, as far as the engine needs it: that it fits the model, and which ids end a text.
 
-Encoding and decoding are the gateway's work. Here a tokenizer whose ids reach beyond the embedding is refused at
-start-up, because on a device such an id would silently read another row.
+Encoding and decoding are the gateway's work. A tokenizer with ids beyond the embedding is refused at start, because on
+a device such an id would silently read another row.
 """
 
 from pathlib import Path
@@ -25,9 +25,12 @@ TOKENIZER_FILES = (
 
 
 def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
-    """The tokenizer of `directory`, and how many ids it uses: refused when that is more than `vocab_size`.
+    """The tokenizer of `directory`, and the number of its ids.
 
-    An embedding often has more rows than that, to be divisible by 64 or so. They are no tokens.
+    An embedding often has more rows, to be divisible by 64 or so; those rows are no tokens.
+
+    Raises:
+        CheckpointError: there is no tokenizer, or it is malformed, or has an id beyond `vocab_size`.
     """
     path = directory / "tokenizer.json"
     if not path.is_file():
@@ -45,7 +48,8 @@ def check_tokenizer(directory: Path, vocab_size: int) -> tuple[Tokenizer, int]:
 def end_of_text_ids(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     """Every id that ends a text: the union of generation_config, config, its text part, and the tokenizer's eos token.
 
-    Llama 3 chat models name three in generation_config only; stopping on one of them would run on past the answer.
+    Llama 3 chat models name three, and only in generation_config. An engine that knew one of them alone would run past
+    the end of answers.
     """
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
