@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from convert.cache import locked
 from tests import shared_cache
 from tests.servers import Server, serving
 
@@ -20,19 +21,8 @@ shared_cache.share_compiles()
 MANY_MAPS = 20_000
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With `-n`, a file stays in one process, which its servers and engines need, or its `xdist_group` does."""
-    if config.getoption("numprocesses", None) and config.option.dist == "no":
-        config.option.dist, config.option.loadscopereorder = "loadgroup", False
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first where they are shared out, lest one of them is begun at the end."""
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.as_posix()))
+    """Processes that share the tests (`-n`) take a file each: first the slow ones, lest one begins at the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
@@ -46,8 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The default model behind every route. The first time on a machine, it is fetched. It holds gigabytes, so not
-    for longer than a module."""
-    with serving(tmp_path_factory.mktemp("smollm2")) as server:
+    for longer than a module, and one at a time however many processes share the tests."""
+    with locked(shared_cache.ROOT / "smollm2"), serving(tmp_path_factory.mktemp("smollm2")) as server:
         server.wait_ready()
         yield server
 

