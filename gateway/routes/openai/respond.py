@@ -115,10 +115,11 @@ async def _stream(
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.chunk_object)
         envelope.add_to_next_chunk(reply.beside_first_chunk())
+        lists_many = body.lists_many
         async with aclosing(lifecycle.run(reply.outputs)) as deltas:
             async for index, delta in deltas:
                 choice = reply.choices[index]
-                large = body.lists_many or (delta.prompt is not None and len(delta.prompt.tokens) > 0)
+                large = lists_many or (delta.prompt is not None and len(delta.prompt.tokens) > 0)
                 for chunk, answered in await aside(partial(choice.chunks, delta), large=large):
                     yield envelope.chunk(chunk, choice.output, answered)
         if body.include_usage:
