@@ -25,7 +25,7 @@ from gateway.observability.metrics import Metrics
 from gateway.processes.worker_spec import WorkerSpec
 from gateway.request.admission import Admission
 from gateway.request.state import Gateway
-from gateway.text.model_text import Texts
+from gateway.text.loader import ModelTextLoader
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Tracing
 
@@ -62,19 +62,19 @@ class HttpProcess(EngineListener):
             step_age=lambda: self._client.last_step_age,
         )
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, spec.counters)
-        self._texts = Texts(
+        self._text_loader = ModelTextLoader(
             options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit
         )
         self._client = EngineClient(
             spec.engine,
             spec.token,
             hang_limit=options.engine_hang_timeout,
-            prepare=self._texts.prepare,
+            prepare=self._text_loader.prepare,
             listeners=(self, *listeners),
         )
         secret = spec.token.encode()
         self.gateway = Gateway(
-            options, self._client, self.admission, self.metrics, self._texts, tracing=tracing, secret=secret
+            options, self._client, self.admission, self.metrics, self._text_loader, tracing=tracing, secret=secret
         )
         connections = connection_limit()
         requests = min(max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests), connections * 3 // 4)
@@ -109,7 +109,7 @@ class HttpProcess(EngineListener):
             await asyncio.wait((self._administering,))
         self._talking.cancel()
         await asyncio.wait((self._talking,))
-        await self._texts.close()
+        await self._text_loader.close()
 
     def engine_ready(self, description: pb.Description) -> None:
         if not self._frozen:

@@ -16,7 +16,7 @@ import uvloop
 from gateway.config.options import Options
 from gateway.processes.http_process import HttpProcess
 from gateway.processes.worker_spec import WorkerSpec, from_line
-from gateway.text.model_text import UnusableModel
+from gateway.text.loader import UnusableModel
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
 

@@ -25,7 +25,7 @@ from gateway.processes.runtime_directory import SOCKET
 from gateway.processes.supervisor import RestartBudget, Supervisor
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.shared_counters import SharedCounters
-from gateway.text.model_text import UnusableModel
+from gateway.text.loader import UnusableModel
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.telemetry import logs

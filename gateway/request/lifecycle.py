@@ -20,7 +20,7 @@ from gateway.request.admission import Overloaded, Ticket
 from gateway.request.info import RequestInfo
 from gateway.request.output import Finish, OutputDelta, OutputProcessor, run_all
 from gateway.request.state import Gateway
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Span
 
@@ -43,9 +43,9 @@ def _cause(error: BaseException) -> Failure:
     return CAUSES.get(error.kind, "validation") if isinstance(error, RequestError) else "generation"
 
 
-def serving(gateway: Gateway) -> tuple[TextModel, pb.Description]:
+def serving(gateway: Gateway) -> tuple[ModelText, pb.Description]:
     """The model being served. Raises EngineUnavailable when there is none, or the server is about to stop."""
-    description, model = gateway.engine.description, gateway.texts.current
+    description, model = gateway.engine.description, gateway.text_loader.current
     if gateway.draining:
         raise EngineUnavailable(SHUTTING_DOWN, gateway.engine.retry_after)
     if not gateway.ready or description is None or model is None:

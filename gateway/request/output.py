@@ -13,7 +13,7 @@ from enum import StrEnum
 from gateway.config.options import Options
 from gateway.engine.interface import Engine
 from gateway.errors import engine_failure
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from gateway.text.stop_strings import StopMatcher
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -67,7 +67,7 @@ class OutputDelta:
 class OutputProcessor:
     """The text of one sequence so far."""
 
-    model: TextModel
+    model: ModelText
     request: pb.Generate
     prompt_ids: list[int]  # of the request; shared by the choices of one prompt
     stops: list[str]

@@ -10,7 +10,7 @@ from gateway.engine.interface import Engine
 from gateway.observability.metrics import Metrics
 from gateway.request.admission import Admission
 from gateway.request.keys import Keys
-from gateway.text.model_text import Texts
+from gateway.text.loader import ModelTextLoader
 from jaxengine.telemetry.tracing import Tracing
 
 
@@ -20,7 +20,7 @@ class Gateway:
     engine: Engine
     admission: Admission
     metrics: Metrics
-    texts: Texts
+    text_loader: ModelTextLoader
     alive: bool = True  # False once the engine cannot be restarted any more
     draining: bool = False  # running requests finish, new ones are turned away
     tracing: Tracing = field(default_factory=Tracing)

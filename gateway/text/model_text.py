@@ -15,7 +15,6 @@ from gateway.text.model_files import find_template, read_json, special_tokens
 from gateway.text.sampling_defaults import recommended
 from gateway.text.template_renderer import Renderer
 from gateway.text.tokenizer import Tokenizer, TokenSpan
-from jaxengine.rpc import engine_pb2 as pb
 
 TEMPLATE_CHARACTERS = 65_536  # that a chat template may add to what a request holds
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"  # transformers', of a tokenizer.json whose model does not name another
@@ -30,11 +29,7 @@ def shortened(sequence: Cuttable, most: int, cut: Side) -> Cuttable:
     return sequence[-most:] if cut == "left" else sequence[:most]
 
 
-class UnusableModel(Exception):
-    """The text side of a model can't be loaded. The message names the file."""
-
-
-class TextModel:
+class ModelText:
     """The text side of one model. `continues` is whether what it generates goes on where the prompt ends; behind an
     encoder it begins anew. `payload_limit` is that of a request's body, in bytes: short templates can write long texts.
     """
@@ -115,37 +110,3 @@ class TextModel:
         await self._guest.close()
         if self._renderer is not None:
             await self._renderer.close()
-
-
-class Texts:
-    """The text model of whatever engine is up: `prepare` loads it, `current` is what routes use."""
-
-    def __init__(self, workers: int, config_path: Path | None = None, *, payload_limit: int) -> None:
-        self._payload_limit = payload_limit
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
-        self._config_path = config_path
-        self._loaded: tuple[tuple[str, int], TextModel] | None = None
-
-    @property
-    def current(self) -> TextModel | None:
-        return self._loaded[1] if self._loaded else None
-
-    async def prepare(self, description: pb.Description) -> None:
-        """Load what `description` names, unless it is loaded. Raises UnusableModel."""
-        key = (description.model_dir, description.max_total_tokens)
-        continues = not description.HasField("decoder_start_token_id")
-        if self._loaded is not None and self._loaded[0] == key:
-            return
-        directory = Path(description.model_dir)
-        load = partial(TextModel, directory, description.max_total_tokens, self._executor, self._config_path)
-        try:
-            model = await asyncio.to_thread(load, continues=continues, payload_limit=self._payload_limit)
-        except (OSError, ValueError) as error:
-            raise UnusableModel(str(error)) from error
-        await self.close()
-        self._loaded = key, model
-
-    async def close(self) -> None:
-        if self._loaded is not None:
-            await self._loaded[1].close()
-            self._loaded = None

@@ -15,8 +15,6 @@ from typing import Any
 
 import tokenizers
 
-from gateway.errors import RequestError
-
 _BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
@@ -157,12 +155,3 @@ def _byte_offsets(text: str) -> list[int]:
     for character in text:
         offsets.append(offsets[-1] + len(character.encode()))
     return offsets
-
-
-def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
-    """Raise RequestError unless every id is in `[0, vocab_size)`: the device would answer wrongly, not fail."""
-    for id in (min(ids, default=0), max(ids, default=0)):
-        if not 0 <= id < vocab_size:
-            shown = id if id.bit_length() <= 64 else "of too many digits"  # a number in JSON may have 4,300
-            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}, {vocab_size} ids"
-            raise RequestError.invalid(message, field)

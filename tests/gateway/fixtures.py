@@ -20,7 +20,7 @@ from gateway.observability.metrics import Metrics
 from gateway.request.admission import Admission
 from gateway.request.shared_counters import SharedCounters
 from gateway.request.state import Gateway
-from gateway.text.model_text import Texts
+from gateway.text.loader import ModelTextLoader
 from tests.engine_mock import EOS, MockOptions
 from tests.gateway.fake_engine_client import FakeEngineClient
 from tests.gateway.toys import TEMPLATE, byte_level, write_model
@@ -66,16 +66,16 @@ async def serve(
         )
         engine = FakeEngineClient(mock)
         chosen_options = Options(**options)
-        texts = Texts(1, payload_limit=chosen_options.payload_limit)
+        text_loader = ModelTextLoader(1, payload_limit=chosen_options.payload_limit)
         assert engine.description is not None
-        await texts.prepare(engine.description)
+        await text_loader.prepare(engine.description)
         admission = Admission(16, 10_000, SharedCounters(len(chosen_options.keys)))
-        gateway = Gateway(chosen_options, engine, admission, Metrics(), texts)
+        gateway = Gateway(chosen_options, engine, admission, Metrics(), text_loader)
         app = create_app(gateway)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             yield ServedApp(app, gateway, engine, http)
-        await texts.close()
+        await text_loader.close()
 
 
 def events(response: httpx.Response) -> list[Any]:

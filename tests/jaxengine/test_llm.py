@@ -13,7 +13,7 @@ import transformers
 from convert.source import open_model
 from gateway.request.output import Finish, OutputPolicy, OutputProcessor
 from gateway.text.detokenizer import CONTEXT, MAX_BYTES, MAX_PENDING
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.llm import LLM, Completion, SamplingParams
 from jaxengine.options.table import EngineOptions
@@ -170,7 +170,7 @@ def by_the_server(
 ) -> tuple[str, Finish | None]:
     """What the gateway makes of the same tokens."""
     with ThreadPoolExecutor(1) as executor:
-        model = TextModel(directory, 128, executor, payload_limit=1 << 20)
+        model = ModelText(directory, 128, executor, payload_limit=1 << 20)
         request = pb.Generate(max_new_tokens=24, min_new_tokens=least)
         policy = OutputPolicy(keep_stop=keep, show_end=True, skip_special=skip_special, length_first=False)
         output = OutputProcessor(model, request, whole.prompt_ids, stops, policy)

@@ -15,7 +15,7 @@ from gateway.routes.openai.envelope import ending
 from gateway.routes.openai.logprobs import Names, chat_logprobs, prompt_logprobs
 from gateway.routes.openai.respond import Choice, Reply
 from gateway.routes.openai.schemas import ChatRequest
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 
 
@@ -48,7 +48,7 @@ async def begin_outputs(
 
 
 async def _outputs(
-    gateway: Gateway, lifecycle: RequestLifecycle, body: ChatRequest, model: TextModel, description: pb.Description
+    gateway: Gateway, lifecycle: RequestLifecycle, body: ChatRequest, model: ModelText, description: pb.Description
 ) -> list[OutputProcessor]:
     with lifecycle.span("tokenize"):
         prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)

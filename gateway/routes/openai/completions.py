@@ -12,8 +12,7 @@ from gateway.routes.openai.envelope import ending, usage
 from gateway.routes.openai.logprobs import Names, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.routes.openai.respond import Choice, Reply, Run
 from gateway.routes.openai.schemas import CompletionRequest
-from gateway.text.model_text import TextModel
-from gateway.text.tokenizer import refuse_unknown_ids
+from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 
 DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
@@ -39,7 +38,7 @@ async def _outputs(
     lifecycle: RequestLifecycle,
     body: CompletionRequest,
     prompt: str | list[int],
-    model: TextModel,
+    model: ModelText,
     description: pb.Description,
 ) -> list[tuple[OutputProcessor, str]]:
     """The sequences of one prompt, and with each the text it echoes."""
@@ -60,15 +59,15 @@ async def _outputs(
     return [(OutputProcessor(model, each, ids, body.stops, sampling.policy(body)), echo) for each in requests]
 
 
-async def _ids(model: TextModel, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
+async def _ids(model: ModelText, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
         return await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut)
-    refuse_unknown_ids(prompt, vocab_size, "prompt")
+    validation.refuse_unknown_ids(prompt, vocab_size, "prompt")
     return prompt
 
 
-def _echo(model: TextModel, prompt: str | list[int], ids: list[int], *, whole: bool) -> str:
+def _echo(model: ModelText, prompt: str | list[int], ids: list[int], *, whole: bool) -> str:
     """The prompt as it was sent: a text, or the text of all its ids; what is left of it where it is not `whole`."""
     if isinstance(prompt, list):
         return model.tokenizer.decode(ids, skip_special_tokens=False)

@@ -9,7 +9,7 @@ import secrets
 from gateway.errors import RequestError
 from gateway.request.output import OutputPolicy
 from gateway.routes.openai.common import Common
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LISTED_ALTERNATIVES
@@ -19,7 +19,7 @@ def generate_requests(
     body: Common,
     prompt: list[int],
     limit: int,
-    model: TextModel,
+    model: ModelText,
     *,
     echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
@@ -94,7 +94,7 @@ def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
     )
 
 
-def _bad_words(words: list[str], model: TextModel) -> list[pb.TokenIds]:
+def _bad_words(words: list[str], model: ModelText) -> list[pb.TokenIds]:
     """Each word as its ids at the start of a text and behind a space, where those differ. Raises RequestError."""
     spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
     found = dict.fromkeys(map(tuple, model.tokenizer.encode_each(spellings, add_special_tokens=False)))

@@ -14,7 +14,6 @@ from gateway.request.state import Gateway
 from gateway.routes.openai import validation
 from gateway.routes.openai.chat_prompt import prompt_ids
 from gateway.routes.openai.schemas import ChatRequest
-from gateway.text.tokenizer import refuse_unknown_ids
 
 MAX_IDS = 1 << 20
 
@@ -60,7 +59,7 @@ async def detokenize(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, Detokenize)
     model, description = serving(gateway)
     validation.check_model(body.model, gateway.options, description)
-    refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
+    validation.refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
     text = await model.decode(body.tokens, skip_special_tokens=bool(body.skip_special_tokens))
     return JSONResponse({"prompt": text})
 

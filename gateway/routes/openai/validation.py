@@ -9,7 +9,6 @@ from gateway.request.state import Gateway
 from gateway.routes.openai.common import Common, StreamOptions
 from gateway.routes.openai.identity import names
 from gateway.text.model_text import shortened
-from gateway.text.tokenizer import refuse_unknown_ids
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
@@ -37,6 +36,15 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
         message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
         raise RequestError.invalid(message, "allowed_token_ids")
+
+
+def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
+    """Raise RequestError unless every id is in `[0, vocab_size)`: the device would answer wrongly, not fail."""
+    for id in (min(ids, default=0), max(ids, default=0)):
+        if not 0 <= id < vocab_size:
+            shown = id if id.bit_length() <= 64 else "of too many digits"  # a number in JSON may have 4,300
+            message = f"{field} holds the token id {shown}; the vocabulary is 0..{vocab_size - 1}, {vocab_size} ids"
+            raise RequestError.invalid(message, field)
 
 
 def most_logprobs(options: Options, description: pb.Description) -> int:

@@ -9,7 +9,7 @@ from gateway.request.output import OutputDelta, OutputProcessor, TokenText
 from gateway.request.state import Gateway
 from gateway.routes.tgi.sampling import samples
 from gateway.routes.tgi.schemas import Parameters
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -99,7 +99,7 @@ def token_event(index: int, token: TokenText) -> bytes:
 
 
 def full_event(
-    index: int, token: TokenText, model: TextModel, *, generated_text: str | None, details: dict[str, Any] | None
+    index: int, token: TokenText, model: ModelText, *, generated_text: str | None, details: dict[str, Any] | None
 ) -> bytes:
     """An event that ends the stream or lists alternatives."""
     fields: dict[str, Any] = {"index": index, "token": token_fields(token)}

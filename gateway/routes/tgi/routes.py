@@ -46,7 +46,7 @@ async def compatible(request: Request, gateway: Gateway = Depends(gateway_of)) -
     """
     arrival = time.perf_counter()
     body = await read_body(request, GenerateRequest)
-    wanted, model = body.settings.return_full_text, gateway.texts.current
+    wanted, model = body.settings.return_full_text, gateway.text_loader.current
     full_text = (model is None or model.continues) if wanted is None else wanted
     if body.stream:
         return await stream(request, gateway, body, arrival, full_text=full_text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.config.options import Options
 from gateway.errors import RequestError
 from gateway.routes.tgi.schemas import GenerateRequest, Parameters
-from gateway.text.model_text import Side, TextModel
+from gateway.text.model_text import ModelText, Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
 from jaxengine.rpc import engine_pb2 as pb
@@ -135,7 +135,7 @@ def _check_supported(settings: Parameters) -> None:
     _require(settings.adapter_id is None, "adapter_id", "`adapter_id` is not supported: no adapters are loaded")
 
 
-async def tokenize(request: GenerateRequest, model: TextModel, limits: Limits) -> tuple[list[int], int]:
+async def tokenize(request: GenerateRequest, model: ModelText, limits: Limits) -> tuple[list[int], int]:
     """The prompt's ids, truncated to its end where asked, and how many new tokens it may get.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.processes.server import exit_code
-from gateway.text.model_text import UnusableModel
+from gateway.text.loader import UnusableModel
 
 
 async def failed_with(error: Exception) -> "asyncio.Task[Any]":

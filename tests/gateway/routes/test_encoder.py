@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.text.model_text import TextModel
+from gateway.text.model_text import ModelText
 from tests.gateway.fixtures import serve
 from tests.gateway.toys import sentencepiece, write_model
 
@@ -26,7 +26,7 @@ def test_a_text_begins_without_the_space_that_would_follow_the_prompt(
     write_model(tmp_path)
     sentencepiece().save(str(tmp_path / "tokenizer.json"))
     with ThreadPoolExecutor(1) as executor:
-        model = TextModel(tmp_path, 64, executor, continues=continues, payload_limit=1000)
+        model = ModelText(tmp_path, 64, executor, continues=continues, payload_limit=1000)
     ids = model.tokenizer.encode("he he", add_special_tokens=False)
     detokenizer = model.detokenizer(ids, skip_special_tokens=True)
     assert "".join(map(detokenizer.push, ids)) == text

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from gateway.errors import RequestError
 from gateway.text.detokenizer import MAX_PENDING, Detokenizer
-from gateway.text.tokenizer import Tokenizer, refuse_unknown_ids
+from gateway.text.tokenizer import Tokenizer
 from tests.gateway.toys import BOS, byte_level, sentencepiece
 
 BYTES = Tokenizer(byte_level())
@@ -116,15 +115,3 @@ def test_a_tokenizer_file_that_truncates_or_pads_does_not(tmp_path: object) -> N
 def test_the_longest_token_is_found_in_a_vocabulary_of_either_kind() -> None:
     unigram = Tokenizer(Backend(models.Unigram([("<unk>", 0.0), ("▁hello", -1.0)], unk_id=0, byte_fallback=False)))
     assert (BYTES.longest, unigram.longest) == (len("<|im_start|>"), len("▁hello"))
-
-
-@pytest.mark.parametrize("id", [-1, 320])
-def test_ids_outside_the_vocabulary_are_refused_by_name(id: int) -> None:
-    with pytest.raises(RequestError, match=rf"prompt holds the token id {id}; the vocabulary is 0..319"):
-        refuse_unknown_ids([1, id], 320, "prompt")
-
-
-@pytest.mark.parametrize("id", [10**4000, -(10**4000)])
-def test_an_id_of_thousands_of_digits_is_not_repeated(id: int) -> None:
-    with pytest.raises(RequestError, match=r"^prompt holds the token id of too many digits; the vocabulary"):
-        refuse_unknown_ids([1, id], 320, "prompt")

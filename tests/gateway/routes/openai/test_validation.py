@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import RequestError
 from gateway.routes.openai.schemas import ChatRequest, Common, CompletionRequest
 from gateway.routes.openai.unsupported import HINTS, OURS, UNSUPPORTED, WITHIN
+from gateway.routes.openai.validation import refuse_unknown_ids
 from tests.gateway.fixtures import serve
 from tests.processes import ROOT
 
@@ -346,3 +348,15 @@ async def test_a_body_that_is_no_object_is_told_so(body: bytes) -> None:
     async with serve() as app:
         message = (await app.raw("/v1/completions", body)).json()["error"]["message"]
         assert message.startswith("the body must be an object")
+
+
+@pytest.mark.parametrize("id", [-1, 320])
+def test_ids_outside_the_vocabulary_are_refused_by_name(id: int) -> None:
+    with pytest.raises(RequestError, match=rf"prompt holds the token id {id}; the vocabulary is 0..319"):
+        refuse_unknown_ids([1, id], 320, "prompt")
+
+
+@pytest.mark.parametrize("id", [10**4000, -(10**4000)])
+def test_an_id_of_thousands_of_digits_is_not_repeated(id: int) -> None:
+    with pytest.raises(RequestError, match=r"^prompt holds the token id of too many digits; the vocabulary"):
+        refuse_unknown_ids([1, id], 320, "prompt")
