@@ -14,6 +14,8 @@ from tests.clients.environments import run_script
 from tests.processes import PATIENCE, ROOT
 from tests.servers import Server, serving
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"][0]
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TEXT = GOLDEN["text"]

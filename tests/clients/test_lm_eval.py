@@ -13,6 +13,8 @@ from tests.clients.environments import run_script
 from tests.servers import Server, serving
 from tests.tiny import tokenizer
 
+pytestmark = pytest.mark.slow
+
 ROWS: list[dict[str, Any]] = [
     {"question": "The quick brown fox", "choices": ["jumps over", "sleeps", "def add(a, b):"], "label": 0},
     {"question": "def add(a", "choices": ["b):", "return a + b"], "label": 1},

@@ -17,6 +17,8 @@ import pytest
 from tests.clients.environments import ENVIRONMENT, interpreter
 from tests.servers import Server, serving
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "5")  # of right bodies, per route
 SECONDS = 1800
 

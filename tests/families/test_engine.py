@@ -11,6 +11,8 @@ from tests.families.references import zoo_logits
 from tests.jaxengine.engines import alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB
 
+pytestmark = pytest.mark.slow
+
 ONE_OF_EACH = ("bloom", "gemma2", "gpt_neox", "gptj", "olmo2", "opt_350m", "qwen2_moe")
 
 

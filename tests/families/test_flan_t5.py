@@ -13,6 +13,8 @@ from gateway.text.tokenizer import Tokenizer as GatewayTokenizer
 from tests.families.flan_t5 import fetch_flan_t5
 from tests.jaxengine.engines import ask, load, serve
 
+pytestmark = pytest.mark.slow
+
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "flan_t5_small_golden.json").read_text())["runs"]
 
 

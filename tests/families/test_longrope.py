@@ -12,6 +12,8 @@ from tests.families.references import zoo_logits
 from tests.jaxengine.engines import ask, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB
 
+pytestmark = pytest.mark.slow
+
 TRAINED = 16
 
 

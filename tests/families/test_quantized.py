@@ -30,6 +30,8 @@ from tests.jaxengine.engines import prompt
 from tests.shapes import H200
 from tests.tiny import EOS
 
+pytestmark = pytest.mark.slow
+
 Zoo = Callable[[str], Path]
 SOURCE, IDS = [*prompt(38), EOS], prompt(24, seed=1)
 APART = {"int8": 5e-3, "fp8": 1e-3}  # a CPU's int8 products round activations to 16 bits

@@ -18,9 +18,12 @@ from tests.tiny import EOS
 
 Zoo = Callable[[str], Path]
 SOURCE = [*prompt(38), EOS]
+QUICK = ("t5", "bart")
 
 
-@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SEQ2SEQ]
+)
 def test_logits_are_the_reference_s(name: str, seq2seq: Zoo) -> None:
     """In one shot, in chunks, and step by step; the other room's source must not be seen."""
     directory = seq2seq(name)

@@ -12,6 +12,8 @@ from tests.families.seq2seq import seq2seq_logits, start_of
 from tests.jaxengine.engines import Answer, alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB
 
+pytestmark = pytest.mark.slow
+
 Zoo = Callable[[str], Path]
 NAME = "flan_t5"
 

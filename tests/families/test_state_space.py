@@ -16,6 +16,8 @@ from tests.jaxengine.engines import Answers, alone, ask, load, logprob_rows, pro
 from tests.servers import serving
 from tests.tiny import VOCAB, tokenizer
 
+pytestmark = pytest.mark.slow
+
 ROWS = 8
 TEXT = "The quick brown fox"
 REQUESTS = [ask(n, prompt(1 + 2 * n, seed=n), max_tokens=6 + n % 5, temperature=n % 3 / 2) for n in range(33)]

@@ -115,6 +115,7 @@ def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
 SEEDS = range(42, 54)  # the first twelve that show every choice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_switches_compute_what_numpy_does(seed: int) -> None:
     source = RandomSource(random_spec(seed), seed)

@@ -22,6 +22,8 @@ from tests.families.forward import Forward
 from tests.jaxengine.engines import alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import BASE, VOCAB, reference_logits, write_model
 
+pytestmark = pytest.mark.slow
+
 MODELS: dict[str, dict[str, Any]] = {
     "smollm3": {"num_key_value_heads": 2, "num_hidden_layers": 2, "no_rope_layers": [1, 0]},
     "olmo": {},

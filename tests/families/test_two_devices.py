@@ -9,6 +9,8 @@ import pytest
 
 from tests.families.two_devices import families
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, float]]:

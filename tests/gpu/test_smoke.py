@@ -26,6 +26,7 @@ def python(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
 
 
+@pytest.mark.slow
 def test_one_command_measures_and_writes_its_tables(tmp_path: Path) -> None:
     sections = [name for name in SECTIONS if name not in ("restart", "peers")]
     done = python(

@@ -7,6 +7,8 @@ import pytest
 
 from tests.gpu_compile.conftest import FactsByProgram
 
+pytestmark = pytest.mark.slow
+
 STEPS = ["decode_int8", "decode_fp8", "mixed_int8", "decode_fp8_tp8"]
 ALONE = ["decode_1_int8", "decode_1_fp8"]
 MIB = 1 << 20

@@ -7,6 +7,8 @@ import pytest
 from tests.gpu_compile.conftest import FactsByProgram
 from tests.shapes import FLAN_T5_XL, GEMMA2_9B, PHI2, PHI3_MINI
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "decode_gemma2": GEMMA2_9B,
     "mixed_gemma2": GEMMA2_9B,

@@ -9,6 +9,8 @@ import pytest
 from tests.gpu_compile.conftest import FactsByProgram
 from tests.shapes import LLAMA_8B, LLAMA_70B
 
+pytestmark = pytest.mark.slow
+
 LAYERS = {"decode": 32, "decode_1": 4, "mixed": 4, "decode_tp8": 4, "decode_70b_tp8": 4, "mixed_tp8": 4}
 STEPS = [*LAYERS, "sample_greedy", "sample", "sample_greedy_tp8"]
 TOKENS = {"decode": 128, "decode_1": 1, "mixed": 2048, "decode_tp8": 128, "decode_70b_tp8": 128, "mixed_tp8": 2048}

@@ -19,6 +19,8 @@ from tests.processes import PATIENCE, ROOT
 from tests.server.streams import Outcome, stream
 from tests.servers import Server
 
+pytestmark = pytest.mark.slow
+
 GOLDENS: list[dict[str, Any]] = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"]
 NEW_TOKENS = 40
 each_golden = pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden["user"])

@@ -13,6 +13,8 @@ from tests.server.conftest import TINY_OPTIONS
 from tests.servers import Server, serving
 from tests.tiny import EOS, tokenizer
 
+pytestmark = pytest.mark.slow
+
 NAME = "flan_t5"
 TEXT = "where does the river end? in the sea, as rivers do."
 

@@ -7,11 +7,15 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.processes import PATIENCE, gone
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import Outcome, stream
 from tests.servers import Server, serving
 from tests.tiny import reference_greedy, tokenizer
+
+pytestmark = pytest.mark.slow
 
 SERVERS, KILLS = 2, 6  # kills of each
 PROMPTS = [

@@ -12,6 +12,8 @@ from tests.server.conftest import TINY_OPTIONS
 from tests.servers import READY_SECONDS, serving
 from tests.tiny import BASE, reference_greedy, tokenizer, write_model
 
+pytestmark = pytest.mark.slow
+
 KINDS: dict[str, dict[str, Any]] = {
     "experts": ZOO["qwen2_moe"],
     "states": ZOO["mamba"],

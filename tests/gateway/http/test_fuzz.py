@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.gateway.fixtures import ServedApp, serve
+
+pytestmark = pytest.mark.slow
 
 ROUTES: dict[str, dict[str, Any]] = {
     "/generate": {

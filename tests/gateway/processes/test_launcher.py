@@ -19,6 +19,8 @@ from tests.gateway.toys import byte_level, write_model
 from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, closed, gone, running_launcher, start
 from tests.servers import children, descendants
 
+pytestmark = pytest.mark.slow
+
 STEP = "--step-seconds=0.003"
 TOKENIZER = byte_level()
 

@@ -19,6 +19,7 @@ from tests.tiny import VOCAB, reference_logits
 Tiny = Callable[[str], Path]
 
 
+@pytest.mark.slow
 def test_an_engine_answers_from_an_8_bit_cache_nearly_as_transformers_does(engine_of: EngineOf, tiny: Tiny) -> None:
     """e4m3 keeps 3 bits behind the leading one: keys and values are off by 6 % at most, log-probabilities by 0.07."""
     engine = engine_of("llama2_gqa", max_batch_size=2, kv_cache_dtype="fp8")
@@ -50,6 +51,7 @@ def test_an_engine_scales_what_a_calibrated_checkpoint_says(
     assert 0 < off.mean() < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cache", "nats"), [("float8_e4m3fn", 0.011), ("float8_e5m2", 0.043)])
 def test_a_trained_model_keeps_its_mind(cache: str, nats: float) -> None:
     """SmolLM2 over its golden answers. Measured: KL 0.0054 and 0.021, 88 and 84 of 88 tokens."""

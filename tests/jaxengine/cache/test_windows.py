@@ -14,6 +14,8 @@ from tests.jaxengine.engines import Answer, alone, ask, load, prompt, serve, ste
 from tests.shapes import H200, LLAMA_8B, MISTRAL_7B
 from tests.tiny import reference_logits, write_model
 
+pytestmark = pytest.mark.slow
+
 WINDOW, BUDGET, PAGE = 40, 32, 16
 HELD = 8  # pages a request holds at most: (40 + 2 x 32) / 16, and one for the ends; its 400 tokens are 25
 

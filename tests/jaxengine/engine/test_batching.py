@@ -12,6 +12,8 @@ from jaxengine.request.sequence import Request
 from tests.jaxengine.engines import Answers, alone, ask, prompt, serve
 from tests.tiny import EOS
 
+pytestmark = pytest.mark.slow
+
 WAYS: list[dict[str, object]] = [
     {},
     {"temperature": 1.0},

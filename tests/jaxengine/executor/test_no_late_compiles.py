@@ -11,6 +11,8 @@ from jaxengine.request.sequence import Request
 from tests.jaxengine.engines import ask, prompt, serve
 from tests.tiny import EOS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def engine(wide: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:

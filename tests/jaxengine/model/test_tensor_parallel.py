@@ -13,6 +13,8 @@ from tests.families.zoo import ZOO
 from tests.jaxengine.tensor_parallel import DEVICES
 from tests.tiny import write_model, write_tiny
 
+pytestmark = pytest.mark.slow
+
 HEADS, FFN = 8, 96
 EXPERTS = {"num_attention_heads": 8, "num_key_value_heads": 8, "moe_intermediate_size": 36}
 split = pytest.mark.parametrize("devices", DEVICES[1:])

@@ -10,6 +10,8 @@ from tests.gpu_compile import toolchain
 from tests.jaxengine.ops.h200_experts import LAYERS, MIXTRAL, QWEN3
 from tests.jaxengine.ops.test_triton_h200 import AMPERE_SHARED
 
+pytestmark = pytest.mark.slow
+
 SPLIT = [name for name in LAYERS if "devices" in name]
 IN_8_BITS = [name for name in LAYERS if name.endswith(("int8", "fp8"))]
 ONE_DEVICE = [name for name in LAYERS if "devices" not in name]

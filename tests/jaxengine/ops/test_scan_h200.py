@@ -7,6 +7,8 @@ import pytest
 from tests.gpu_compile import toolchain
 from tests.jaxengine.ops.h200_scan import CHANNELS, KERNELS, LAYERS, STEPS
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 Facts = dict[str, dict[str, Any]]
 

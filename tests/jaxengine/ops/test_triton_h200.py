@@ -11,6 +11,8 @@ import pytest
 from tests.gpu_compile import toolchain
 from tests.jaxengine.ops.h200_kernels import STEPS
 
+pytestmark = pytest.mark.slow
+
 AMPERE_SHARED = 99 << 10  # what a program may take on the smallest GPU we serve, compute capability 8.6 and 8.9
 FactsByStep = dict[str, dict[str, Any]]
 GATHERING = ("fp8 cache", "encoder", "decoder with relative positions")  # relative positions, a number a score
