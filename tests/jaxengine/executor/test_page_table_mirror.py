@@ -5,7 +5,7 @@ import numpy as np
 from jaxengine.executor.page_table_mirror import PageTableMirror
 from jaxengine.request.plan import Row
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Request, Sequence, Table
+from jaxengine.request.sequence import PageTable, Request, Sequence
 
 SLOTS, WIDTH = 3, 8
 
@@ -13,7 +13,7 @@ SLOTS, WIDTH = 3, 8
 def holding(slot: int, *tables: list[int]) -> Sequence:
     """A sequence in `slot` with these pages in each of its tables."""
     sequence = Sequence(Request(slot, [1], SamplingParams(seed=0)), slot)
-    sequence.slot, sequence.tables = slot, [Table(pages) for pages in tables]
+    sequence.slot, sequence.tables = slot, [PageTable(pages) for pages in tables]
     return sequence
 
 
