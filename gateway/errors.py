@@ -1,8 +1,8 @@
 """Why a request was refused or failed, before any dialect words it.
 
 Whatever refuses a request raises a `RequestError`; `gateway.routes.tgi.errors` and `gateway.routes.openai.errors` turn
-its kind into their status, body and headers. Messages are ours: they never carry a library's exception text or the
-client's input at length.
+its kind into their status, body and headers. Messages are our own wording: they carry no library's exception text, and
+no client's input at length.
 """
 
 import logging
@@ -17,36 +17,41 @@ Bound = Literal["requests", "tokens"]  # which limit of `Admission` refuses a re
 logger = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down"
-CLIENT_CLOSED_REQUEST = 499  # for the access log: nobody receives it
+CLIENT_CLOSED_REQUEST = 499  # status in the access log only: the client has gone
 TOO_LONG = "This model's maximum context length is exceeded"  # agents look for these words
-QUEUE_RETRY = 10  # seconds: who waited in vain meets a queue that takes longer than that to shrink
+QUEUE_RETRY = 10  # seconds to advise after a queue timeout: a queue that caused one takes longer than that to shrink
 
 
 class Kind(Enum):
     HEAD_TOO_LONG = auto()
-    TWO_LENGTHS = auto()  # a content-length and a transfer-encoding
+    TWO_LENGTHS = auto()  # both a content-length and a transfer-encoding
     MALFORMED = auto()  # not JSON, not UTF-8
     MEDIA_TYPE = auto()  # not declared as JSON
     BODY_TOO_LONG = auto()
     BODY_TIMEOUT = auto()
     UNAUTHORIZED = auto()
     SHAPE = auto()  # JSON, but not the fields or types of this route
-    INVALID = auto()  # the right shape, a value we can't serve
+    INVALID = auto()  # the right shape, but a value that is out of range or not supported
     CONTEXT_LENGTH = auto()
     TEMPLATE = auto()
     MODEL_NOT_FOUND = auto()
     OVERLOADED = auto()
-    UNAVAILABLE = auto()  # engine starting, draining or restarting
+    UNAVAILABLE = auto()  # the engine is starting, draining or restarting
     DEADLINE = auto()
     GENERATION = auto()  # failed inside the engine
     INTERNAL = auto()  # a bug of ours
 
 
-UNREAD = (Kind.BODY_TOO_LONG, Kind.BODY_TIMEOUT)  # the rest of the body is nobody's request: the connection closes
+# After these the rest of the body is not read, so the connection closes: it could not be told from the next request.
+UNREAD = (Kind.BODY_TOO_LONG, Kind.BODY_TIMEOUT)
 
 
 class RequestError(Exception):
-    """A request that ends without an answer. `retry_after` is in whole seconds."""
+    """A request that ends without an answer.
+
+    param: name of the field at fault, in the dialects that report one.
+    retry_after: whole seconds.
+    """
 
     def __init__(self, kind: Kind, message: str, *, param: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -65,7 +70,7 @@ class ClientGone(Exception):
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """Any exception as one a dialect can word; what we did not foresee is logged and told without detail."""
+    """`error` as one that a dialect can word; an unexpected exception is logged, and its details stay in the log."""
     if isinstance(error, RequestError):
         return error
     logger.error("unexpected failure in a request", exc_info=error)
@@ -73,7 +78,7 @@ def as_request_error(error: Exception) -> RequestError:
 
 
 def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | None:
-    """The error a finishing event stands for, or None where it is an ordinary end."""
+    """The error that a finishing event stands for; None for an ordinary end."""
     finish = event.finish
     if finish == pb.DEADLINE:
         limit = f"{options.request_timeout:g} s (--request-timeout)"

@@ -1,7 +1,7 @@
 """`text-generation-launcher`: one command from options to a served model.
 
 The order matters. The port is bound before anything slow. Then the engine process is started and watched while HTTP
-already answers, in this process and, with `--api-workers`, in others beside it.
+already answers, in this process and, with `--api-workers`, in further ones.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineCommand = command) -> int:
-    """Run the server with the engine that `engine` says how to start; the exit code.
+    """Run the server, with the engine process that `engine` gives the command line of; the exit code.
 
-    Whatever stops it from starting is one line on stderr.
+    If the server cannot start, the reason is one line on stderr.
     """
     with signals.held():
         return _launch(argv, environ, engine)
@@ -80,18 +80,17 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
             return logs.fail(str(error), logs.USAGE)
         except OSError as error:
             return logs.fail(f"cannot make the directory {prefix}-{port}: {error.strerror}", os.EX_CANTCREAT)
-        _count_in(directory if options.api_workers > 1 else None)
-        from gateway.processes.server import (
-            serve,  # not earlier: prometheus_client looks at the environment when it is imported
-        )
+        _keep_metrics_in(directory if options.api_workers > 1 else None)
+        # prometheus_client, which `serve` imports, reads the variable when it is imported.
+        from gateway.processes.server import serve
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(options, environ, listeners, admin, directory, engine, began, tracing))
 
 
-def _count_in(directory: Path | None) -> None:
-    """Have prometheus_client keep what several processes count in files, or what one does in memory."""
-    os.environ.pop(METRICS_VARIABLE, None)  # somebody else's
+def _keep_metrics_in(directory: Path | None) -> None:
+    """Have prometheus_client keep metrics in files of `directory`, for several processes, or in memory if None."""
+    os.environ.pop(METRICS_VARIABLE, None)  # set for another program
     if directory is not None:
         os.environ[METRICS_VARIABLE] = str(directory)
 

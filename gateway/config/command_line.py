@@ -1,6 +1,6 @@
-"""From the command line and the environment to `Options`, and `--help`.
+"""`parse`: `Options` from the command line and the environment; also `--help`.
 
-The command line wins over the environment; an empty environment variable counts as not set.
+The command line wins over the environment. An empty environment variable counts as not set.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from jaxengine.options.option import UsageError, flag, read
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
-    """Options from the command line, else the environment, else the table.
+    """Each option from the command line, else from the environment, else its default in the table.
 
     Raises:
         UsageError: a value is wrong, or an option is unknown or not supported.

@@ -1,4 +1,4 @@
-"""What `--env` prints: the versions and devices a bug report needs, and nothing secret."""
+"""What `--env` logs: the versions and devices that a bug report needs, and nothing secret."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ NVIDIA_SMI_SECONDS = 5.0
 
 
 def environment_report() -> str:
-    """Lines of `name: value`."""
+    """A heading, then lines of `name: value`."""
     facts = {
         "server": __version__,
         "python": platform.python_version(),

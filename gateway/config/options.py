@@ -1,8 +1,8 @@
 """Every option of the server, once: the command line, the environment, `--help`, `/info` and the docs read this table.
 
-Names and meanings are those of TGI's launcher. An option of its whose feature this server lacks is in `MISSING`:
-setting it is an error that says so. One that names a detail which does not exist here, such as CUDA graphs, is taken,
-with one warning that says what happens instead.
+Names and meanings are those of TGI's launcher. Options of TGI's launcher whose feature this server lacks are in
+`MISSING`: setting one is an error that says so. Options for a detail that does not exist here, such as CUDA graphs, are
+accepted, with one warning that says what happens instead.
 """
 
 # ruff: noqa: RUF009 — `option` is `dataclasses.field`
@@ -23,7 +23,8 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 class Options(CheckpointOptions, ComputeOptions):
     """The table. A field `max_best_of` is `--max-best-of` on the command line and MAX_BEST_OF in the environment.
 
-    What the engine publishes, `jaxengine/options/table.py`, is inherited and passed on to it by the same name.
+    The inherited fields are the engine's options, from `jaxengine/options/table.py`. They are passed on to the engine
+    by the same names.
     """
 
     model_id: str | None = option(
@@ -203,7 +204,7 @@ class Options(CheckpointOptions, ComputeOptions):
 
     @property
     def keys(self) -> list[str]:
-        """Every API key, once."""
+        """All API keys, without duplicates."""
         given = (*(self.api_key or "").splitlines(), *(self.api_key_file or "").splitlines())
         return list(dict.fromkeys(given))
 
@@ -216,7 +217,7 @@ class Options(CheckpointOptions, ComputeOptions):
         ]
 
 
-# Options of TGI's launcher without an implementation here, and the values of each that ask for nothing.
+# Options of TGI's launcher that are not implemented here, each with the values that leave its feature off.
 MISSING: Mapping[str, tuple[str, ...]] = {
     "speculate": ("0",),
     "trust_remote_code": ("false", "0"),
@@ -228,7 +229,7 @@ MISSING: Mapping[str, tuple[str, ...]] = {
 
 
 def rows() -> "list[dataclasses.Field[Any]]":
-    """The table in the order of `--help`: each option of the engine stands behind the one that its row names."""
+    """The table in the order of `--help`: an engine option follows the option that its row names in `after`."""
     every = dataclasses.fields(Options)
     ordered = [row for row in every if not row.metadata["after"]]
     for row in every:

@@ -1,4 +1,4 @@
-"""What the text of an option may be: the kinds of the engine's options, and those that only a launcher has."""
+"""The kinds of values that an option's text may have: the engine's kinds, and those that only the launcher needs."""
 
 from pathlib import Path
 
@@ -28,14 +28,14 @@ __all__ = [
 
 
 def _label(text: str) -> str:
-    """What an HTTP header may hold."""
+    """Text that an HTTP header may hold."""
     if not text.isascii() or not text.isprintable() or text.strip() != text or not text:
         raise ValueError("must be printable ASCII without spaces around it")
     return text
 
 
 def _path(text: str) -> Path:
-    """Absolute: other processes, whose working directory is another, are told of it."""
+    """An absolute path, because it is passed to processes with other working directories."""
     return Path(absolute(text))
 
 
@@ -52,7 +52,7 @@ def _existing_file(text: str) -> Path:
 
 
 def _keys(text: str) -> str:
-    """One or several API keys, a line each."""
+    """One or several API keys, one on each line."""
     for line in text.splitlines() or [""]:
         if not line.isascii() or not line.isprintable() or line.strip() != line or not line:
             raise ValueError("must be printable ASCII without spaces at its ends")
@@ -60,7 +60,7 @@ def _keys(text: str) -> str:
 
 
 def _key_file(text: str) -> str:
-    """The keys in a file: its lines, but for empty ones."""
+    """The API keys in a file: its lines without the empty ones."""
     path = _existing_file(text)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -85,7 +85,7 @@ def _route(text: str) -> str:
 
 
 def _prefix(text: str) -> str:
-    """A route without a slash at its end; of the root alone nothing is left."""
+    """A route without the slash at its end; "/" becomes empty."""
     return _route(text).rstrip("/")
 
 

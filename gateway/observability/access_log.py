@@ -1,6 +1,6 @@
-"""The access log: a line per request when it is over. Never a prompt, an answer, a query string or a key.
+"""The access log: one line for each request when it is over, without prompt, answer, query string or key.
 
-Probes and scrapes are logged at DEBUG, or they would be most of the log.
+Probes and scrapes are logged at DEBUG: at INFO they would be most of the log.
 """
 
 import logging
@@ -18,9 +18,7 @@ LOG_FIELDS = "textgen.log_fields"  # in the ASGI scope: what a route adds to its
 
 
 class AccessLog:
-    """ASGI: one line when a response is over, with its status, duration and bytes; at DEBUG where it is of a `quiet`
-    path, a probe's.
-    """
+    """ASGI: log one line when a response is over, with its status, seconds and bytes; at DEBUG for `quiet` paths."""
 
     def __init__(self, app: ASGIApp, quiet: Collection[str] = QUIET_PATHS) -> None:
         self._app = app
@@ -40,7 +38,7 @@ class AccessLog:
 
 
 class _Answer:
-    """What went out, as far as the log wants to know."""
+    """What the log line says of one response, read from its messages."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -75,7 +73,7 @@ class _Answer:
 
 
 def _span_name(path: str) -> str:
-    """As TGI calls it: `generate`, `generate_stream`, `completions`, `chat_completions`."""
+    """TGI's name for a route: `generate`, `generate_stream`, `completions`, `chat_completions`."""
     return path[:200].removeprefix("/v1").strip("/").replace("/", "_") or "generate"
 
 

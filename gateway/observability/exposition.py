@@ -1,6 +1,6 @@
-"""Metrics as Prometheus' text format, version 0.0.4.
+"""Metrics in Prometheus' text format, version 0.0.4.
 
-prometheus_client's own writer ends every counter's name in `_total`, which none of TGI's has.
+prometheus_client's own writer is not used, because it ends every counter's name in `_total` and none of TGI's has it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def render(metrics: Iterable[Metric], hidden: Mapping[str, str] | None = None) -> bytes:
-    """`hidden` are labels by name, with what is written instead of their values."""
+    """The text of all series. `hidden` gives, by a label's name, what is written instead of its value."""
     return "".join(_family(metric, hidden or {}) for metric in metrics).encode()
 
 

@@ -1,32 +1,30 @@
-"""What a finished request leaves for metrics, spans, log lines, headers and answers."""
+"""What is known of a finished request: for metrics, spans, log lines, headers and answers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
-    """One finished sequence, in tokens; `finish` in OpenAI's words."""
+    """One finished sequence."""
 
     input_tokens: int
     cached_tokens: int  # of the input, found in the prefix cache
     generated_tokens: int
     max_new_tokens: int
     preemptions: int
-    finish: str
+    finish: str  # OpenAI's "stop" or "length"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestStats:
-    """One finished request: its sequences, and seconds over all of them. `inference` runs from first scheduled to the
-    last token; `first_token` counts from arrival.
-    """
+    """One finished request: its sequences, and seconds over all of them."""
 
     sequences: tuple[Sequence, ...]
-    validation: float
-    queue: float
-    inference: float
-    total: float
-    first_token: float
+    validation: float  # arrival to handed to the engine
+    queue: float  # handed to the engine to first scheduled
+    inference: float  # first scheduled to last token
+    total: float  # arrival to last token
+    first_token: float  # arrival to first token
 
     @property
     def input_tokens(self) -> int:
@@ -42,14 +40,15 @@ class RequestStats:
 
     @property
     def per_token(self) -> float:
+        """Inference seconds per generated token."""
         return self.inference / max(1, self.generated_tokens)
 
     @property
     def prefill(self) -> float:
-        """First scheduled to first token."""
+        """Seconds from first scheduled to first token."""
         return max(0.0, self.first_token - self.validation - self.queue)
 
     @property
     def decode(self) -> float:
-        """First token to last."""
+        """Seconds from first token to last token."""
         return max(0.0, self.inference - self.prefill)

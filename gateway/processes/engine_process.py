@@ -1,7 +1,7 @@
-"""How the engine process is started: its command line, and the little of our environment it may see.
+"""How the engine process is started: its command line, and the part of our environment that it may see.
 
-The environment is an allow-list. The API key never reaches the engine; a hub token does, because the engine process
-fetches the model, and is dropped there once it has.
+That part is an allow-list. The API key never reaches the engine. A hub token does, because the engine process fetches
+the model; the engine drops it once it has the model.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
 
 def command(options: Options, socket: Path, parent: int) -> list[str]:
     location = options.weights_cache_override or _location(options.model_id)
-    told = ServeOptions(
+    engine_options = ServeOptions(
         uds_path=socket,
         parent_pid=parent,
         model_id=None if location is None else str(location),
@@ -55,7 +55,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         otlp_service_name=options.otlp_service_name,
         **_passed_on(options),
     )
-    return child_process.python("convert.cli", "serve", *arguments(told))
+    return child_process.python("convert.cli", "serve", *arguments(engine_options))
 
 
 def _passed_on(options: Options) -> dict[str, Any]:
@@ -65,26 +65,29 @@ def _passed_on(options: Options) -> dict[str, Any]:
 
 
 def _location(model_id: str | None) -> str | None:
-    """Where a local model lies, for an engine in another directory. Other ids are a hub's, or wrong as they are."""
+    """The absolute path of a local model, for an engine with another working directory; any other id as it is.
+
+    Ids that are no local path are the hub's, or wrong: the engine finds out and says so.
+    """
     if model_id is None or model_id == DEFAULT:
         return model_id
     try:
         os.stat(os.path.expanduser(model_id))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return model_id
-    except OSError:  # something is there, and the engine says what is wrong with it
+    except OSError:  # the path exists but cannot be read: the engine says why
         pass
     return child_process.absolute(model_id)
 
 
 def _alternatives(options: Options) -> int:
-    """How many of them each step reports."""
+    """How many alternatives to each token the engine reports: enough for both dialects."""
     v1, tgi = options.max_logprobs, options.max_top_n_tokens
     return WHOLE_VOCABULARY if v1 == WHOLE_VOCABULARY else max(v1, tgi)
 
 
 def _devices(options: Options) -> int:
-    """How many devices hold one model; 0 means all there are."""
+    """How many devices one model is split over; 0 means all devices."""
     if options.num_shard is not None:
         return options.num_shard
     return 0 if options.sharded else 1

@@ -1,4 +1,4 @@
-"""How far the engine's start has come: a bar on a terminal, a line every other second in a log."""
+"""How far the engine's start has come: a progress bar on a terminal, a line every two seconds in a log."""
 
 import logging
 import re
@@ -14,17 +14,18 @@ LINE_SECONDS = 2.0  # between two lines about the same thing
 
 
 class StartProgress:
-    """Shows the engine's progress lines, "compiling 3/8" or words alone, as they come.
+    """Shows the engine's progress lines, "compiling 3/8" or words without a count, as they come.
 
     Args:
-        stream: where to; bars are drawn only if it is a terminal.
-        bars: False where a terminal gets machine-readable logs all the same.
+        stream: where bars are drawn, if it is a terminal.
+        bars: False if even a terminal gets log lines, as with `--json-output`.
     """
 
     def __init__(self, stream: TextIO = sys.stderr, *, bars: bool = True) -> None:
         self._stream = stream
         self._draw = bars and stream.isatty()
-        self._topic, self._told = "", 0.0
+        self._topic = ""  # the latest line without its count
+        self._logged = 0.0  # moment of the latest log line
         self._bar: Any = None
 
     def show(self, line: str) -> None:
@@ -40,15 +41,15 @@ class StartProgress:
         self._topic = topic
 
     def close(self) -> None:
-        """No more to come of what is shown."""
+        """End the bar that is shown, if any."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     def _log(self, topic: str, line: str) -> None:
         now = time.monotonic()
-        if topic != self._topic or now - self._told >= LINE_SECONDS:
-            self._told = now
+        if topic != self._topic or now - self._logged >= LINE_SECONDS:
+            self._logged = now
             logger.info("engine: %s", line)
 
     def _advance(self, topic: str, done: int, total: int) -> None:

@@ -1,8 +1,8 @@
 """The server's runtime directory: the engine's socket, and what several HTTP processes share.
 
-It is named by the port, which is ours alone, nobody else may look into it, and it goes when the server ends. A server
-that is killed leaves its directory behind, for the next one of the same prefix to take away: a lock on a file in it,
-which the kernel lets go when its holder dies, tells whether anybody lives there.
+Its name ends in the port, which no other server has. It is private, and it is removed when the server ends. A server
+that is killed leaves its directory behind, and the next server with the same prefix removes it. A lock on a file in the
+directory tells whether its server still runs: the kernel releases the lock when the holder dies.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ from jaxengine.rpc.transport import check_length, make_private
 
 SOCKET = "engine.sock"
 LOCK = "lock"
-TRIES, PAUSE = 50, 0.02  # another server that starts may just be taking away what it takes for abandoned
+TRIES, PAUSE = 50, 0.02  # another server may be removing the directory at this moment, as abandoned
 
 
 @contextlib.contextmanager
 def runtime_directory(prefix: Path, port: int) -> Iterator[Path]:
-    """The directory of the server on `port`, which is ours until the block ends.
+    """The directory of the server on `port`, locked for this process until the block ends.
 
     Raises:
-        ValueError: it is another server's, or not private, or too long for a socket in it.
+        ValueError: another server uses it, or it is not private, or its path is too long for a socket.
         OSError: it cannot be made.
     """
     directory = Path(f"{prefix}-{port}")
@@ -43,12 +43,12 @@ def runtime_directory(prefix: Path, port: int) -> Iterator[Path]:
 
 
 def _occupy(directory: Path) -> int:
-    """The lock of a directory that is now ours, with nothing in it of whoever had the port before."""
+    """Lock `directory` and empty it of what an earlier server on the port left; the lock's file descriptor."""
     for _ in range(TRIES):
         make_private(directory)
         try:
             lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:  # the directory was taken away just now
+        except FileNotFoundError:  # another server removed the directory in between
             continue
         if _is_free(lock) and _is_at(lock, directory / LOCK):
             _empty(directory)
@@ -67,9 +67,9 @@ def _empty(directory: Path) -> None:
 
 
 def _clear_if_abandoned(directory: Path) -> None:
-    """Best effort: what cannot be read or removed is somebody else's."""
+    """Remove the directory of a server that was killed. What cannot be read or removed is left alone."""
     with contextlib.suppress(OSError):
-        if not _is_a_servers(directory):
+        if not _is_runtime_directory(directory):
             return
         lock = os.open(directory / LOCK, os.O_RDWR)
         try:
@@ -79,15 +79,15 @@ def _clear_if_abandoned(directory: Path) -> None:
             os.close(lock)
 
 
-def _is_a_servers(directory: Path) -> bool:
-    """Whether it is named and kept as ours are. Whoever shares the prefix by chance must lose nothing."""
+def _is_runtime_directory(directory: Path) -> bool:
+    """Whether `directory` has the name, owner and mode of a runtime directory: others may have the prefix by chance."""
     status = directory.lstat()
     private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
     return private and status.st_uid == os.getuid() and directory.name.rpartition("-")[2].isdecimal()
 
 
 def _is_free(lock: int) -> bool:
-    """Whether nobody held it; now we do."""
+    """Whether no other process held the lock. If so, this process holds it now."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -96,7 +96,7 @@ def _is_free(lock: int) -> bool:
 
 
 def _is_at(lock: int, path: Path) -> bool:
-    """Whether the file we hold was not taken away before we held it."""
+    """Whether `path` is still the locked file: another server may have removed it before this one had the lock."""
     try:
         return os.path.samestat(os.fstat(lock), path.stat())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT end a server in order from its first moment to its last.
+"""SIGTERM and SIGINT end a server in order, from its first moment to its last.
 
-While nobody can listen yet, or any more, the kernel keeps them: one that came between the making of the server's
-directory and its first event loop would leave the directory behind.
+Before the event loop runs, and after it, the signals are blocked and the kernel keeps them. A signal that ended the
+process between the creation of the runtime directory and the first event loop would leave the directory behind.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Inside they wait for `heard`. What nobody heard is dropped at the end: the end is what it asked for.
+    """Inside the block the signals wait for `heard`. Those that still wait at its end are dropped.
 
-    Begun before the process has a second thread, which the kernel would choose instead.
+    Enter it before the process has a second thread, to which the kernel would deliver the signals instead.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
@@ -29,7 +29,7 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def heard(listen: Callable[[int], None]) -> Iterator[None]:
-    """Inside, which is in `held`, the running event loop calls `listen` with those that came and that come."""
+    """Inside the block, which lies in `held`, the event loop calls `listen` with each signal, and those that waited."""
     for number in ENDS:
         asyncio.get_running_loop().add_signal_handler(number, listen, number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)

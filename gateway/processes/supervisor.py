@@ -1,8 +1,8 @@
-"""Keeps one engine process running: start, watch, restart, give up when that does not help.
+"""Keeps one engine process running: start it, watch it, restart it, give up when restarts do not help.
 
-Its state is a value and its rules are a table, `TRANSITIONS`. A start that fails for a reason a restart cannot mend (a
-wrong option, a broken checkpoint, no permission) is not repeated: the engine's exit code becomes the server's. The
-engine inherits stderr, so its one line of explanation is already where the operator looks.
+The supervisor's state is a value, and its rules are a table, `TRANSITIONS`. A start that fails for a reason that a
+restart cannot mend (a wrong option, a broken checkpoint, no permission) is not repeated: the engine's exit code becomes
+the server's. The engine inherits stderr, so its one line of explanation is already where the operator looks.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from jaxengine.telemetry.logs import USAGE
 
 logger = logging.getLogger(__name__)
 
-# From one start to the next at least, by how many lives before were shorter than the last of these. Who waits for the
-# engine waits for its loading anyway, which is pause enough.
+# At least so long from one start to the next: the n-th value after n short lives in a row. A life is short if it lasted
+# less than the last value. A longer life, of which loading takes most, is pause enough.
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0)
 STACK_DUMP_SECONDS = 5.0  # between SIGABRT, which makes a stuck engine write its stacks, and SIGKILL
-# Of an engine that the next start would end likewise; a hub that cannot be reached is EX_UNAVAILABLE.
+# Exit codes of an engine that would fail again at the next start; EX_UNAVAILABLE means the hub cannot be reached.
 FINAL_CODES = (USAGE, os.EX_DATAERR, os.EX_UNAVAILABLE, os.EX_CANTCREAT, os.EX_IOERR, os.EX_NOPERM)
 
 
@@ -40,7 +40,7 @@ class State(enum.Enum):
 
 
 class Signal(enum.Enum):
-    """What can happen to an engine, as the supervisor sees it."""
+    """What can happen to an engine process."""
 
     COMPILING = enum.auto()
     BECAME_READY = enum.auto()
@@ -68,20 +68,22 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
 
 
 class RestartBudget:
-    """When to start a process again: at once, but with a pause where lives are short, and at most `restarts` times
-    within `window` seconds. Deaths count for longer while no life becomes ready: a start that fails slowly ends too.
+    """When to restart a process: at once, after a pause if its lives are short, and at most `restarts` times.
+
+    Deaths older than `window` seconds no longer count, once a life has become ready. While none does, all deaths count,
+    so that a start that fails slowly is given up too.
     """
 
     def __init__(self, restarts: int, window: float) -> None:
         self._restarts, self._window = restarts, window
         self._deaths: deque[float] = deque()
-        self._short = 0  # lives in a row
+        self._short = 0  # short lives in a row
 
     def __str__(self) -> str:
         return f"{self._restarts} restarts in {self._window:g} s have not helped"
 
     def next_delay(self, now: float, lived: float, *, was_ready: bool = True) -> float | None:
-        """Seconds to wait after a death at `now`, `lived` seconds after the start; None to give up."""
+        """Seconds to wait after a death at moment `now`, `lived` seconds after the start; None to give up."""
         while was_ready and self._deaths and now - self._deaths[0] > self._window:
             self._deaths.popleft()
         self._deaths.append(now)
@@ -93,16 +95,16 @@ class RestartBudget:
 
 
 class Supervisor:
-    """One engine process, over its lives.
+    """One engine process, over all its lives.
 
     Args:
-        command: how to start it.
-        environment: all it may see of ours.
-        directory: to start it in; made anew if it is gone, which cleaners of /tmp may see to.
-        budget: of its restarts.
-        startup_timeout: seconds it may take to become ready.
-        on_state: told of every change of state.
-        on_restart: told "died" or "hung" before each restart.
+        command: the engine's command line.
+        environment: the engine's whole environment.
+        directory: the engine's working directory; made again if a cleaner of /tmp has removed it.
+        budget: of restarts.
+        startup_timeout: seconds the engine may take to become ready.
+        on_state: called with every new state.
+        on_restart: called with "died" or "hung" before each restart.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Supervisor:
         self._on_state, self._on_restart = on_state, on_restart
         self._budget = budget
         self._process: asyncio.subprocess.Process | None = None
-        self._began = 0.0  # this life, on the monotonic clock
+        self._began = 0.0  # start of this life, in seconds of the monotonic clock
         self._ready = self._ever_ready = False
         self._hung = False
         self._stopping = asyncio.Event()
@@ -133,7 +135,7 @@ class Supervisor:
         return self._process.pid if self._process is not None else None
 
     async def run(self) -> int:
-        """Keep the engine running until `stop`. Returns the exit code the server should end with."""
+        """Keep the engine running until `stop`, or until restarts do not help; the exit code of the server."""
         while True:
             code = await self._live()
             if self._stopping.is_set():
@@ -156,16 +158,18 @@ class Supervisor:
             self._move(Signal.RESTART)
 
     def compiling(self) -> None:
+        """The engine reports that it compiles."""
         if self.state is State.STARTING:
             self._move(Signal.COMPILING)
 
     def ready(self) -> None:
+        """The engine reports that it is ready."""
         if self.state in (State.STARTING, State.WARMING):
             self._ready = self._ever_ready = True
             self._move(Signal.BECAME_READY)
 
     def hung(self) -> None:
-        """Kill an engine that shows no life, after it had a chance to write where it is stuck."""
+        """Abort an engine that shows no life: SIGABRT makes it write its stacks, SIGKILL follows."""
         if self._process is not None and not self._hung:
             self._hung = True
             self._spawn(self._abort(self._process))
@@ -185,7 +189,7 @@ class Supervisor:
             self._process.kill()
 
     async def _live(self) -> int:
-        """One life of the process, from start to exit; its exit code."""
+        """One life of the engine process, from start to exit; its exit code."""
         self._ready = self._hung = False
         self._on_state(self.state)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,7 +201,7 @@ class Supervisor:
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # a terminal's Ctrl-C is for the server, which ends the engine in order
         )
-        if self._stopping.is_set():  # it was asked to stop while the process came to be
+        if self._stopping.is_set():  # `stop` or `kill` came while the process was being created
             process.kill()
         watchdog = asyncio.create_task(self._watch_startup(process))
         try:
@@ -218,6 +222,7 @@ class Supervisor:
         await self._end(process, signal.SIGABRT, STACK_DUMP_SECONDS)
 
     async def _end(self, process: asyncio.subprocess.Process, number: signal.Signals, timeout: float) -> None:
+        """Send a signal, and SIGKILL if the process has not ended after `timeout` seconds."""
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:

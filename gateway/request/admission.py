@@ -1,13 +1,13 @@
 """How much work the gateway takes on: two bounds, checked before anything is computed for a request.
 
-A request holds one permit per sequence it generates, from arrival until its answer is complete; its prompt counts as
-queued until the first token comes. What does not fit is refused at once, with the moment at which it will: see
-`WaitingLine`. Nothing waits here: the queue itself belongs to the engine.
+A request holds one permit per sequence it generates, from arrival until its answer is complete. Its prompt counts as
+queued until the first token comes. A request that does not fit is refused at once and told when to come again: see
+`WaitingLine`. No request waits here: the queue belongs to the engine.
 
-Between several API keys it is fair by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `SHARE`
-times as many permits as are free. One alone gets four fifths of them, two get four ninths each, and there is always
-room for one more to begin. Both bounds, the shares and the order in which refused requests may return hold over all
-HTTP processes together, as exactly as `SharedCounters` says.
+Several API keys share the permits by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `ALPHA`
+times as many permits as are free. One key alone gets four fifths of them, two get four ninths each, and some are always
+left for a key that begins. The bounds, the thresholds and the times promised to refused requests hold over all HTTP
+processes together, as exactly as `SharedCounters` says.
 """
 
 import math
@@ -23,15 +23,15 @@ from gateway.request.waiting_line import HoldingTime, WaitingLine
 from jaxengine.rpc import engine_pb2 as pb
 
 RETRY_AFTER_SECONDS = (1, 60)
-# How many times over the permits may be promised in advance: clients that ask again and again must not send others away
-# for long.
-TURNS = 4
-SHARE = 4
+# How many turnovers of the permits may be promised in advance. Without a limit, clients that ask again and again would
+# send others away for long.
+MAX_TURNOVERS = 4
+ALPHA = 4  # of the dynamic thresholds
 THROUGHPUT_WINDOW = 10.0  # seconds over which throughput is averaged
 
 
 class Overloaded(RequestError):
-    """The server has as much work as it may hold, by one of its bounds."""
+    """A request was refused because of one bound of `Admission`."""
 
     def __init__(self, bound: Bound, retry_after: int) -> None:
         super().__init__(Kind.OVERLOADED, "Model is overloaded", retry_after=retry_after)
@@ -39,7 +39,7 @@ class Overloaded(RequestError):
 
 
 class Throughput:
-    """Tokens per second the engine computes while it has work, as an exponential average over busy time."""
+    """Tokens that the engine computes per second of its steps, as an exponential average over that time."""
 
     def __init__(self) -> None:
         self.tokens_per_second = 0.0
@@ -58,15 +58,15 @@ class Ticket:
     def __init__(self, admission: "Admission", caller: int) -> None:
         self._admission, self._caller = admission, caller
         self._queued = 0
-        self.answered = False  # at least in part
+        self.answered = False  # whether its first token has come
 
     def queue(self, prompt_tokens: int) -> None:
-        """Count the prompt, now that its length is known. Raises Overloaded if too much already waits."""
+        """Count the prompt's tokens as queued. Raises Overloaded if too many wait already."""
         self._admission.queue(prompt_tokens, self._caller)
         self._queued += prompt_tokens
 
     def started(self) -> None:
-        """The first token came: nothing of this request waits any more. Idempotent."""
+        """The first token came: the prompt no longer counts as queued. Idempotent."""
         self.answered = True
         self.leave_queue()
 
@@ -76,15 +76,15 @@ class Ticket:
 
 
 class Admission:
-    """Permits of a server. Not thread-safe: it belongs to the event loop.
+    """The permits of a server. Not thread-safe: it belongs to the event loop.
 
     Args:
-        max_requests: sequences that may be in work at once.
-        max_queued_tokens: prompt tokens that may wait for their first token, over all requests; one prompt alone is
-            always let in, however long.
-        tally: what is held and queued; fair between its callers.
+        max_requests: sequences that may run at once.
+        max_queued_tokens: prompt tokens of requests whose first token has not come; where no other prompt waits, one
+            is let in, however long.
+        counters: permits held and tokens queued, by caller, over all processes.
         clock: monotonic seconds.
-        chance: in [0, 1), by which advice is rounded, up or down.
+        chance: random numbers in [0, 1), by which the advised seconds are rounded up or down.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Admission:
 
     @property
     def active(self) -> int:
-        """Permits held."""
+        """Permits held, over all processes."""
         return self.counters.active
 
     @property
@@ -118,8 +118,8 @@ class Admission:
         """Hold `copies` permits for the body of the `with`.
 
         Raises:
-            Overloaded: fewer are free, or free for this caller.
-            RequestError: more than there can ever be.
+            Overloaded: fewer are free, or fewer for this caller.
+            RequestError: `copies` is more than the server ever runs.
         """
         if copies > self.max_requests:
             limit = f"the server runs at most {self.max_requests} (--max-concurrent-requests)"
@@ -137,46 +137,49 @@ class Admission:
             self._holding.end(copies, began, self._clock(), answered=ticket.answered)
 
     def _take(self, copies: int, caller: int) -> None:
-        """Hold `copies` permits, leaving those that are kept for others. Raises Overloaded."""
+        """Hold `copies` permits; those kept for earlier refusals stay free. Raises Overloaded."""
         now, line = self._clock(), self._lines[caller]
-        turn = self._holding.seconds(now, otherwise=self._draining_seconds())
+        turnover = self._holding.seconds(now, otherwise=self._draining_seconds())
         free = self.max_requests - self.active
         if not line.claim(copies, now):
-            free -= line.imminent(now, turn)
+            free -= line.imminent(now, turnover)
         if copies > free:
-            raise Overloaded("requests", self._book(copies, caller, now, copies / max(copies, self.active), turn))
+            raise Overloaded("requests", self._book(copies, caller, now, copies / max(copies, self.active), turnover))
         if not self._is_fair(copies, caller, free):
             held = max(copies, self.counters.held(caller))
-            raise Overloaded("requests", self._book(copies, caller, now, copies / held, turn))
+            raise Overloaded("requests", self._book(copies, caller, now, copies / held, turnover))
         self.counters.hold(copies, caller)
 
     def _is_fair(self, copies: int, caller: int, free: int) -> bool:
-        """Whether `caller` may take so many; one that holds none may take any number."""
+        """Whether the threshold lets `caller` take `copies` more; a caller that holds none may take any number."""
         held = self.counters.held(caller)
-        return self.counters.callers == 1 or not held or held + copies <= SHARE * (free - copies)
+        return self.counters.callers == 1 or not held or held + copies <= ALPHA * (free - copies)
 
     def queue(self, prompt_tokens: int, caller: int = 0) -> None:
+        """Count tokens as queued. Raises Overloaded if that would be too many."""
         queued = self.queued_tokens
         if queued and queued + prompt_tokens > self.max_queued_tokens:
-            share, turn = min(1.0, prompt_tokens / queued), self._draining_seconds()
-            raise Overloaded("tokens", self._book(1, caller, self._clock(), share, turn))
+            share, turnover = min(1.0, prompt_tokens / queued), self._draining_seconds()
+            raise Overloaded("tokens", self._book(1, caller, self._clock(), share, turnover))
         self.counters.queue(prompt_tokens)
 
     def _draining_seconds(self) -> float:
-        """Until every prompt that waits is computed, as far as is known."""
+        """Seconds until every queued prompt is computed, at the speed measured so far; at least 1."""
         speed = self.throughput.tokens_per_second
         return max(1.0, self.queued_tokens / speed) if speed else 1.0
 
-    def _book(self, permits: int, caller: int, now: float, share: float, turn: float) -> int:
-        """Book what a request lacks: that share of something which comes back whole within `turn` seconds.
+    def _book(self, permits: int, caller: int, now: float, share: float, turnover: float) -> int:
+        """Book `permits` for a refused request; in how many whole seconds it should come again.
 
-        When to come, in whole seconds from now.
+        Args:
+            share: what the request lacks, as a share of all that is held.
+            turnover: seconds in which all that is held comes back once.
         """
         low, high = RETRY_AFTER_SECONDS
         ahead = max(0.0, self.counters.promised_until(caller) - now)
-        wait = min(ahead + share * turn, TURNS * turn, high)
+        wait = min(ahead + share * turnover, MAX_TURNOVERS * turnover, high)
         self.counters.promise_until(caller, now + wait)
         advice = min(high, max(low, math.floor(wait + self._chance())))
-        if len(self._lines[caller]) < TURNS * self.max_requests:
+        if len(self._lines[caller]) < MAX_TURNOVERS * self.max_requests:
             self._lines[caller].book(now + advice, permits)
         return advice

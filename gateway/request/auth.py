@@ -1,6 +1,6 @@
-"""Who may call: the bearer key, as a dependency of every router that is not a probe's.
+"""Who may call: the bearer key, as a dependency of every router but those of probes and metrics.
 
-Never decided by path or URL, which proxies and Host headers can bend.
+Access is never decided by path or URL, which proxies and Host headers can change.
 """
 
 from typing import cast
@@ -13,7 +13,7 @@ from gateway.request.state import Gateway, gateway_of
 
 
 async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
-    """Raises RequestError of kind UNAUTHORIZED unless no key is set, or the one Authorization header carries one."""
+    """Raises RequestError of kind UNAUTHORIZED if keys are set and the request does not carry exactly one of them."""
     caller = gateway.keys.caller(request.headers.getlist("authorization"))
     if caller is None:
         raise RequestError(Kind.UNAUTHORIZED, "the API key is missing or wrong: send `Authorization: Bearer <key>`")
@@ -21,9 +21,9 @@ async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) 
 
 
 async def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> bool:
-    """Whether, on a route that is open, the client may learn what is served: it sends a key, or needs none.
+    """Whether the client of a route without a key may learn which model is served: it sends a key, or no key is set.
 
-    Raises as `require_key` where it sends a wrong one.
+    Raises as `require_key` if the client sends a wrong key.
     """
     if not request.headers.getlist("authorization"):
         return gateway.keys.caller([]) is not None
@@ -32,5 +32,5 @@ async def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> 
 
 
 def caller_of(request: Request) -> Caller:
-    """Who `require_key` let in."""
+    """The caller that `require_key` let in."""
     return cast(Caller, request.state.caller)

@@ -1,4 +1,4 @@
-"""What a request brings besides its body: who sends it, when it came, and the trace it belongs to."""
+"""`RequestInfo`: what a request brings besides its body: its caller, its arrival, and the trace it belongs to."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from gateway.request.keys import Caller
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
     caller: Caller
-    arrival: float  # of time.perf_counter
+    arrival: float  # seconds of time.perf_counter
     name: str  # method and route
     traceparent: str = ""
     log_fields: dict[str, str] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""API keys: which are valid, and what a valid one says about who is calling.
+"""API keys: which are valid, and which caller a valid key stands for.
 
-Kept and compared as digests, all of them each time, so that neither the time nor a memory dump tells a key. With more
-than one key the prefix cache is private to each: a shared one would tell, by the time to the first token, what others
-have asked. Its salt is made with a secret of this boot, so no client can choose another's.
+Keys are kept and compared as digests, all of them each time, so that neither the time nor a memory dump reveals a key.
+With more than one key, each caller has a private prefix cache: a shared one would reveal, by the time to the first
+token, what other callers have asked. The cache's salt is made with a secret of this boot, so no client can guess the
+salt of another.
 """
 
 import hashlib
@@ -14,10 +15,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever holds one key, or everybody where no key is needed."""
+    """The holders of one key, or everybody where no key is set."""
 
     number: int = 0  # of the key, in the order given
-    salt: bytes = b""  # of the prefix-cache pages it may share; none where all may share
+    salt: bytes = b""  # callers with the same salt share prefix-cache pages
 
 
 ANYBODY = Caller()
@@ -27,9 +28,9 @@ class Keys:
     """The keys of one boot.
 
     Args:
-        keys: as clients send them, each once; none lets everybody in.
+        keys: as clients send them, without duplicates; none lets everybody in.
         share_cache: whether callers with different keys share the prefix cache.
-        secret: of this boot, the same in all its processes; drawn if not given.
+        secret: of this boot, the same in all processes of the server; random if not given.
     """
 
     def __init__(self, keys: Sequence[str], *, share_cache: bool = False, secret: bytes = b"") -> None:
@@ -40,7 +41,7 @@ class Keys:
         self._callers = [Caller(number, salt) for number, salt in enumerate(salts)]
 
     def caller(self, authorizations: Sequence[str]) -> Caller | None:
-        """Who sends these `Authorization` headers; None unless it is exactly one, `Bearer` with a valid key."""
+        """The caller who sends these `Authorization` headers; None unless they are one `Bearer` with a valid key."""
         if not self._digests:
             return ANYBODY
         if len(authorizations) != 1:
@@ -56,5 +57,5 @@ class Keys:
 
 
 def _digest(text: str) -> bytes:
-    """Of equal length whatever the text, so that comparing tells nothing about the key's."""
+    """Digests have one length, so comparing them reveals nothing about the key's length."""
     return hashlib.sha256(text.encode()).digest()

@@ -1,7 +1,7 @@
-"""One request from its validated body to its last token: permits, clock and metrics.
+"""One request from its validated body to its last token: permits, clock, metrics and span.
 
-Every request is counted once and ends in one of success, refusal, failure or a client that left. Nothing here knows
-a dialect.
+Every request is counted once and ends in exactly one way: success, refusal, failure, or a client that left. Nothing
+here knows a dialect.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Span
 
 MIN_TIMEOUT = 1e-3  # 0 would mean none
-COUNTED = re.compile(r"[a-z]+ \d+/\d+")
+COUNTED = re.compile(r"[a-z]+ \d+/\d+")  # "compiling 3/8"
 
 CAUSES: dict[Kind, Failure] = {
     Kind.TEMPLATE: "template",
@@ -54,13 +54,13 @@ def serving(gateway: Gateway) -> tuple[ModelText, pb.Description]:
 
 
 def _progress(description: pb.Description | None) -> str:
-    """What the engine has counted of its start, "compiling 3/8"; its other lines may name paths."""
+    """The engine's progress line if it is a count, as ": compiling 3/8". Other progress lines may name paths."""
     line = "" if description is None or description.state == pb.READY else description.progress
     return f": {line}" if COUNTED.fullmatch(line) else ""
 
 
 def _parameters(request: pb.Generate) -> str:
-    """The numbers asked of the engine, as JSON. What holds words or ids of the client's is left out."""
+    """The numeric parameters of a request, as JSON. Fields that hold the client's words or ids are left out."""
     fields = {each.name: value for each, value in request.sampling.ListFields() if isinstance(value, int | float)}
     fields = {name: short_float(value) if isinstance(value, float) else value for name, value in fields.items()}
     fields.pop("seed", None)
@@ -68,12 +68,16 @@ def _parameters(request: pb.Generate) -> str:
 
 
 def _seed(request: pb.Generate) -> str:
-    """As TGI writes it; none where nothing is drawn."""
+    """The seed as TGI logs it; "None" where tokens are chosen greedily."""
     return f"Some({request.sampling.seed})" if request.sampling.temperature else "None"
 
 
 class RequestLifecycle:
-    """A `with` block around everything done for one request."""
+    """A `with` block around everything that is done for one request.
+
+    The order is `admit`, `span`, then `run` or `collect`, and `stats` once the last token has come. Moments are in
+    seconds of time.perf_counter.
+    """
 
     def __init__(self, gateway: Gateway, info: RequestInfo) -> None:
         self._gateway, self._info = gateway, info
@@ -112,7 +116,7 @@ class RequestLifecycle:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """A span of its own around a part of the work."""
+        """A child span around part of the work."""
         began = time.perf_counter()
         try:
             yield
@@ -120,7 +124,7 @@ class RequestLifecycle:
             self._gateway.tracing.past(name, self._span.traceparent, began, time.perf_counter())
 
     async def run(self, outputs: list[OutputProcessor]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """Deltas of all sequences as they come. `admit` must have been called."""
+        """The deltas of all sequences as they come, each with its sequence's index. `admit` must have been called."""
         assert self._ticket is not None, "run before admit"
         self._outputs = outputs
         self._ticket.queue(sum(len(each.prompt_ids) for each in outputs))
@@ -129,7 +133,7 @@ class RequestLifecycle:
         for each in outputs:
             self._add_server_fields(each.request)
         metrics = self._gateway.metrics
-        last: dict[int, float] = {}  # when each sequence's latest step came
+        last: dict[int, float] = {}  # when the latest delta of each sequence came
         async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options)) as deltas:
             async for index, delta in deltas:
                 now = time.perf_counter()
@@ -144,7 +148,7 @@ class RequestLifecycle:
         self.ended = time.perf_counter()
 
     def _add_server_fields(self, request: pb.Generate) -> None:
-        """Add what the server decides, not the body: whose cache and turn it shares, and how long it may take."""
+        """Add what the server decides and not the body: the caller, the cache's salt, the trace and the time limits."""
         options = self._gateway.options
         request.caller = self._info.caller.number
         request.cache_salt = self._info.caller.salt + request.cache_salt
@@ -155,7 +159,7 @@ class RequestLifecycle:
             request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
 
     def _record(self, stats: RequestStats) -> None:
-        """What TGI's spans and log lines carry, and the size of the answer; nothing of its content."""
+        """Put on the span and the log line what TGI's carry, and the numbers of tokens; nothing of their content."""
         seconds = {"total_time": stats.total, "validation_time": stats.validation, "queue_time": stats.queue}
         seconds |= {"inference_time": stats.inference, "time_per_token": stats.per_token}
         asked = {"parameters": _parameters(self._outputs[0].request), "seed": _seed(self._outputs[0].request)}
@@ -166,7 +170,7 @@ class RequestLifecycle:
         )
 
     async def collect(self, outputs: list[OutputProcessor]) -> list[list[OutputDelta]]:
-        """Run to the end: every sequence's deltas."""
+        """Run to the end; all deltas, by sequence."""
         collected: list[list[OutputDelta]] = [[] for _ in outputs]
         async with aclosing(self.run(outputs)) as deltas:
             async for index, delta in deltas:
@@ -174,7 +178,7 @@ class RequestLifecycle:
         return collected
 
     def stats(self) -> RequestStats:
-        """Tokens over all sequences; the queue time of the first one."""
+        """The request's sequences and times. The queue time is that of the first sequence."""
         total = self.ended - self.arrival
         validation = self.submitted - self.arrival
         queue = min(self._outputs[0].prompt.queue_seconds, max(0.0, total - validation))

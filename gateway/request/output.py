@@ -1,6 +1,6 @@
-"""One sequence from the engine, as text: the join of engine events, detokenising and stop strings.
+"""One sequence from the engine as text: `OutputProcessor` joins engine events, the detokenizer and stop strings.
 
-Both dialects read the same `OutputDelta`s. They differ in `OutputPolicy`: whether stop strings stay in the output,
+All dialects read the same `OutputDelta`s. They differ in `OutputPolicy`: whether stop strings stay in the output,
 whether the token that ended the sequence shows, and which of two reasons for the end is named.
 """
 
@@ -29,11 +29,11 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputPolicy:
-    """What a dialect (or a request) wants of the text."""
+    """How a dialect, or a request, wants the text."""
 
     keep_stop: bool  # the stop string stays in the text, and nothing is held back for it
-    show_end: bool  # the EOS or stop token that ended the sequence shows, as far as its kind ever does
-    skip_special: bool
+    show_end: bool  # the EOS or stop token that ended the sequence shows, unless `skip_special` hides it
+    skip_special: bool  # special tokens are left out of the running text
     length_first: bool  # the last permitted token ends by LENGTH, even if it is EOS or completes a stop string
 
 
@@ -41,8 +41,10 @@ class OutputPolicy:
 class TokenText:
     """One generated token.
 
-    `text` is what it added, "" while a character is incomplete; special tokens show their name here even where the
-    running text leaves them out. `start` counts the characters of running text before it.
+    text: what the token added to the running text, "" while a character is incomplete; a special token that the
+        running text leaves out shows its name here.
+    top: the likeliest alternatives, if asked for.
+    start: characters of running text before the token.
     """
 
     id: int
@@ -55,25 +57,24 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """What one engine event brought. `text` is the running text released by it."""
+    """What one engine event added to a sequence."""
 
     tokens: list[TokenText]
-    text: str
+    text: str  # running text that the event released; the rest is held back, it may begin a stop string
     finish: Finish | None
-    prompt: pb.Prompt | None
+    prompt: pb.Prompt | None  # in the first delta: the prompt's own logprobs and counts
 
 
 @dataclass
 class OutputProcessor:
-    """The text of one sequence so far."""
+    """The output of one sequence so far."""
 
     model: ModelText
     request: pb.Generate
-    prompt_ids: list[int]  # of the request; shared by the choices of one prompt
+    prompt_ids: list[int]  # one list, shared by the choices of a prompt
     stops: list[str]
     policy: OutputPolicy
-    released: int = 0  # characters of it
-    generated: int = 0
+    generated: int = 0  # tokens
     finish: Finish | None = None
     stop_reason: str | int | None = None
     prompt: pb.Prompt = field(default_factory=pb.Prompt)
@@ -87,11 +88,11 @@ class OutputProcessor:
 
     @property
     def text(self) -> str:
-        """What has been released."""
+        """The running text that has been released."""
         return "".join(self._parts)
 
     def push(self, event: pb.RequestEvent) -> OutputDelta:
-        """Add an event that did not fail. After a delta with `finish` nothing more may come."""
+        """Add an event that is no failure. After a delta with `finish` no event may follow."""
         if event.HasField("prompt"):
             self.prompt = event.prompt
         self.preemptions = max(self.preemptions, event.preemptions)
@@ -103,13 +104,13 @@ class OutputProcessor:
             released += text
             if self.finish is not None:
                 break
-        if self.finish is None and event.finish != pb.NOT_FINISHED:  # an end without a token of its own
+        if self.finish is None and event.finish != pb.NOT_FINISHED:  # the event ends the sequence without a token
             released += self._end(event.finish, 0)
         self._parts.append(released)
-        self.released += len(released)
         return OutputDelta(tokens, released, self.finish, event.prompt if event.HasField("prompt") else None)
 
     def _add(self, token: pb.Token, ending: int) -> tuple[TokenText, str]:
+        """Add one token; the token as text, and the running text that it releases."""
         self.generated += 1
         start = self._written
         special = self.model.tokenizer.is_special(token.id)
@@ -126,18 +127,20 @@ class OutputProcessor:
         return TokenText(token.id, token.logprob, running + shown, special, token.top, start), released
 
     def _running_text(self, id: int, ending: int) -> str:
+        """What a token adds to the running text; the last token also completes what was incomplete."""
         hidden = not self.policy.show_end and ending in (pb.EOS, pb.STOP_TOKEN)
         text = "" if hidden else self._detokenizer.push(id)
         return text if ending == pb.NOT_FINISHED else text + self._detokenizer.flush()
 
     def _stop(self, stop: str) -> None:
+        """Name the reason, after the text completed the stop string `stop`."""
         if self.policy.length_first and self.generated >= self.request.max_new_tokens:
             self.finish = Finish.LENGTH
         else:
             self.finish, self.stop_reason = Finish.STOP, stop
 
     def _end(self, ending: int, id: int) -> str:
-        """Name the engine's reason, unless a stop string came first; release what was held back."""
+        """Name the engine's reason, unless a stop string ended the sequence first; the text that was held back."""
         if self.finish is not None:
             return ""
         if ending == pb.LENGTH or (self.policy.length_first and self.generated >= self.request.max_new_tokens):
@@ -149,14 +152,15 @@ class OutputProcessor:
         return self._matcher.flush()
 
 
+# Of the sequence with this index: a delta, the exception that ended it, or None at its end.
 _Arrival = tuple[int, OutputDelta | Exception | None]
 
 
 async def run(engine: Engine, output: OutputProcessor, options: Options) -> AsyncGenerator[OutputDelta, None]:
-    """Generate `output.request`; closing the iterator cancels it in the engine.
+    """Generate one sequence; closing the iterator cancels the request in the engine.
 
     Raises:
-        RequestError: the engine ended it with a failure.
+        RequestError: the engine ended the request with a failure.
         EngineUnavailable: see Engine.generate.
     """
     async with aclosing(engine.generate(output.request)) as events:
@@ -173,7 +177,7 @@ async def run(engine: Engine, output: OutputProcessor, options: Options) -> Asyn
 async def run_all(
     engine: Engine, outputs: list[OutputProcessor], options: Options
 ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-    """Deltas of several sequences as they come, each with its index. One failure ends them all."""
+    """Generate several sequences: their deltas as they come, each with its index. One failure ends all of them."""
     if len(outputs) == 1:
         async with aclosing(run(engine, outputs[0], options)) as deltas:
             async for delta in deltas:
@@ -198,7 +202,7 @@ async def run_all(
 
 
 async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, deltas: AsyncGenerator[OutputDelta, None]) -> None:
-    """Put a sequence's deltas, then None, or the exception that ended it."""
+    """Put one sequence's deltas into the queue, then None or the exception that ended it."""
     async with aclosing(deltas):
         try:
             async for delta in deltas:

@@ -1,25 +1,26 @@
 """When a refused request should come again, and that it finds a permit then.
 
-Nobody really waits here: each refusal books the next moment at which a permit will come back, behind those who were
-told before, and the client is told that moment. Clients are not known by name. Whoever comes when a booking is due is
-taken for its owner; anybody else leaves the permits that are about to be called for, or a client that asks again the
-moment it is answered would take every permit before one that was told to wait.
+No request really waits. Each refusal books the next moment at which a permit comes back, after the moments booked
+before, and the client is told that moment. Clients are not identified: a request that comes when a booking is due is
+taken for the booking's owner. Any other request must leave the permits whose bookings are about to be due. Otherwise a
+client that asks again as soon as it is answered would take every permit before a client that was told to wait.
 
-With 600 clients on 128 permits for 11 s each, telling everybody "1 s" refuses 40 times a success; this does 1.5 times,
-and serves all, with 98 % of the permits in use. A booking that nobody claims keeps a permit for a moment only. Several
-HTTP processes share the promises (`SharedCounters`), so none is made twice, but each knows the owners of its own only.
+With 600 clients on 128 permits, held for 11 s each, telling every client "1 s" refuses 40 times for each success; the
+bookings refuse 1.5 times and serve all clients, with 98 % of the permits in use. A booking that nobody claims keeps a
+permit for `PATIENCE` only. Several HTTP processes share the promised moments (`SharedCounters`), so none is promised
+twice, but each process knows its own bookings only.
 """
 
 import bisect
 
-PATIENCE = 1.0  # seconds that a booking stays due: networks and clients' timers are late, some clients never come
-# Of the time a permit is held: for so long before a booking is due one is kept for it. Without, 369 of 600 clients were
-# not answered in 27 turns; with half as much, 17.
+PATIENCE = 1.0  # seconds that a booking stays due: networks and clients' timers are late, and some clients never come
+# A permit is kept for a booking from this long before it is due, as a share of the time a permit is held. Without it,
+# 369 of 600 clients were not answered in 27 turnovers; with half of it, 17.
 NOTICE = 1 / 20
 
 
 class WaitingLine:
-    """Bookings of one caller in one process, each of a permit, by the moment its owner was told."""
+    """The bookings of one caller in one process: one moment for each permit, sorted."""
 
     def __init__(self) -> None:
         self._due: list[float] = []
@@ -32,22 +33,22 @@ class WaitingLine:
             bisect.insort(self._due, due)
 
     def claim(self, permits: int, now: float) -> bool:
-        """Take up to so many bookings that are due; whether there was one."""
+        """Remove up to `permits` bookings that are due; whether there was one."""
         del self._due[: bisect.bisect_left(self._due, now - PATIENCE)]
         claimed = min(permits, bisect.bisect_right(self._due, now))
         del self._due[:claimed]
         return bool(claimed)
 
     def imminent(self, now: float, holding: float) -> int:
-        """Permits that are kept for who comes soon, one being held for `holding` seconds."""
+        """Permits kept for bookings that are due soon, where a permit is held for `holding` seconds."""
         return bisect.bisect_right(self._due, now + NOTICE * holding)
 
 
 class HoldingTime:
-    """Seconds for which a permit is held, of late.
+    """For how many seconds a permit is held, at present.
 
-    The mean over the last hundred or so that were answered; or the mean age of those that are out, where that is more:
-    long requests that follow short ones have not come back yet.
+    The mean over about the last hundred permits whose requests were answered, or, where that is more, the mean age of
+    the permits that are out: long requests that follow short ones have not come back yet.
     """
 
     WEIGHT = 1 / 64
@@ -55,20 +56,20 @@ class HoldingTime:
     def __init__(self) -> None:
         self._mean = 0.0
         self._out = 0
-        self._began = 0.0  # sum over those that are out
+        self._began = 0.0  # sum of the moments at which the permits that are out were taken
 
     def begin(self, permits: int, now: float) -> None:
         self._out += permits
         self._began += permits * now
 
     def end(self, permits: int, began: float, now: float, *, answered: bool) -> None:
-        """They came back; of those that were not answered the time says nothing."""
+        """Permits came back. Permits of requests that were not answered leave the mean as it is."""
         self._out -= permits
         self._began -= permits * began
         if answered:
             self._mean += (self.WEIGHT if self._mean else 1) * (now - began - self._mean)
 
     def seconds(self, now: float, *, otherwise: float) -> float:
-        """`otherwise` is taken for the mean before any came back."""
+        """The present holding time; `otherwise` stands for the mean before any permit came back."""
         age = now - self._began / self._out if self._out else 0.0
         return max(self._mean or otherwise, age)

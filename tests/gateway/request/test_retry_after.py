@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.request.admission import TURNS, Admission, Overloaded, Ticket
+from gateway.request.admission import MAX_TURNOVERS, Admission, Overloaded, Ticket
 from gateway.request.shared_counters import SharedCounters
 from gateway.request.waiting_line import PATIENCE
 from jaxengine.rpc import engine_pb2 as pb
@@ -211,7 +211,7 @@ def test_bookings_pass_with_time(hand: Hand) -> None:
         assert refusal(admission) == 2
 
 
-@pytest.mark.parametrize(("holding", "most"), [(8, 8 * TURNS), (100, 60)])
+@pytest.mark.parametrize(("holding", "most"), [(8, 8 * MAX_TURNOVERS), (100, 60)])
 def test_no_more_is_promised_than_comes_back_in_a_few_turns(hand: Hand, holding: float, most: int) -> None:
     with full(hand, permits=4, holding=holding) as admission:
         assert max(refusal(admission) for _ in range(1000)) == most
