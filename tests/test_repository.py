@@ -33,5 +33,18 @@ def test_the_map_of_a_part_names_all_that_is_there_and_nothing_else(part: str) -
     assert all((ROOT / part / name).exists() or (ROOT / name).exists() for name in named)
 
 
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_what_a_document_names_is_there(document: str) -> None:
+    named = re.findall(r"`((?:gateway|jaxengine|convert|tests)/[\w./]*)`", (ROOT / document).read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("part", ["gateway", "jaxengine", "convert"])
+def test_the_quick_part_has_tests_of_every_folder(part: str) -> None:
+    tests = {path: path.read_text() for path in (ROOT / "tests" / part).rglob("test_*.py")}
+    quick = {path.parent for path, text in tests.items() if "\npytestmark = pytest.mark.slow" not in text}
+    assert {path.parent for path in tests} == quick
+
+
 def test_the_readme_fits_a_screen() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 60
