@@ -85,9 +85,12 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     from jaxengine.executor.compile_cache import enable_compile_cache
     from jaxengine.startup.build import load_engine
 
-    enable_compile_cache(cache_root(options.cache_dir) / "compiled")
+    compile_cache = cache_root(options.cache_dir) / "compiled"
+    enable_compile_cache(compile_cache)
     options = dataclasses.replace(options, tensor_parallel=options.tensor_parallel or jax.local_device_count())
-    engine = load_engine(model, options, lambda what, done, total: progress(f"{what} {done}/{total}"))
+    engine = load_engine(
+        model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
+    )
     rehearse(engine)
     return Loaded(engine, model.directory)
 

@@ -5,7 +5,7 @@ helpers; where there is an encoder, k of it by tokens. After the engine has its 
 is counted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -138,25 +138,25 @@ class Compiler:
         return lowered.compile(compiler_options=COMPILER_OPTIONS.get(self.device.platform))
 
     def executables(self, progress: Progress) -> Executables:
-        """("backbone", shape), ("sample", rows, greedy), ("score", tokens), "write_page_table", "fill_slot" and
-        "allocate"; and ("encode", shape), where there is an encoder.
-
-        Those of the largest decode and mixed step and of the longest prompt come first and are waited for. Where the
-        compile cache has them, so are those of a lone short request, which is answered in a fifth of the time then: the
-        smallest decode step, and the smallest mixed one that draws as the largest does.
+        """Build what serving waits for: the helpers, the essential steps, the shortest and the longest prompt's
+        encoder.
         """
-        shapes, limits = self.shapes, self.shapes.limits
-        largest = (shapes.decode(limits.max_batch_size), shapes.mixed(limits.token_budget))
-        lower: dict[Any, Callable[[], Any]] = {
+        encode_shapes = self.shapes.encode_shapes()
+        essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot"]
+        essential += [name for shape in self.shapes.essential_steps() for name in names(shape)]
+        essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
+        return Executables(self.jobs(), list(dict.fromkeys(essential)), progress)
+
+    def jobs(self) -> dict[Hashable, Callable[[], Any]]:
+        """What builds each executable: ("backbone", shape), ("sample", rows, greedy), ("score", tokens),
+        "write_page_table", "fill_slot" and "allocate"; and ("encode", shape), where there is an encoder.
+        """
+        shapes = self.shapes
+        lower: dict[Hashable, Callable[[], Any]] = {
             "allocate": self.lower_allocate,
             "write_page_table": self.lower_write_page_table,
             "fill_slot": self.lower_fill_slot,
         }
-        essential = [*lower, *(name for shape in largest for name in names(shape))]
-        essential += [("encode", shape) for shape in shapes.encode_shapes()[-1:]]
-        short = next(tokens for tokens in limits.mixed_buckets if limits.rows_of(tokens) == limits.max_batch_size)
-        soon = [name for shape in (shapes.mixed(short), shapes.step_shapes()[0]) for name in names(shape)]
-        soon += [("encode", shape) for shape in shapes.encode_shapes()[:1]]
         lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
         for shape in shapes.step_shapes():
             lower["backbone", shape] = partial(self.lower_backbone, shape)
@@ -164,10 +164,7 @@ class Compiler:
             lower["sample", shape.rows, False] = partial(self.lower_sample, shape.rows, False)
             if shape.ragged:
                 lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
-        jobs = {name: partial(self._build, function) for name, function in lower.items()}
-        return Executables(
-            jobs, list(dict.fromkeys(essential)), progress, [name for name in soon if name not in essential]
-        )
+        return {name: partial(self._build, function) for name, function in lower.items()}
 
     def _build(self, lower: Callable[[], Any]) -> Any:
         return self.compile(lower())

@@ -1,8 +1,9 @@
 """The compiled functions of an engine: the smallest useful set before it serves, the rest while it serves.
 
-A step is padded to the smallest bucket that is ready, so serving starts on the largest buckets alone and gets
-faster as the others arrive. No request ever waits for a compile of its own. Compiling releases the GIL, so it runs in
-threads; their stacks are raised because XLA's passes recurse over deep graphs.
+A step is padded to the smallest bucket that is ready, so serving starts on a few buckets and gets faster as the others
+arrive. No request ever waits for a compile of its own. Compiling releases the GIL, so it runs in threads; their stacks
+are raised because XLA's passes recurse over deep graphs. Where steps run on the same cores, another process compiles
+what serving does not wait for.
 """
 
 import atexit
@@ -11,11 +12,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
 from jaxengine.executor.compile_cache import COMPILES
+from jaxengine.executor.compile_process import CompileProcess
 
 logger = logging.getLogger(__name__)
 
@@ -29,36 +31,28 @@ Progress = Callable[[int, int], None]
 class Executables:
     """Executables by name, built by `jobs`.
 
-    The constructor builds the `essential` ones, calling `progress(done, total)` after each, and behind them those that
-    are wanted `soon`, as long as all come from the compile cache. `build_rest` starts on the others, in the order of
-    `jobs`, and returns at once.
+    The constructor builds the `essential` ones, calling `progress(done, total)` after each. `build_rest` starts on the
+    others, in the order of `jobs`, and returns at once.
 
     Raises:
         Exception: whatever an essential job raised. A later one that fails is logged, and its name stays missing.
     """
 
     def __init__(
-        self,
-        jobs: Mapping[Hashable, Callable[[], Compiled]],
-        essential: Sequence[Hashable],
-        progress: Progress,
-        soon: Sequence[Hashable] = (),
+        self, jobs: Mapping[Hashable, Callable[[], Compiled]], essential: Sequence[Hashable], progress: Progress
     ) -> None:
         self._jobs = jobs
         self._built: dict[Hashable, Compiled] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._elsewhere: CompileProcess | None = None
         self._cached = True  # all that was built
         cores = os.cpu_count() or 1
         with deep_stacks(), ThreadPoolExecutor(cores) as pool:
-            hoped: list[Future[None]] = []
             waited = [pool.submit(self._build, name) for name in essential]
             for done, future in enumerate(as_completed(waited), 1):
                 future.result()
                 progress(done, len(essential))
-                hoped = hoped or [pool.submit(self._build_if_cached, name) for name in soon]
-            for future in hoped:
-                future.result()
 
     def __getitem__(self, name: Hashable) -> Compiled:
         return self._built[name]
@@ -66,11 +60,18 @@ class Executables:
     def __contains__(self, name: Hashable) -> bool:
         return name in self._built
 
-    def build_rest(self) -> None:
-        """Build what is missing, on half the cores and with low priority: requests are being served meanwhile."""
+    def build_rest(self, elsewhere: CompileProcess | None = None) -> None:
+        """Build what is missing, with low priority: requests are being served meanwhile.
+
+        Args:
+            elsewhere: compiles what is not in the compile cache. Without it, threads of this process do, on half the
+                cores.
+        """
         queue = deque(name for name in self._jobs if name not in self._built)
+        threads = 1 if elsewhere else max(1, (os.cpu_count() or 1) // 2)
+        self._elsewhere = elsewhere
         with deep_stacks():
-            for _ in range(max(1, (os.cpu_count() or 1) // 2)):
+            for _ in range(threads):
                 thread = threading.Thread(target=self._work, args=(queue,), name="compile", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -84,6 +85,8 @@ class Executables:
     def close(self) -> None:
         """Start no further compile, and wait for those that run."""
         self._closed = True
+        if self._elsewhere:
+            self._elsewhere.close()
         self.finish()
         atexit.unregister(self.close)
 
@@ -94,11 +97,11 @@ class Executables:
                 name = queue.popleft()
             except IndexError:  # another thread took the last one
                 return
+            if self._elsewhere and not self._cached:
+                self._elsewhere.compile(name)
             self._try(name)
-
-    def _build_if_cached(self, name: Hashable) -> None:
-        if self._cached:
-            self._try(name)
+        if self._elsewhere:
+            self._elsewhere.close()
 
     def _try(self, name: Hashable) -> None:
         try:

@@ -39,7 +39,6 @@ class Runner:
         self.buckets = BucketChooser(self.shapes, self.executables, first_run)
         self.reset()
         self._warm_up()
-        self.executables.build_rest()
 
     def reset(self) -> None:
         """Fresh, empty device state."""

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jax import Array
@@ -13,6 +14,7 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
+from jaxengine.executor.compile_process import CompileProcess
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.runner import Runner
 from jaxengine.executor.shapes import Shapes
@@ -25,6 +27,7 @@ from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
+from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
 from jaxengine.weights.kv_heads import replicate_heads
@@ -44,12 +47,16 @@ def load_engine(
     *,
     limits: Limits | None = None,
     load: Callable[..., dict[str, Array]] = load_parameters,
+    compile_cache: Path | None = None,
 ) -> Engine:
-    """Load weights and compile everything; `progress("loading" or "compiling", done, total)` is told of both.
+    """Load weights, compile what serving waits for and start on the rest; `progress("loading" or "compiling", done,
+    total)` is told of the first two.
 
     Args:
         limits: instead of those that options and model imply, for measurements.
         load: called as `load_parameters` is.
+        compile_cache: where the compile cache is. Through it another process compiles the rest, if the steps would
+            otherwise have to share their cores with compiles.
 
     Raises:
         ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
@@ -65,11 +72,12 @@ def load_engine(
         lambda done, total: progress("loading", done, total),
         options.quantize,
     )
-    runner = Runner(
-        setup.compiler(limits, pages, parameters),
-        model.eos_token_ids,
-        lambda done, total: progress(COMPILING, done, total),
-    )
+    compiler = setup.compiler(limits, pages, parameters)
+    runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
+    elsewhere = None
+    if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
+        elsewhere = CompileProcess(setup.recipe(compiler.shapes), compile_cache)
+    runner.executables.build_rest(elsewhere)
     return Engine(setup.describe(model, limits, pages), runner, setup.scheduler(model, limits, pages))
 
 
@@ -128,6 +136,9 @@ class Setup:
     def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
         shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.cache_dtype)
         return Compiler(shapes, self.mesh, parameters, self.device, self.attention)
+
+    def recipe(self, shapes: Shapes) -> CompileRecipe:
+        return CompileRecipe(shapes, self.device, self.attention, self.options.quantize, self.options.tensor_parallel)
 
     def size(self, limits: Limits) -> tuple[Limits, int]:
         """`limits` as far as memory allows, and the pages of the pool.

@@ -1,11 +1,12 @@
 """Fixtures of the engine's tests. An engine takes seconds to compile, so tests of one configuration share it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import enable_compile_cache
@@ -16,6 +17,19 @@ from tests.jaxengine.engines import EngineOf, load
 @pytest.fixture(scope="session")
 def compile_cache() -> None:
     enable_compile_cache(shared_cache.COMPILED)
+
+
+@pytest.fixture
+def empty_compile_cache(compile_cache: None, tmp_path: Path) -> Iterator[Path]:
+    """Its directory."""
+    _keep_in(tmp_path / "compiled")
+    yield tmp_path / "compiled"
+    _keep_in(shared_cache.COMPILED)
+
+
+def _keep_in(directory: Path) -> None:
+    enable_compile_cache(directory)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """Compiling in the background: what serving waits for, what it does not, and what a failure does."""
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxengine.executor.executables import Executables
 
@@ -75,24 +73,35 @@ def compiled(number: int) -> object:
     return jax.jit(lambda x: x * number + 1).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
 
 
-@pytest.fixture
-def empty_compile_cache(compile_cache: None, tmp_path: Path) -> Iterator[None]:
-    shared = jax.config.jax_compilation_cache_dir
-    keep_in(str(tmp_path))
-    yield
-    keep_in(shared)
+class Elsewhere:
+    """In place of a compile process: it takes note of what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def compile(self, name: object) -> None:
+        self.asked.append(name)
+
+    def close(self) -> None:
+        self.asked.append("closed")
 
 
-def keep_in(directory: str) -> None:
-    jax.config.update("jax_compilation_cache_dir", directory)
-    compilation_cache.reset_cache()
-
-
-def test_what_is_wanted_soon_is_waited_for_where_the_compile_cache_has_everything(empty_compile_cache: None) -> None:
+def test_only_what_the_compile_cache_lacks_is_compiled_elsewhere(empty_compile_cache: Path) -> None:
     jobs = {number: partial(compiled, number) for number in (101, 102, 103)}
-    first = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
-    assert 101 in first and 102 not in first
-    first.build_rest()
+    first = Executables(jobs, [101, 102], quiet)  # type: ignore[arg-type]
+    asked_of_new, asked_of_cached = Elsewhere(), Elsewhere()
+    first.build_rest(asked_of_new)  # type: ignore[arg-type]
     first.finish()
-    again = Executables(jobs, [101], quiet, soon=[102])  # type: ignore[arg-type]
-    assert 102 in again and 103 not in again
+    assert 103 in first and asked_of_new.asked == [103, "closed"]
+    again = Executables(jobs, [101, 102], quiet)  # type: ignore[arg-type]
+    again.build_rest(asked_of_cached)  # type: ignore[arg-type]
+    again.finish()
+    assert 103 in again and asked_of_cached.asked == ["closed"]
+
+
+def test_what_another_process_could_not_compile_is_compiled_here() -> None:
+    jobs = {"first": lambda: print, "later": lambda: print}
+    executables = Executables(jobs, ["first"], quiet)
+    executables.build_rest(Elsewhere())  # type: ignore[arg-type]
+    executables.finish()
+    assert "later" in executables

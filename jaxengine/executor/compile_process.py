@@ -1,0 +1,108 @@
+"""A second process that compiles what a server on a CPU does not have yet, while that server answers requests.
+
+XLA compiles on threads of its own, which no API names and whose priority does not follow the caller's (JAX 0.10.2), so
+inside the server they take their half of the cores from the steps. The kernel gives this process only what the server
+leaves. Its results go through the compile cache: the server loads each of them in half a second of CPU time.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxengine.executor.compile_cache import enable_compile_cache
+
+logger = logging.getLogger(__name__)
+
+POLICY = os.SCHED_IDLE
+# A process that gets so little of the cores that it brings nothing for so long is no longer waited for: the server
+# compiles that one itself, at the price of some seconds of slow steps. So everything is compiled in the end.
+STARVED_SECONDS = 30.0
+
+
+class Recipe(Protocol):
+    """How the process finds out what an engine compiles. It is pickled."""
+
+    def jobs(self) -> Mapping[Hashable, Callable[[], Any]]:
+        """What to call for each executable, by name."""
+        ...
+
+
+class CompileProcess:
+    """Compiles into the compile cache in `directory`. The process starts when it is first needed."""
+
+    def __init__(self, recipe: Recipe, directory: Path) -> None:
+        self._recipe = recipe
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._unanswered = 0
+        self._closed = False
+
+    def compile(self, name: Hashable) -> None:
+        """Return once `name` is in the compile cache; or after `STARVED_SECONDS`, or when the process has ended."""
+        if self._closed:
+            return
+        try:
+            connection = self._connection or self._start()
+            connection.send(name)
+            self._unanswered += 1
+            deadline = time.monotonic() + STARVED_SECONDS
+            while self._unanswered and connection.poll(max(0.0, deadline - time.monotonic())):
+                connection.recv()
+                self._unanswered -= 1
+        except (OSError, EOFError):
+            if not self._closed:
+                logger.warning("the compile process ended; this process compiles the rest")
+            self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> "Connection[Any, Any]":
+        ours, theirs = Pipe()
+        with theirs:
+            command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        os.sched_setscheduler(self._process.pid, POLICY, os.sched_param(0))  # inherited by all its threads
+        ours.send((self._directory, self._recipe))
+        self._connection = ours
+        return ours
+
+
+def main(descriptor: int) -> None:
+    """Compile what is asked for, one after another, until nobody is left to ask."""
+    connection: Connection[Any, Any] = Connection(descriptor)
+    directory, recipe = connection.recv()
+    enable_compile_cache(directory)
+    jobs = recipe.jobs()
+
+    def compile_one(name: Hashable) -> None:
+        try:
+            jobs[name]()
+        finally:
+            connection.send(name)  # the server runs into the same failure, and logs it
+
+    with ThreadPoolExecutor(1) as pool:
+        while True:
+            try:
+                pool.submit(compile_one, connection.recv())
+            except EOFError:  # the server has ended; nothing waits for the compile that runs
+                os._exit(os.EX_OK)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

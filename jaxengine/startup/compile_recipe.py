@@ -1,0 +1,28 @@
+"""What another process needs to compile for an engine: all that decides shapes, and neither devices nor weights."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxengine.device import DeviceTraits
+from jaxengine.executor.compiler import Compiler
+from jaxengine.executor.shapes import Shapes
+from jaxengine.sharding import make_mesh
+from jaxengine.weights.loading import abstract_parameters
+
+
+@dataclass(frozen=True)
+class CompileRecipe:
+    """Pickled, sent, and followed there. Not for a model that is traced from PyTorch's."""
+
+    shapes: Shapes
+    device: DeviceTraits
+    attention: str
+    quantize: str | None
+    tensor_parallel: int
+
+    def jobs(self) -> dict[Hashable, Callable[[], Any]]:
+        """The jobs of an engine's compiler, on this process's devices."""
+        mesh = make_mesh(self.tensor_parallel)
+        parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.quantize)
+        return Compiler(self.shapes, mesh, parameters, self.device, self.attention).jobs()
