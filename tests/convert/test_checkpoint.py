@@ -1,4 +1,4 @@
-"""Our own checkpoint: it reads back what was written, and nothing unfinished or altered is taken for good."""
+"""Our own checkpoint: what was written is read back, and an incomplete or altered checkpoint is refused."""
 
 import hashlib
 import json
@@ -22,11 +22,11 @@ from jaxengine.spec.parameters import parameter_table
 FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 
 
-# What a checkpoint of a version is made of. A change of either calls for a new VERSION: caches hold the old one.
+# The layout of a version. Whoever changes either raises VERSION: caches hold checkpoints of the old one.
 LAYOUT_OF_VERSION = {10: "4b39f345b9410a78"}
 
 
-def test_the_version_stands_for_one_layout() -> None:
+def test_a_version_has_one_layout() -> None:
     spec = ModelSpec(8, 8, 1, 2, 1, 4, 8, 16, qkv_bias=True, out_bias=True, mlp_bias=True)
     layout = spec.to_json() + repr(parameter_table(spec))
     assert hashlib.sha256(layout.encode()).hexdigest()[:16] == LAYOUT_OF_VERSION[checkpoint.VERSION]
@@ -126,14 +126,14 @@ def test_a_missing_file_is_named(written: Path, tmp_path: Path) -> None:
         open_checkpoint(written, tmp_path / "verified")
 
 
-def test_contents_are_hashed_once(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_are_compared_once(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_checkpoint(written, tmp_path / "verified")
     monkeypatch.setattr(checkpoint, "sha256", lambda path: pytest.fail(f"{path} hashed again"))
     open_checkpoint(written, tmp_path / "verified")
 
 
 def listing(*files: tuple[str, object]) -> str:
-    """A manifest of this version; the outsider comes first, so that nothing is read before it is refused."""
+    """A manifest of this version, with the last of `files` first: it is refused before another file is read."""
     return json.dumps({"version": checkpoint.VERSION, "files": dict(reversed(files))})
 
 

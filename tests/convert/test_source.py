@@ -1,4 +1,4 @@
-"""What a user names becomes a model ready to load, whatever happened to an earlier attempt."""
+"""A name that a user gives becomes a model ready to load, whatever happened to an earlier attempt."""
 
 import json
 import os
@@ -153,7 +153,7 @@ def test_the_cache_is_private(gguf_file: Path, cache: Path) -> None:
         ("a b", "no such file or directory, and not a hub id"),
     ],
 )
-def test_a_name_that_is_nothing_is_refused_without_the_network(name: str, message: str, cache: Path) -> None:
+def test_a_name_of_no_model_is_refused_without_the_network(name: str, message: str, cache: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         open_model(name, cache_dir=cache)
 
@@ -166,7 +166,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         open_model(str(tmp_path))
 
 
-def test_several_gguf_files_need_a_choice(tmp_path: Path) -> None:
+def test_a_directory_with_several_gguf_files_is_refused(tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).touch()
     with pytest.raises(CheckpointError, match=r"2 \.gguf files; name the one to serve"):
@@ -193,7 +193,7 @@ def test_a_missing_or_damaged_tokenizer_is_refused(copy_of: Callable[[str], Path
         open_model(str(path.parent))
 
 
-def test_end_of_text_is_the_union_of_what_the_files_say(copy_of: Callable[[str], Path]) -> None:
+def test_end_of_text_ids_are_the_union_of_those_in_the_files(copy_of: Callable[[str], Path]) -> None:
     directory = copy_of("llama")
     (directory / "generation_config.json").write_text('{"eos_token_id": [7, 9, 5]}')
     (directory / "tokenizer_config.json").write_text('{"eos_token": {"content": "<unk>"}}')

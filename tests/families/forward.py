@@ -1,7 +1,6 @@
-"""A model without an engine: one compiled prefill and one compiled decode step over a tiny paged cache; one step more
-for an encoder.
+"""A model without an engine: compiled steps for prefill, decode and encoder over a tiny paged cache.
 
-An engine compiles samplers and buckets that say nothing about a family; this is what is left when they are taken away.
+An engine also compiles samplers and buckets, which take long and show nothing about a family.
 """
 
 import functools
@@ -26,16 +25,16 @@ from jaxengine.spec.parameters import ParameterSource
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.loading import load_parameters
 
-PAGE, WIDTH = 16, 8  # the reference back end reads keys in blocks of 128
-TOKENS = 64  # of a step of several, in whole blocks of 32
+PAGE, SLOT_PAGES = 16, 8  # tokens, pages: the reference back end reads keys in blocks of 128
+TOKENS = 64  # of a prefill step, in whole blocks of 32
 
 
 @dataclass
 class Forward:
-    """Logits of `source`'s model in f32. Sequences live in numbered rooms of eight pages each, in every page table."""
+    """Logits of `source`'s model in f32. Sequences have numbered slots of eight pages each, in every page table."""
 
     source: ParameterSource
-    rooms: int = 2
+    slots: int = 2
     quantize: str | None = None
     devices: int = 1
     step: Any = field(init=False)
@@ -52,44 +51,44 @@ class Forward:
         graph, state = nnx.split((decoder, Head(spec, parameters.get, CPU)))
         self.step = functools.partial(_step, graph, state)
         groups = LayerGroups.of(spec)
-        arrays = layer_cache(spec, 1 + len(groups.windows) * self.rooms * WIDTH, PAGE, "float32")
-        self.page_size = WIDTH * PAGE if spec.state_space else PAGE  # a page of states is a whole sequence
+        arrays = layer_cache(spec, 1 + len(groups.windows) * self.slots * SLOT_PAGES, PAGE, "float32")
+        self.page_size = SLOT_PAGES * PAGE if spec.state_space else PAGE  # a page of states is a whole sequence
         self.caches = [tuple(jnp.zeros(shape) for shape, _, _ in arrays) for _ in range(groups.arrays)]
-        self.firsts = [table * self.rooms * WIDTH for table in range(len(groups.windows))]
-        self.sources: dict[int, int] = {}  # tokens that the encoder has read, by room
-        self.tables = 1 + np.arange(self.rooms * WIDTH, dtype=np.int32).reshape(self.rooms, WIDTH)
+        self.first_pages = [table * self.slots * SLOT_PAGES for table in range(len(groups.windows))]
+        self.encoded: dict[int, int] = {}  # by slot, how many tokens the encoder has read
+        self.tables = 1 + np.arange(self.slots * SLOT_PAGES, dtype=np.int32).reshape(self.slots, SLOT_PAGES)
 
     def share(self, source: int, target: int, pages: int) -> None:
-        """Let room `target` begin with the first `pages` of room `source`."""
+        """Let slot `target` begin with the first `pages` of slot `source`."""
         self.tables[target, :pages] = self.tables[source, :pages]
 
-    def prefill(self, room: int, ids: list[int], start: int, prompt_length: int) -> np.ndarray:
+    def prefill(self, slot: int, ids: list[int], start: int, prompt_length: int) -> np.ndarray:
         """Logits [len(ids), vocab] of `ids` at positions from `start` on."""
-        return self._run(room, ids, start, prompt_length, TOKENS, ragged=True)
+        return self._run(slot, ids, start, prompt_length, TOKENS, ragged=True)
 
-    def decode(self, room: int, token: int, position: int, prompt_length: int) -> np.ndarray:
+    def decode(self, slot: int, token: int, position: int, prompt_length: int) -> np.ndarray:
         """Logits [vocab] after `token`."""
-        return self._run(room, [token], position, prompt_length, 1, ragged=False)[0]
+        return self._run(slot, [token], position, prompt_length, 1, ragged=False)[0]
 
-    def encode(self, room: int, ids: list[int]) -> None:
-        """Let the encoder read `ids`: they take whole pages from the front of the room, which now begins behind."""
-        batch = _batch(self.tables[room], len(ids), 0, 0, TOKENS, PAGE, ragged=True)
+    def encode(self, slot: int, ids: list[int]) -> None:
+        """Let the encoder read `ids`. They take the first pages of the slot; the decoder's tokens go behind them."""
+        batch = _batch(self.tables[slot], len(ids), 0, 0, TOKENS, PAGE, ragged=True)
         self.caches = self.encoder(
             _padded(ids, TOKENS), self.caches, replace(batch, noncausal_length=batch.row * 0 + len(ids))
         )
-        self.sources[room] = len(ids)
+        self.encoded[slot] = len(ids)
 
     def _run(
-        self, room: int, ids: list[int], start: int, prompt_length: int, tokens: int, *, ragged: bool
+        self, slot: int, ids: list[int], start: int, prompt_length: int, tokens: int, *, ragged: bool
     ) -> np.ndarray:
-        table, source = self.tables[room], self.sources.get(room, 0)
+        table, source = self.tables[slot], self.encoded.get(slot, 0)
         table = np.roll(table, -source // PAGE)
         batches = [
             _batch(first + table, len(ids), start, prompt_length, tokens, self.page_size, ragged=ragged)
-            for first in self.firsts
+            for first in self.first_pages
         ]
         if source:
-            tables, batch = jnp.asarray(self.tables[room : room + 1]), batches[0]
+            tables, batch = jnp.asarray(self.tables[slot : slot + 1]), batches[0]
             batches = [replace(batch, cross=replace(batch, tables=tables, noncausal_length=batch.row * 0 + source))]
         logits, self.caches = self.step(_padded(ids, tokens), self.caches, batches)
         return np.asarray(logits)[: len(ids)]

@@ -1,6 +1,6 @@
-"""The decoder a second time, in float64 NumPy, one token and one head at a time: slow, obvious, and sharing no code.
+"""The decoder a second time, in float64 NumPy, one token and one head at a time: slow, obvious, and of code of its own.
 
-It reads a `ModelSpec` and parameters in the table's layout, keeps no cache and knows no batch.
+It takes a `ModelSpec` and parameters in the layout of `parameter_table`. It has no cache and no batch.
 """
 
 import math
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def logits(spec: ModelSpec, parameters: Parameters, ids: list[int]) -> np.ndarray:
-    """After every prefix of `ids`: [len(ids), vocab]."""
+    """Logits after every prefix of `ids`: [len(ids), vocab]."""
     get = parameters.get
     x = np.stack([_embedded(spec, get, token, position) for position, token in enumerate(ids)])
     for i in range(spec.num_layers):
@@ -127,7 +127,7 @@ def _qk_norm(spec: ModelSpec, get: Get, qk: np.ndarray) -> np.ndarray:
 
 
 def _rotated(rope: Rope, heads: np.ndarray, position: int, length: int) -> np.ndarray:
-    """The heads [kv, group + 1, dim] of one token of a text of `length`."""
+    """The heads [kv, group + 1, dim] of one token, rotated; the text has `length` tokens."""
     dim = rope.dim or heads.shape[-1]
     out = heads.copy()
     for pair in range(dim // 2):
@@ -143,7 +143,7 @@ def _rotated(rope: Rope, heads: np.ndarray, position: int, length: int) -> np.nd
 
 
 def _frequency(rope: Rope, dim: int, pair: int, length: int) -> float:
-    """The kinds that random specs draw; the others are compared with transformers."""
+    """Of the kinds that random specs draw; the other kinds are compared with transformers."""
     plain = rope.theta ** (-2 * pair / dim)
     if rope.kind == "default":
         return plain

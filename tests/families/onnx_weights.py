@@ -1,7 +1,7 @@
 """The weights in an ONNX file, without the onnx package: a graph's tensors and which node reads which.
 
-Only what the files of `flan_t5.py` need of the format (onnx.proto): tensors of a few types, however stored, and of
-nodes their names and inputs.
+It reads only what the file of `flan_t5.py` needs of the format (onnx.proto): tensors of a few types, and the names and
+inputs of nodes.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DIMS, TYPE, FLOATS, INTEGERS, TENSOR_NAME, RAW = 1, 2, 4, 5, 8, 9
 
 @dataclass
 class Graph:
-    """Arrays by name; of each node its name and the names of its inputs."""
+    """Arrays by name, and for each node its name and the names of its inputs."""
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     nodes: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -41,7 +41,7 @@ def read_graph(model: bytes) -> Graph:
 def _tensor(body: memoryview) -> tuple[str, np.ndarray]:
     parts = list(_fields(body))
     dims = [value for number, value in parts if number == DIMS]
-    one = dict(parts)  # what is not repeated, or packed
+    one = dict(parts)  # the fields that are not repeated, or are packed
     dtype = TYPES[one[TYPE]]
     if INTEGERS in one:
         values = np.array(list(_varints(one[INTEGERS])), np.uint64).astype(dtype)

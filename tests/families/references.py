@@ -1,7 +1,8 @@
-"""What each checkpoint of the zoo computes, by somebody else's code.
+"""References: the logits of each checkpoint of the zoo, by other code than ours.
 
-transformers in f32, where it is right. Its eager Falcon adds ALiBi twice, its sdpa does not; Baichuan is missing, so
-the few lines that separate it from Llama are written out here; SantaCoder's original layout is GPT-BigCode's.
+The reference is transformers in f32. Its eager attention adds Falcon's ALiBi twice, its sdpa attention does not, so
+Falcon RW runs with sdpa. transformers lacks Baichuan, whose few differences from Llama are written out here.
+SantaCoder's original checkpoint is compared with GPT-BigCode.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Tiny checkpoints of models with an encoder, what transformers computes with them, and what we do without an engine.
+"""Tiny checkpoints of models with an encoder, and transformers' logits of them.
 
-Distances reach past the last bucket; prompts and answers of several pages; stacks of different depth.
+Their texts have several pages and distances beyond the last bucket; encoder and decoder differ in depth.
 """
 
 import functools
@@ -61,12 +61,12 @@ OWN_HEAD = ("flan_t5", "t5_own_head", "umt5")  # in the checkpoint; transformers
 
 
 def start_of(name: str) -> int:
-    """What the decoder of checkpoint `name` starts from."""
+    """The id that the decoder of checkpoint `name` starts from."""
     return int(SEQ2SEQ[name]["decoder_start_token_id"])
 
 
 def write_seq2seq(directory: Path, name: str, seed: int = 0, **changed: Any) -> Path:
-    """Write the checkpoint `name` of `SEQ2SEQ`, configuration fields `changed`, to `directory/name`, with tokenizer."""
+    """Write the checkpoint `name` of `SEQ2SEQ`, with some fields `changed` and a tokenizer, to `directory/name`."""
     target, fields = directory / name, {**SEQ2SEQ[name], **changed}
     config = transformers.AutoConfig.for_model(**fields)
     model = redraw(transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager").eval(), seed)
@@ -83,7 +83,7 @@ def write_seq2seq(directory: Path, name: str, seed: int = 0, **changed: Any) -> 
 
 @torch.no_grad()
 def _temper(model: Any, *, divided: bool) -> None:
-    """Scores are not scaled, so queries are small, as T5 draws them. A head that divides must not make all flat."""
+    """Make queries small, as T5 does, because scores are not scaled; and keep logits apart where they are divided."""
     for name, parameter in model.named_parameters():
         if name.endswith("ttention.q.weight"):
             parameter.mul_(model.config.d_kv**-0.5)
@@ -92,7 +92,7 @@ def _temper(model: Any, *, divided: bool) -> None:
 
 @torch.no_grad()
 def _temper_bart(model: Any, seed: int) -> None:
-    """Tokens must count beside positions, and queries beside what all keys share. The head's bias is no parameter."""
+    """Let logits depend on tokens as much as on positions, and attention on queries; draw the bias of the head."""
     for name, parameter in model.named_parameters():
         for part, factor in (("embed_positions", 0.3), ("out_proj.weight", 0.2), ("q_proj.weight", 3.0)):
             parameter.mul_(factor if part in name else 1.0)
@@ -114,7 +114,7 @@ def seq2seq_logits(directory: Path, source: list[int], ids: list[int]) -> np.nda
     """Logits after every prefix of the decoder's `ids`, start token first: float32 [len(ids), vocab]."""
     decoder_ids = torch.tensor([ids])
     logits = _model(directory)(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
-    # transformers 5 takes every umT5 for tied, and divides; 4 does so where the configuration says that it is.
+    # transformers 5 treats every umT5 as tied and divides hidden states; 4 does so only where the head is tied.
     factor = T5["d_model"] ** 0.5 if directory.name == "umt5" else 1.0
     return factor * logits[0].numpy()  # type: ignore[no-any-return]
 

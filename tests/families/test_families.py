@@ -1,4 +1,4 @@
-"""Every family's tiny checkpoint computes what its reference computes, in f32 within 1e-3, however its text was cut."""
+"""Every family's tiny checkpoint gives its reference's logits, f32 within 1e-3, however a text is cut into steps."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -42,7 +42,7 @@ def test_logits_and_greedy_ids_are_the_reference_s(name: str, zoo: Callable[[str
 
 
 def behind_a_prefix_and_in_chunks(model: Forward, ids: list[int], expected: np.ndarray) -> None:
-    """The first page is the other sequence's, where it has one; the rest comes in chunks, cut inside a page."""
+    """The first page, but of a state space, is the other sequence's; the rest comes in chunks, cut inside a page."""
     cached = 0 if model.source.spec.state_space else CACHED
     model.share(0, 1, cached // 16)
     cuts = sorted({cached, CACHED + 1, CACHED + 9, len(ids)})

@@ -1,4 +1,4 @@
-"""A real FLAN-T5 says what transformers made of the same weights said, token for token."""
+"""A real FLAN-T5 gives transformers' answers with the same weights, token for token."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ def test_their_text_is_streamed_as_it_decodes(golden: dict[str, object], flan_t5
 
 
 def test_a_gguf_s_tokenizer_is_the_real_one(flan_t5: Path, tmp_path: Path) -> None:
-    """What llama.cpp's converter writes of it; the 100 extra ids, which sentencepiece does not know, become padding."""
+    """llama.cpp's converter writes it so: the 100 extra ids, which sentencepiece does not know, become padding."""
     original = json.loads((flan_t5 / "tokenizer.json").read_text())
     known = original["model"]["vocab"][:32000]
     tokens, scores = zip(*known, *((f"[PAD{n}]", -10000.0) for n in range(32000, 32128)), strict=True)

@@ -1,4 +1,4 @@
-"""Phi 3's two sets of frequencies: a text that outgrows the trained length is computed anew, as in transformers."""
+"""Phi 3's two sets of frequencies: a text that exceeds the trained length is computed again, as in transformers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +23,8 @@ def engine(zoo: Callable[[str], Path]) -> Engine:
 
 
 @pytest.mark.parametrize("length", [5, TRAINED - 1, TRAINED, TRAINED + 1])
-def test_every_token_is_what_its_text_alone_would_give(length: int, engine: Engine, zoo: Callable[[str], Path]) -> None:
-    """Two more requests run beside it, one that outgrows at another step and one that never does."""
+def test_every_token_is_that_of_its_text_in_one_shot(length: int, engine: Engine, zoo: Callable[[str], Path]) -> None:
+    """Two more requests run beside it: one exceeds the trained length at another step, one never does."""
     ids = prompt(length, seed=length)
     others = [ask(2, prompt(9), max_tokens=14), ask(3, prompt(3, seed=7), max_tokens=9)]
     answers = serve(engine, [ask(1, ids, max_tokens=18, logprobs=VOCAB), *others])

@@ -1,4 +1,4 @@
-"""Models that also see, asked about text alone: logits are those of transformers' whole model."""
+"""Models that also take pictures, given text alone: logits are those of transformers' whole model."""
 
 import copy
 import json
@@ -29,7 +29,11 @@ WHOLE: dict[str, dict[str, Any]] = {
     "idefics3": {"text_config": LLAMA, "vision_config": VISION},
     "llava": {"text_config": LLAMA, "vision_config": {**VISION, "projection_dim": 32}},
     "mistral3": {"text_config": MISTRAL},
-    "qwen2_5_vl": {**TEXT, "rope_parameters": SECTIONS, "vision_config": QWEN},  # all in one, as on the hub
+    "qwen2_5_vl": {
+        **TEXT,
+        "rope_parameters": SECTIONS,
+        "vision_config": QWEN,
+    },  # one configuration without sections, as on the hub
     "qwen3_vl": {"text_config": {**TEXT, "head_dim": 16, "rope_parameters": SECTIONS}, "vision_config": QWEN}
     | {"tie_word_embeddings": True},
 }
@@ -44,7 +48,7 @@ TEXTS = {"idefics2": "mistral", "internvl": "qwen2", "llava_next": "mistral", "q
 
 
 def write(directory: Path, name: str) -> Any:
-    """The whole model, saved with no more of a configuration than is written above."""
+    """The whole model, saved with only the configuration that is written above."""
     fields = (WHOLE | ALIKE)[name]
     config = transformers.AutoConfig.for_model(name, **copy.deepcopy(fields))
     model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval()
@@ -65,7 +69,7 @@ def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_the_text_part_is_the_model_that_it_is_alone(name: str, tmp_path: Path) -> None:
+def test_the_text_part_is_the_model_of_its_family(name: str, tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", name)
     kept = {key: value for key, value in ALIKE[name]["text_config"].items() if key != "rope_parameters"}
     kept |= {"model_type": TEXTS[name], "tie_word_embeddings": whole.config.tie_word_embeddings}
@@ -82,7 +86,7 @@ def test_the_text_part_is_the_model_that_it_is_alone(name: str, tmp_path: Path) 
         np.testing.assert_array_equal(ours.read(parameter, ()), theirs.read(parameter, ()))
 
 
-def test_a_model_whose_prompt_sees_all_of_itself_is_refused(tmp_path: Path) -> None:
+def test_a_model_whose_prompt_attends_both_ways_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "paligemma"}')
     (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     with pytest.raises(CheckpointError, match=r"model_type is not supported; .*, got 'paligemma'"):

@@ -1,8 +1,8 @@
-"""Weights in 8 bits, in layers of every kind: each computes with exactly what is stored, and keeps near its mind.
+"""Weights in 8 bits, in layers of every kind: a model computes with exactly what is stored, near the original.
 
-That what is stored is the nearest there is, and what it costs a trained model, is in
-`tests/jaxengine/test_quantization`. In tiny random models a router in doubt may choose another expert, and that token's
-logits are far off then: so it is the median token that is judged.
+`tests/jaxengine/weights/test_quantization.py` shows that what is stored is the nearest value, and what it costs a
+trained model. In tiny random models a small change may make a router choose another expert, whose logits differ much.
+So the median token is compared.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ KL = {"int8": 0.005, "fp8": 0.035}  # nats, of the median token
 
 @dataclass(frozen=True)
 class Restored:
-    """`source` with what it quantises to in full precision."""
+    """`source` with its quantised weights multiplied out, in full precision."""
 
     source: ParameterSource
     quantize: str
@@ -55,7 +55,7 @@ class Restored:
 
     @cached_property
     def stored(self) -> dict[str, jax.Array]:
-        """In the table's layout, which is a GPU's."""
+        """Loaded as for a GPU, whose layout is that of `parameter_table`."""
         return load_parameters(self.source, make_mesh(), "float32", H200, lambda *_: None, self.quantize)
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
@@ -67,7 +67,7 @@ class Restored:
 
 
 def logits(source: ParameterSource, name: str, quantize: str | None = None) -> np.ndarray:
-    model = Forward(source, rooms=1, quantize=quantize)
+    model = Forward(source, slots=1, quantize=quantize)
     if name in SEQ2SEQ:
         model.encode(0, SOURCE)
         return model.prefill(0, [start_of(name), *IDS], 0, 1)

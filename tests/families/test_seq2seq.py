@@ -25,7 +25,7 @@ QUICK = ("t5", "bart")
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SEQ2SEQ]
 )
 def test_logits_are_the_reference_s(name: str, seq2seq: Zoo) -> None:
-    """In one shot, in chunks, and step by step; the other room's source must not be seen."""
+    """In one shot, in chunks, and step by step; another slot's encoded prompt must not be seen."""
     directory = seq2seq(name)
     model = Forward(compose(Config.load(directory / "config.json"), open_tensors(directory)))
     ids = [start_of(name), *prompt(44, seed=1)]
@@ -39,8 +39,8 @@ def test_logits_are_the_reference_s(name: str, seq2seq: Zoo) -> None:
 
 
 @pytest.mark.parametrize("name", ["t5", "mt5", "umt5_tied"])
-def test_a_head_is_tied_where_nothing_is_said_of_it(name: str, seq2seq: Zoo) -> None:
-    """As transformers 4 wrote it: its default is left out."""
+def test_a_head_is_tied_where_the_configuration_does_not_say(name: str, seq2seq: Zoo) -> None:
+    """transformers 4 left its default out of the files it wrote."""
     directory = seq2seq(name)
     said, tensors = Config.load(directory / "config.json"), open_tensors(directory)
     assert said.values["tie_word_embeddings"] is True
@@ -48,20 +48,20 @@ def test_a_head_is_tied_where_nothing_is_said_of_it(name: str, seq2seq: Zoo) -> 
     assert compose(Config(unsaid, said.where), tensors).spec == compose(said, tensors).spec
 
 
-def test_t5_saved_by_transformers_5_says_only_there_that_its_head_is_its_own(seq2seq: Zoo) -> None:
-    """It writes that the head is tied, always, and whether hidden states are divided in a key of their own."""
+def test_an_untied_t5_saved_by_transformers_5_is_known_by_its_output_scale(seq2seq: Zoo) -> None:
+    """transformers 5 calls every head tied, and writes in `scale_decoder_outputs` whether hidden states are divided."""
     said, tensors = Config.load(seq2seq("flan_t5") / "config.json"), open_tensors(seq2seq("flan_t5"))
     saved = {**said.values, "tie_word_embeddings": True, "scale_decoder_outputs": False}
     assert compose(Config(saved, said.where), tensors).spec == compose(said, tensors).spec
 
 
-def test_t5_s_activation_may_be_named_alone(seq2seq: Zoo) -> None:
+def test_t5_s_activation_may_have_a_key_of_its_own(seq2seq: Zoo) -> None:
     said, tensors = Config.load(seq2seq("flan_t5") / "config.json"), open_tensors(seq2seq("flan_t5"))
     assert compose(Config({**said.values, "dense_act_fn": "gelu"}, said.where), tensors).spec.activation == "gelu"
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_copies_of_the_embedding_stand_for_it_and_must_equal_it(name: str, seq2seq: Zoo, tmp_path: Path) -> None:
+def test_a_copy_may_replace_the_embedding_and_all_copies_must_be_equal(name: str, seq2seq: Zoo, tmp_path: Path) -> None:
     config, stored = Config.load(seq2seq(name) / "config.json"), load_file(seq2seq(name) / "model.safetensors")
     prefix = "model." if name == "bart" else ""
     embedding = stored.pop(f"{prefix}shared.weight")

@@ -1,4 +1,4 @@
-"""Models with an encoder in the engine: each request is told what it is told alone, and what the reference says."""
+"""Models with an encoder in the engine: a request's answer is the reference's, alone and among others."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ NAME = "flan_t5"
 
 @pytest.fixture(scope="module")
 def engine(seq2seq: Zoo) -> Engine:
-    """Room for fewer tokens than four requests have, so that some are preempted."""
+    """A pool for fewer tokens than four requests have, so that some are preempted."""
     small = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "max_total_tokens": 96}
     return load(seq2seq(NAME), max_batch_total_tokens=15 * 16, **small)
 
@@ -32,7 +32,7 @@ def expected_of(answer: Answer, directory: Path, source: list[int]) -> np.ndarra
 
 
 def test_greedy_ids_and_logits_are_the_reference_s(engine: Engine, seq2seq: Zoo) -> None:
-    source = prompt(70)  # longer than a step: it is read whole nevertheless
+    source = prompt(70)  # longer than a step, but the encoder reads a prompt whole
     answer = alone(engine, ask(1, source, max_tokens=20, logprobs=VOCAB, prompt_logprobs=True))
     expected = expected_of(answer, seq2seq(NAME), source)
     np.testing.assert_allclose(logprob_rows(answer.tokens), expected, atol=1e-3)

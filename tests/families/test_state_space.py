@@ -1,4 +1,4 @@
-"""Mamba and Falcon-Mamba through the whole engine: what chunks, neighbours, preemption and reuse leave of a state."""
+"""Mamba and Falcon-Mamba in the whole engine: a state survives chunks, neighbours, preemption and reuse of pages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def engine(name: str, zoo: Callable[[str], Path]) -> Engine:
-    """Steps of 16 tokens, and every bucket: a lone request runs other code than eight do."""
+    """Steps of 16 tokens, and every bucket: one request runs other executables than eight do."""
     return load(zoo(name), max_batch_size=ROWS, max_batch_prefill_tokens=16, max_total_tokens=96, every_bucket=True)
 
 
@@ -52,14 +52,14 @@ def test_tokens_are_the_same_alone_and_among_32_neighbours(engine: Engine, expec
     assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)
 
 
-def test_a_state_left_behind_reaches_nobody(engine: Engine, expected: Answers) -> None:
-    """NaN in every page, the sink's too: neither where a sequence begins nor where a step is padded is it read."""
+def test_a_state_left_in_a_page_is_never_read(engine: Engine, expected: Answers) -> None:
+    """Every page holds NaN, page 0 too. Neither a sequence that begins nor the padding of a step reads it."""
     engine.runner.layers = [tuple(jnp.full_like(array, jnp.nan) for array in layer) for layer in engine.runner.layers]
     assert ids_of(serve(engine, REQUESTS)) == ids_of(expected)
 
 
 def test_as_many_requests_run_at_once_as_there_are_states(engine: Engine) -> None:
-    """One page is all that a request ever needs, so none is held back for others to grow into."""
+    """A request needs one page and never grows, so no page is kept back for growth."""
     for number in range(ROWS):
         engine.submit(ask(number, prompt(1), max_tokens=4))
     engine.step()
@@ -70,7 +70,7 @@ def test_as_many_requests_run_at_once_as_there_are_states(engine: Engine) -> Non
 
 
 def test_tokens_survive_a_failed_step_and_preemption(engine: Engine, expected: Answers) -> None:
-    """After the failure the suspects run in halves, so that some are preempted again while they are half done."""
+    """After the failure the suspects run in halves, so some are preempted once more before they are done."""
     runner, before = engine.runner, engine.stats()
 
     def eleventh(plan: Plan) -> bool:
@@ -84,7 +84,7 @@ def test_tokens_survive_a_failed_step_and_preemption(engine: Engine, expected: A
     assert ids_of(answers) == ids_of(expected)
 
 
-def test_a_prompt_is_never_found_in_a_cache(engine: Engine) -> None:
+def test_prompts_of_a_state_space_are_not_cached(engine: Engine) -> None:
     ids = prompt(40)
     assert [serve(engine, [ask(n, ids, max_tokens=1)])[n].cached_tokens for n in (1, 2)] == [0, 0]
 

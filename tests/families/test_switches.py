@@ -1,4 +1,4 @@
-"""Switches drawn at random, in combinations no family has, against the decoder written a second time in NumPy."""
+"""Switches drawn at random, in combinations that no family has, compared with the decoder in NumPy."""
 
 import random
 from dataclasses import replace
@@ -50,7 +50,7 @@ class RandomSource:
 
 
 def random_spec(seed: int) -> ModelSpec:
-    """Sizes are drawn too; every choice of a switch appears among `SEEDS` (`test_every_choice_is_drawn`)."""
+    """A spec with random sizes and switches; `SEEDS` show every choice of a switch (`test_every_choice_is_drawn`)."""
     draw = random.Random(seed)
 
     def maybe(value: Any, other: Any) -> Any:

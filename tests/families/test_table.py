@@ -13,12 +13,12 @@ from tests.tiny import TINY
 
 README = Path(__file__).parents[2] / "convert" / "README.md"
 ROW = re.compile(r"\| `([\w`, ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|")
-OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # for the same checkpoints
+OTHER_NAMES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}  # further model_types of the same checkpoints
 OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "mt5": "t5", "umt5": "t5"}
 
 
 def table() -> dict[str, tuple[str, str, str]]:
-    """By model_type: who it is, the proof, the architecture of its GGUF files."""
+    """By model_type: the models, the checkpoints of the proof, the architecture of GGUF files."""
     found: dict[str, tuple[str, str, str]] = {}
     for types, models, proof, architecture in ROW.findall(README.read_text()):
         for model_type in re.split(r"`, `", types):

@@ -1,4 +1,4 @@
-"""Models of no family of ours, as transformers' own module: served by the same engine, or refused with the reason."""
+"""Models without a family here, as transformers' own module: served by the same engine, or refused with the reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -68,8 +68,8 @@ SERVED = ("deepseek_v2", "gpt_oss", "granitemoe", "vaultgemma")
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_model_of_transformers_computes_what_it_does_there(name: str, written: Callable[..., Path]) -> None:
-    """Values narrower than keys, sinks, windows, soft caps, a factor of logits, experts merged as they are read."""
+def test_a_traced_model_computes_what_transformers_computes(name: str, written: Callable[..., Path]) -> None:
+    """The models have values narrower than keys, sinks, windows, soft caps, a factor of logits, or merged experts."""
     directory, ids = written(name), prompt(24)
     model = Forward(open_model(str(directory)).source)
     rows = [*model.prefill(0, ids[:19], 0, 24), *model.prefill(0, ids[19:], 19, 24)]
@@ -82,7 +82,7 @@ def test_a_model_of_transformers_computes_what_it_does_there(name: str, written:
 def test_experts_that_are_read_in_slices_are_merged_once(
     written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they are for our own checkpoint: a chunk of a projection at a time."""
+    """A checkpoint of our own is written so: a chunk of a projection at a time."""
     source, name = open_model(str(written("deepseek_v2"))).source, "module.model.layers.1.mlp.experts.gate_up_proj"
     whole, merged, read = source.read(name, ()), [], Conversion.read
     monkeypatch.setattr(Conversion, "read", lambda one, name: merged.append(name) or read(one, name))
@@ -92,14 +92,14 @@ def test_experts_that_are_read_in_slices_are_merged_once(
 
 
 @pytest.mark.parametrize("sizes", [(56, 8), (8, 56), (53, 48)])
-def test_a_size_of_the_model_is_not_taken_for_the_text_s(sizes: tuple[int, int], tmp_path: Path) -> None:
+def test_a_model_s_size_near_the_probe_s_length_is_no_mixing_of_tokens(sizes: tuple[int, int], tmp_path: Path) -> None:
     heads, width = sizes
     fields = {"model_type": "olmo", **BASE, "num_attention_heads": heads, "hidden_size": heads * width}
     spec = open_model(str(write_model(tmp_path / "olmo", fields))).source.spec
     assert (spec.num_heads, spec.head_dim) == sizes
 
 
-def test_it_is_served_by_the_engine_as_any_other(written: Callable[..., Path]) -> None:
+def test_a_traced_model_is_served_as_any_other(written: Callable[..., Path]) -> None:
     directory, ids = written("smollm3"), prompt(40)
     engine = load(directory, max_batch_size=2, max_batch_prefill_tokens=32, max_total_tokens=64)
     answer = alone(engine, ask(1, ids, max_tokens=8, prompt_logprobs=True, logprobs=VOCAB))
@@ -128,25 +128,25 @@ def test_what_cannot_be_traced_is_refused_at_start_with_the_reason(name: str, wr
 
 
 @pytest.mark.parametrize("head", [Head(), Head(scale=0.25), Head(softcap=30.0), Head(scale=4.0, softcap=2.0)])
-def test_what_becomes_of_logits_is_seen(head: Head) -> None:
+def test_the_factor_and_soft_cap_of_logits_are_found(head: Head) -> None:
     logits = LOGITS * head.scale
     assert fit_head(head.softcap * np.tanh(logits / head.softcap) if head.softcap else logits) == head
 
 
 @pytest.mark.parametrize("more", [lambda logits: logits + 1, lambda logits: logits[:-1], np.abs, np.sinh])
-def test_logits_of_which_more_becomes_are_refused(more: Callable[[np.ndarray], np.ndarray]) -> None:
+def test_other_changes_of_logits_are_refused(more: Callable[[np.ndarray], np.ndarray]) -> None:
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="more of logits than a factor and a soft cap"):
         fit_head(more(LOGITS))
 
 
 def test_a_decoder_is_not_served_without_its_encoder() -> None:
-    """transformers builds it alone; the checkpoint's first tensor too many would be a poor reason."""
+    """transformers would build the decoder alone, and the first tensor of the encoder would be called unexpected."""
     config = Config({"model_type": "bart", "d_model": 64, "vocab_size": VOCAB}, "config.json")
     with pytest.raises(CheckpointError, match=r"config.json: model_type is not supported; .*, got 'bart'"):
         traced_source.open_traced(config, cast(Tensors, {}), FAMILIES)
 
 
-def test_without_the_extra_its_name_is_said(written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_refusal_names_it(written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     directory = written("olmo")
     monkeypatch.setattr(traced_source, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match=r"model_type is not supported; .* with the extra 'hf' .*, got 'olmo'"):
@@ -174,6 +174,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_the_tensor_s_name(
         open_model(str(tmp_path))
 
 
-def test_it_runs_on_one_device(written: Callable[..., Path]) -> None:
+def test_a_traced_model_runs_on_one_device(written: Callable[..., Path]) -> None:
     with pytest.raises(ValueError, match="runs on one device, not on 2"):
         check_divisible(open_model(str(written("olmo"))).source.spec, 2)

@@ -1,4 +1,4 @@
-"""Every family over two devices, sizes and weights being others than in its first proof. About a second for each."""
+"""Every family over two devices, with other sizes and weights than on one device. About a second for each."""
 
 import json
 import os

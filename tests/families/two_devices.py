@@ -1,7 +1,8 @@
-"""One model of every family over two devices, with other sizes than in the zoo, as a program that prints one JSON
-object: how far its logits are from the reference's, and how far those are from each other.
+"""One model of every family over two devices, with other sizes than in the zoo.
 
-`python -m tests.families.two_devices DIRECTORY`; how many devices a CPU shows is fixed when JAX starts.
+`python -m tests.families.two_devices DIRECTORY` prints a JSON object: for each model, how far its logits are from the
+reference's, and how far those are from each other. It is a program of its own, because the number of a CPU's devices is
+fixed when JAX starts.
 """
 
 import json
@@ -49,7 +50,7 @@ def write(directory: Path, name: str) -> Path:
 def difference(directory: Path, name: str) -> tuple[float, float]:
     target, ids = write(directory, name), prompt(LENGTH, seed=7)
     source = compose(Config.load(target / "config.json"), open_tensors(target))
-    model = Forward(source, rooms=1, devices=2)
+    model = Forward(source, slots=1, devices=2)
     ours, theirs = model.prefill(0, ids, 0, LENGTH), zoo_logits(target, ids)
     jax.clear_caches()  # a graph for each family is more than they need together
     return float(np.abs(ours - theirs).max()), float(np.ptp(theirs, axis=1).min())

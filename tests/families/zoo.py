@@ -1,8 +1,8 @@
-"""One tiny checkpoint for each way a family computes, with sizes that make it show.
+"""The zoo: one tiny checkpoint for each way a family computes, with sizes that make every branch show.
 
-Prompts are longer than every window and every trained length below; head counts are no powers of two where slopes are
-concerned; configurations are in transformers' spelling. What transformers lacks is written here, with its own plain
-reference in `references.py`.
+Prompts of the tests are longer than every window and trained length here. With ALiBi, the number of heads is no power
+of two. Configurations are in transformers' spelling. Models that transformers lacks are written here, and computed in
+`references.py`.
 """
 
 import json
@@ -150,7 +150,7 @@ def _write(target: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any
 
 
 def _write_baichuan(target: Path, fields: dict[str, Any]) -> Path:
-    """A Llama whose q, k and v are packed, which is what Baichuan 7B is."""
+    """Write a Llama whose q, k and v are packed, as in Baichuan 7B."""
     config = {**BASE, **fields}
     model = redraw(transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)), seed=3)
     tensors = {name: values.clone() for name, values in model.state_dict().items()}
@@ -163,7 +163,7 @@ def _write_baichuan(target: Path, fields: dict[str, Any]) -> Path:
 
 
 def _write_santacoder(target: Path) -> Path:
-    """The original layout of a GPT-BigCode model: q and kv apart, matrices [in, out]."""
+    """Write a GPT-BigCode model in SantaCoder's first layout: q and kv apart, matrices [in, out]."""
     model = redraw(santacoder_model(), seed=4)
     tensors = {}
     for name, values in model.state_dict().items():
@@ -178,6 +178,6 @@ def _write_santacoder(target: Path) -> Path:
 
 
 def santacoder_model() -> Any:
-    """The model, before its weights are drawn."""
+    """SantaCoder before its weights are drawn."""
     config = transformers.GPTBigCodeConfig(**{**GPT, "multi_query": True})
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()

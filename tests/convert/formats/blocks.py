@@ -95,7 +95,7 @@ def mxfp4(b: bytes) -> list[float]:
 
 
 def tq1_0(b: bytes) -> list[float]:
-    """Five ternary digits a byte, as a fraction of 256: the first is how often a third of 256 is in it."""
+    """Five ternary digits a byte, which is a fraction of 256: the first digit counts thirds of 256."""
     runs = [(b[:32], 5), (b[32:48], 5), (b[48:52], 4)]
     digits = [byte * 3**n % 256 * 3 // 256 for run, count in runs for n in range(count) for byte in run]
     return [(digit - 1) * f16(b[52:54]) for digit in digits]
@@ -185,12 +185,12 @@ def book(kind: str) -> list[list[float]]:
 
 
 def signed(scale: float, values: list[float], signs: int) -> list[float]:
-    """Bit j says that value j is negative."""
+    """Bit j is set where value j is negative."""
     return [-scale * value if signs >> j & 1 else scale * value for j, value in enumerate(values)]
 
 
 def with_parity(signs: int) -> int:
-    """Seven signs and an eighth that makes the number of negative ones even."""
+    """Seven signs, and an eighth that makes the number of negative values even."""
     return signs | signs.bit_count() % 2 << 7
 
 

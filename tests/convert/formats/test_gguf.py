@@ -1,4 +1,4 @@
-"""GGUF: every block type gives the values its layout says, and a file that lies is refused."""
+"""GGUF: every block type gives the values its layout says, and a file with a wrong header is refused."""
 
 import random
 import struct
@@ -77,7 +77,7 @@ def test_a_truncated_file_is_refused(fraction: float, tiny: Callable[[str], Path
         (b"GGUF" + struct.pack("<IQQQ", 3, 1, 0, 1) + b"a" + struct.pack("<IQIQ", 1, 8, 0, 2**62), "truncated"),
     ],
 )
-def test_a_header_that_lies_is_refused(header: bytes, message: str, tmp_path: Path) -> None:
+def test_a_wrong_header_is_refused(header: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(header + bytes(64))
     with pytest.raises(CheckpointError, match=message):
@@ -99,7 +99,7 @@ def test_mutated_headers_only_ever_raise_checkpoint_errors(tiny: Callable[[str],
 
 
 def random_blocks(kind: gguf.GGMLQuantizationType) -> np.ndarray:
-    """Random bytes, with every pair of them a finite f16, so that each can be a scale."""
+    """Random bytes of which every pair is a finite f16, so that each pair may be a scale."""
     size = gguf.GGML_QUANT_SIZES[kind][1] * BLOCKS
     raw = np.random.default_rng(1).integers(0, 256, (ROWS, size), np.uint8)
     return np.where((raw & 0x7C) == 0x7C, raw & 0xBF, raw).astype(np.uint8)

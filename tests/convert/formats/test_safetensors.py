@@ -1,4 +1,4 @@
-"""safetensors: what the reference library writes is read back by slice, and a file that lies is refused at once."""
+"""safetensors: what the reference library writes is read by slice; a file with a wrong header is refused at once."""
 
 import json
 import random
@@ -69,7 +69,7 @@ def test_our_header_is_read_by_the_reference_library(tmp_path: Path) -> None:
         (b"\xff\xfe", 0, "not valid JSON"),
     ],
 )
-def test_a_header_that_lies_is_refused(header: Any, data: int, message: str, tmp_path: Path) -> None:
+def test_a_wrong_header_is_refused(header: Any, data: int, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         SafetensorsFile(write_raw(tmp_path, header, data))
 
@@ -157,7 +157,7 @@ def write_raw(directory: Path, header: Any, data: int) -> Path:
 
 
 def write_shards(directory: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Two shards, tensors in turn."""
+    """Write two shards that hold the tensors in turn."""
     placed = {name: f"shard-{i % 2}.safetensors" for i, name in enumerate(tensors)}
     for shard in set(placed.values()):
         save_file({name: values for name, values in tensors.items() if placed[name] == shard}, directory / shard)

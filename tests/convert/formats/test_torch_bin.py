@@ -1,4 +1,4 @@
-"""PyTorch's files are read as PyTorch wrote them, and never as anything but data."""
+"""PyTorch's files give the values that PyTorch wrote, and nothing in them is executed."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def test_transposed_and_shared_views_are_followed(zipped: bool, tmp_path: Path) 
 def test_a_checkpoint_gives_the_parameters_of_its_safetensors(
     name: str, zipped: bool, copy_of: Callable[[str], Path], tiny: Callable[[str], Path]
 ) -> None:
-    """Two shards; the tied one with its head written too, as PyTorch does."""
+    """Two shards. A tied head is written too, as PyTorch does."""
     directory, expected = copy_of(name), open_model(str(tiny(name))).source
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
@@ -82,7 +82,7 @@ def write_shards(directory: Path, tensors: dict[str, torch.Tensor], zipped: bool
 
 
 class Call:
-    """Pickled, a call of `function`."""
+    """A pickle that calls `function`."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.what = function, arguments
@@ -92,7 +92,7 @@ class Call:
 
 
 class Attribute:
-    """Pickled, an object whose state is set on loading."""
+    """A pickle of an object whose state is set on loading."""
 
 
 @BOTH
@@ -123,8 +123,8 @@ def test_a_pickle_that_calls_is_refused_and_calls_nothing(
     assert not (tmp_path / "owned").exists()
 
 
-def test_names_with_dots_reach_nothing(tmp_path: Path) -> None:
-    """The second half of a name may be a path of attributes; Python's unpickler would follow it."""
+def test_names_with_dots_are_refused(tmp_path: Path) -> None:
+    """The second part of a name may be a path of attributes, which Python's unpickler would follow."""
     names = (b"collections", b"OrderedDict.__init__.__globals__")
     body = b"\x80\x04" + b"".join(b"\x8c" + bytes([len(name)]) + name for name in names) + b"\x93."
     with pytest.raises(CheckpointError, match=r"names 'collections\.OrderedDict\.__init__\.__globals"):
@@ -167,7 +167,7 @@ def archive(directory: Path, body: bytes, compression: int = zipfile.ZIP_STORED,
 
 
 class Tensor:
-    """Pickled, a tensor of `torch.float32` over one storage, with any shape and strides."""
+    """A pickle of a `torch.float32` tensor over one storage, with any shape and strides."""
 
     def __init__(self, offset: Any, shape: Any, strides: Any) -> None:
         self.arguments = (offset, shape, strides, False, OrderedDict())

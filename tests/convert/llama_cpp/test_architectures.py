@@ -26,8 +26,8 @@ from tests.families.seq2seq import SEQ2SEQ, write_seq2seq
 from tests.families.zoo import BAICHUAN, ZOO, write_zoo
 from tests.tiny import write_model
 
-# What a file cannot tell: Gemma's scale (only the models of 27B have their own), activations, layers without experts,
-# Falcon-Mamba's second epsilon, the distance of T5's last bucket.
+# Changes of the zoo's configurations for what a GGUF file cannot say: Gemma's scale (only 27B models have their own),
+# activations, layers without experts, Falcon-Mamba's second epsilon, the distance of T5's last bucket.
 CHANGED: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 24},
     "gemma3_text": {"query_pre_attn_scalar": 24},
@@ -70,12 +70,17 @@ def test_specification_and_parameters_are_the_original_s(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [name for name in BAICHUAN if name.endswith("13b")])
-def test_the_13b_of_baichuan_is_told_by_its_layers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baichuan_13b_is_known_by_its_number_of_layers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(architectures, "ALIBI_13B", 2)
     converted, original = pair(name, tmp_path)
     assert rounded(converted.spec) == rounded(original.spec)
     q, expected = (source.read("layers.0.qkv", ())[:, :2] for source in (converted, original))
-    pairs = [*range(0, 8, 2), *range(1, 8, 2)]  # rows of q and k lie in pairs, though nothing rotates: scores are equal
+    pairs = [
+        *range(0, 8, 2),
+        *range(1, 8, 2),
+    ]  # rows of q and k are in pairs, though nothing is rotated; scores are the same
     np.testing.assert_array_equal(q[:, :, pairs], expected)
 
 
@@ -109,7 +114,7 @@ def test_the_attention_scale_of_gemma_27b_is_its_own(layers: int, scalar: float)
 
 
 def rounded(spec: ModelSpec) -> Any:
-    """What `spec` says, floats to the seven digits that a file keeps."""
+    """The fields of `spec`, with floats to the seven digits that a GGUF file keeps."""
 
     def shorten(value: Any) -> Any:
         if isinstance(value, dict):

@@ -34,7 +34,7 @@ def open_original(directory: Path) -> ComposedSource:
 
 @pytest.mark.parametrize("name", ["llama", "llama2_gqa", "llama_bias_hd", "code_llama", "mistral_full"])
 def test_parameters_equal_the_original_checkpoints(name: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    """The row order of q and k is undone, for weights and biases."""
+    """The order of rows of q and k is restored, for weights and biases."""
     converted, original = open_file(write_tiny_gguf(tiny(name), tmp_path / "x.gguf")), open_original(tiny(name))
     for parameter in parameter_table(original.spec):
         np.testing.assert_array_equal(converted.read(parameter, ()), original.read(parameter, ()), parameter)

@@ -1,4 +1,4 @@
-"""Parameters are composed of checkpoint tensors exactly as `parameter_table` lays them out, slice by slice."""
+"""Parameters composed of checkpoint tensors have the layout of `parameter_table`, in every slice."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def test_every_parameter_has_the_tables_shape(name: str, tiny: Callable[[str], P
 
 
 def test_qkv_is_grouped_by_key_value_head(tiny: Callable[[str], Path]) -> None:
-    """Kv head j holds the query heads that read it, then its key, then its value."""
+    """Key/value head j has the query heads that attend to it, then its key, then its value."""
     raw, source = load_file(tiny("llama_bias_hd") / "model.safetensors"), open_source(tiny("llama_bias_hd"))
     for kind, parameter in (("weight", "layers.1.qkv"), ("bias", "layers.1.qkv_bias")):
         q, k, v = (raw[f"model.layers.1.self_attn.{x}_proj.{kind}"] for x in "qkv")
@@ -54,7 +54,7 @@ def test_out_down_and_gate_up_keep_their_elements(tiny: Callable[[str], Path]) -
 
 
 def test_slices_equal_the_whole_for_every_parameter(tiny: Callable[[str], Path]) -> None:
-    """As sharded loading asks for them: each axis cut in every place, alone and together."""
+    """As sharded loading reads them: each axis cut everywhere, alone and together with others."""
     source = open_source(tiny("llama_bias_hd"))
     for name, parameter in parameter_table(source.spec).items():
         whole = source.read(name, ())

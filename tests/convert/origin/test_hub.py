@@ -18,7 +18,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def hub(copy_of: Callable[[str], Path]) -> Iterator[FakeHub]:
-    """One repository with a tiny model and things that must not be fetched, and one that is gated."""
+    """A hub with a gated repository, and one with a tiny model and files that must not be fetched."""
     repository = copy_of("llama")
     (repository / "modeling_evil.py").write_text("raise SystemExit")
     (repository / "pytorch_model.bin").write_bytes(b"pickle")

@@ -1,4 +1,4 @@
-"""Tokenizers without tokenizer.json encode as transformers does, and sentencepiece's as that library itself."""
+"""Tokenizers without tokenizer.json encode as transformers does; sentencepiece models as the sentencepiece library."""
 
 import io
 import json
@@ -22,7 +22,7 @@ KEPT = ("tokenizer_config.json", "special_tokens_map.json")
 
 @pytest.fixture
 def opt_like(copy_of: Callable[[str], Path]) -> Path:
-    """A checkpoint with vocab.json and merges.txt, as OPT's are: no tokenizer.json, and </s> in front of each text."""
+    """A checkpoint like OPT's, with vocab.json and merges.txt but no tokenizer.json; </s> comes before each text."""
     directory = copy_of("llama")
     model = json.loads((directory / "tokenizer.json").read_text())["model"]
     (directory / "tokenizer.json").unlink()
@@ -42,7 +42,7 @@ def ids_in(directory: Path) -> list[list[int]]:
     return [tokenizer.encode(text).ids for text in TEXTS]
 
 
-def test_a_vocabulary_and_merges_are_a_tokenizer(opt_like: Path, cache: Path) -> None:
+def test_a_tokenizer_is_built_of_a_vocabulary_and_merges(opt_like: Path, cache: Path) -> None:
     model = open_model(str(opt_like), cache_dir=cache)
     reference = transformers.AutoTokenizer.from_pretrained(opt_like)
     assert ids_in(model.directory) == reference(TEXTS)["input_ids"]
@@ -50,7 +50,7 @@ def test_a_vocabulary_and_merges_are_a_tokenizer(opt_like: Path, cache: Path) ->
     assert (model.directory / "tokenizer_config.json").read_text() == (opt_like / "tokenizer_config.json").read_text()
 
 
-def test_it_is_built_once_and_anew_where_a_file_changes(opt_like: Path, cache: Path) -> None:
+def test_a_tokenizer_is_built_once_and_again_when_a_file_changes(opt_like: Path, cache: Path) -> None:
     first = tokenizer_directory(opt_like, KEPT, cache)
     stamp = (first / "tokenizer.json").stat().st_mtime_ns
     assert tokenizer_directory(opt_like, KEPT, cache) == first
@@ -59,7 +59,7 @@ def test_it_is_built_once_and_anew_where_a_file_changes(opt_like: Path, cache: P
     assert ids_in(tokenizer_directory(opt_like, KEPT, cache))[-1] == []
 
 
-def test_one_that_transformers_cannot_read_is_refused(tmp_path: Path, cache: Path) -> None:
+def test_a_tokenizer_that_transformers_cannot_read_is_refused(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"none")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(CheckpointError, match="transformers cannot read the tokenizer: "):
@@ -67,7 +67,7 @@ def test_one_that_transformers_cannot_read_is_refused(tmp_path: Path, cache: Pat
     assert not list((cache / "text-generation-jax" / "tokenizers").glob("*/"))
 
 
-def test_one_that_transformers_has_in_python_only_is_refused(opt_like: Path, cache: Path) -> None:
+def test_a_tokenizer_written_in_python_is_refused(opt_like: Path, cache: Path) -> None:
     write(opt_like, tokenizer_class="CTRLTokenizer", unk_token="</s>")
     with pytest.raises(CheckpointError, match="CTRLTokenizer is written in Python and has no"):
         tokenizer_directory(opt_like, KEPT, cache)
@@ -94,7 +94,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_sentencepiece_models_are_tokenizers(name: str, tmp_path: Path, cache: Path) -> None:
+def test_a_tokenizer_is_built_of_a_sentencepiece_model(name: str, tmp_path: Path, cache: Path) -> None:
     file, training, config = KINDS[name]
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

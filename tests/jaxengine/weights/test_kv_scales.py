@@ -39,8 +39,8 @@ def random_model(seed: int, norm: QKNorm | None) -> RandomSource:
 def test_caches_are_scaled_and_logits_are_not(seed: int, norm: QKNorm | None) -> None:
     source = random_model(seed, norm)
     ids = np.random.default_rng(seed).integers(0, 50, 12).tolist()
-    model = Forward(CalibratedSource(source), rooms=1)
-    plain = Forward(source, rooms=1)
+    model = Forward(CalibratedSource(source), slots=1)
+    plain = Forward(source, slots=1)
     expected = numpy_decoder.logits(source.spec, source.values, ids)
     for each in (model, plain):
         np.testing.assert_allclose(each.prefill(0, ids, 0, len(ids)), expected, atol=1e-3)
