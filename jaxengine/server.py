@@ -17,7 +17,7 @@ from jaxengine.service.process import Loaded, Progress, StartupError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
 
-# For fetching the model only: nothing that runs afterwards may read them.
+# For fetching the model only: nothing that runs afterwards may read them, the process that compiles included.
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
 
 # Progress bars and pip's chatter, which are not JSON.
@@ -61,9 +61,6 @@ def load(options: ServeOptions, progress: Progress) -> Loaded:
         raise StartupError(str(error), error.exit_code) from error
     except ValueError as error:
         raise StartupError(str(error), logs.USAGE) from error
-    finally:
-        for name in SECRETS:
-            os.environ.pop(name, None)
 
 
 def _load(options: ServeOptions, progress: Progress) -> Loaded:
@@ -72,6 +69,8 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
 
     progress(f"opening {options.model_id or 'the default model'}")
     model = open_model(options.model_id, options.revision, cache_dir=options.cache_dir)
+    for name in SECRETS:
+        os.environ.pop(name, None)
     if options.rope_scaling or options.rope_factor:
         model = with_rope(model, options.rope_scaling or "linear", options.rope_factor or 1.0)
     if options.model_name:

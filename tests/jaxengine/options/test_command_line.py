@@ -39,7 +39,7 @@ def loaded_with(argv: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path) -
     """What an engine process with this command line would start its engine with."""
     told: list[EngineOptions] = []
 
-    def load_engine(model: object, options: EngineOptions, progress: object) -> None:
+    def load_engine(model: object, options: EngineOptions, progress: object, **_: object) -> None:
         told.append(options)
         raise ValueError("this is all the test asks")
 
