@@ -1,8 +1,8 @@
-"""Parameters composed of checkpoint tensors: the bridge from a format's names to the engine's table.
+"""Composition: the engine's parameters out of checkpoint tensors, by recipes.
 
-Reading a slice of a parameter reads only the boxes of its recipe that the slice touches, and of each only the rows it
-needs. Everything is checked before the first read: a checkpoint with a missing, misshapen, non-floating or unexpected
-tensor never starts.
+To read a slice of a parameter, only the boxes that the slice touches are read, and of each box only the rows needed.
+Everything is checked before the first read: a checkpoint with a missing, misshapen, non-floating or unexpected tensor
+is refused.
 """
 
 import math
@@ -119,7 +119,7 @@ def _bounds(cut: slice, extent: int) -> Range:
 
 
 def _overlap(part: Part, wanted: list[Range]) -> list[Range] | None:
-    """What of `wanted` lies in the box of `part`."""
+    """The part of the ranges `wanted` that lies in the box of `part`; None if there is none."""
     common = [
         (max(low, start), min(high, start + extent))
         for (low, high), start, extent in zip(wanted, part.start, part.shape, strict=True)

@@ -33,7 +33,7 @@ def option(
     """One row: `parse` makes the value out of text. With a tuple as default an option takes several.
 
     An `idle` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
-    An option of the engine that the launcher takes too stands there behind the option `after`.
+    An option of the engine that the launcher takes too is listed in the launcher's `--help` behind the option `after`.
     """
     metadata = {
         "parse": parse,

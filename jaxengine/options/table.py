@@ -1,8 +1,8 @@
-"""Every option of an engine, once: its command line, its `--help`, and what the launcher takes are read from here.
+"""Every option of an engine, once. The command line, its `--help` and the launcher's options are made of this table.
 
-A new option is a row of this table, and the place that acts on it. In `CheckpointOptions` or `ComputeOptions` it is an
-option of the launcher too, by the same name. What the launcher has by another name, or derives from several options,
-`gateway/processes/engine_process.py` fills in.
+A new option is a row of this table, and the place that acts on it. A row of `CheckpointOptions` or `ComputeOptions` is
+an option of the launcher too, by the same name. Options that have another name there, or are derived from several, are
+set in `gateway/processes/engine_process.py`.
 """
 
 # ruff: noqa: RUF009 — `option` is `dataclasses.field`
@@ -17,7 +17,7 @@ from jaxengine.options.option import option
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 from jaxengine.telemetry import logs
 
-# Names of TGI's for kernels that this engine does not have.
+# TGI's names of kernels that this engine does not have.
 TGI_ATTENTION = ("paged", "flashdecoding", "flashdecoding-ipex", "flashinfer")
 
 
@@ -104,7 +104,7 @@ class ComputeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions(ComputeOptions):
-    """What an engine in any process is told at start. A value is checked, and a second name replaced by the first.
+    """What an engine is started with, in whatever process. Values are checked; a second name is replaced by the first.
 
     Raises:
         ValueError: the message names the option, the value and what would be right.
@@ -131,7 +131,7 @@ class EngineOptions(ComputeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(CheckpointOptions, EngineOptions):
-    """What an engine process is told: the command line of `text-generation-server serve`."""
+    """What an engine process is started with: the command line of `text-generation-server serve`."""
 
     uds_path: Path = option(dataclasses.MISSING, values.path, "socket to serve on, in a directory of mode 0700")
     model_id: str | None = option(

@@ -9,18 +9,17 @@ from jaxengine.spec.model import ModelSpec
 # JAX's names of the types that an 8-bit cache may have.
 CACHE_DTYPES = {"fp8_e4m3fn": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
-# A 30-layer graph takes XLA 1-6 s to compile on 2 idle CPU cores, and they serve meanwhile: a CPU gets a handful, but
-# few of its steps are padded to more than twice their rows: 256 tokens in place of 128 took 1.6x as long.
+# Buckets, in rows and in tokens. XLA takes 1-6 s to compile a 30-layer graph on 2 idle CPU cores, which also serve
+# meanwhile. So a CPU gets a handful of buckets, chosen so that few steps are padded to more than twice their size: 256
+# tokens in place of 128 took 1.6x as long.
 CPU_DECODE, CPU_MIXED = (1, 2, 4, 8, 16, 32), (16, 64, 128, 256)
 GPU_DECODE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
 GPU_MIXED = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-
-
-STATE_TOKENS = 32768  # of a request unless told otherwise, where a state takes any number
+STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
 
 
 def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits) -> Limits:
-    """Raises ValueError naming both numbers where options contradict each other or the model."""
+    """The limits that `options` leave open. Raises ValueError where they exceed the model's positions."""
     longest = min(spec.max_positions, STATE_TOKENS) if spec.state_space else spec.max_positions
     total = options.max_total_tokens or longest
     if total > spec.max_positions and not spec.attention.relative:
@@ -39,7 +38,7 @@ def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits)
 
 
 def _whole_blocks(tokens: int) -> int:
-    """What a ragged step is cut into."""
+    """`tokens` rounded up to the blocks that a ragged step is cut into."""
     block = 16 if tokens <= 16 else 32
     return -(-tokens // block) * block
 
@@ -49,11 +48,13 @@ def _up_to(buckets: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 
 def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, device: DeviceTraits) -> str:
-    """What "auto" means: on a CPU f32, which loses nothing; on an accelerator the checkpoint's own,
-    but bf16 for f32, which is how conversions from GGUF are kept, and for what f16 cannot hold.
+    """The type of weights and activations. "auto" is f32 on a CPU, which loses nothing.
+
+    On an accelerator "auto" is the checkpoint's own type, with two exceptions: f32, in which conversions from GGUF are
+    kept, becomes bf16; and so does any type of a model with an encoder, which f16 may not hold.
 
     Raises:
-        ValueError: f16 is asked for and the model is of T5's kin, known by relative positions, whose MLPs overflow it:
+        ValueError: the option says f16 and the model is a T5, known by relative positions. Its MLPs overflow f16:
             transformers' `T5PreTrainedModel` keeps their last product in f32.
     """
     if options.dtype == "float16" and spec.attention.relative:
@@ -66,7 +67,7 @@ def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, devi
 
 
 def resolve_cache_dtype(options: EngineOptions, spec: ModelSpec, dtype: str) -> str:
-    """Raises ValueError where an 8-bit cache is asked for and there are no keys and values."""
+    """The type of the cache. Raises ValueError where it should have 8 bits and the model has no keys and values."""
     if options.kv_cache_dtype != "auto" and spec.state_space:
         raise ValueError(f"kv_cache_dtype {options.kv_cache_dtype!r}: this model keeps states, not keys and values")
     return CACHE_DTYPES.get(options.kv_cache_dtype, dtype)

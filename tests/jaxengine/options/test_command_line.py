@@ -1,4 +1,4 @@
-"""The table of an engine's options: a row is all that the launcher, the command line and the engine are told of it."""
+"""The table of an engine's options: one row reaches the launcher, the engine's command line and the engine."""
 
 import dataclasses
 import os
