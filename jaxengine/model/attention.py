@@ -35,14 +35,20 @@ class Attention(nnx.Module):
         self.ops = ops
 
     def __call__(
-        self, x: Array, keys: Array, values: Array, angles: RopeTables | None, terms: AttentionBias, batch: StepBatch
+        self,
+        x: Array,
+        keys: Array,
+        values: Array,
+        rope_tables: RopeTables | None,
+        bias: AttentionBias,
+        batch: StepBatch,
     ) -> tuple[Array, Array, Array]:
         qkv = self.qkv(x)  # [T, K, G+2, D]
         if self.clip:
             qkv = qkv.clip(-self.clip, self.clip)
         if self.norm is not None:
             qkv = jnp.concatenate([self.norm(qkv[:, :, :-1]), qkv[:, :, -1:]], axis=2)
-        attended, keys, values = self.ops.attend(qkv, angles, keys, values, batch, terms, self.spec)
+        attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
         return self.out(attended), keys, values
 
 

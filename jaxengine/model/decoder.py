@@ -19,7 +19,7 @@ from jaxengine.model.embedding import Embedding
 from jaxengine.model.layer import Layer, Stream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
-from jaxengine.model.rope import angles
+from jaxengine.model.rope import make_rope_tables
 from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.ops.scan import state_scan
@@ -35,12 +35,12 @@ def run_layer(
     stream: Stream,
     keys: Array,
     values: Array,
-    angles: RopeTables | None,
-    terms: AttentionBias,
+    rope_tables: RopeTables | None,
+    bias: AttentionBias,
     batch: StepBatch,
 ) -> tuple[Stream, Array, Array]:
     """One layer under a jit of its own: identical layers are traced and lowered once."""
-    return layer(stream, keys, values, angles, terms, batch)
+    return layer(stream, keys, values, rope_tables, bias, batch)
 
 
 class Decoder(nnx.Module):
@@ -82,27 +82,27 @@ class Decoder(nnx.Module):
         batch = batches[0]
         stream = Stream(self.embedding(ids, batch.position))  # [T, hidden]
         dtype = stream.x.dtype
-        turns = {kind.rope: self._angles(kind.rope, batch) for kind in self.spec.kinds}
-        terms, caches = self._terms(), list(layers)
+        rope_tables = {kind.rope: self._rope_tables(kind.rope, batch) for kind in self.spec.kinds}
+        biases, caches = self._biases(), list(layers)
         for i, layer in enumerate(self.layers):
             table, place = self.groups.layers[i]
             place %= len(caches)
-            turn = turns[self.spec.kind(i).rope]
-            own = terms[i % len(terms)]
-            stream, keys, values = run_layer(layer, stream, *caches[place], turn, own, batches[table])
+            rope = rope_tables[self.spec.kind(i).rope]
+            bias = biases[i % len(biases)]
+            stream, keys, values = run_layer(layer, stream, *caches[place], rope, bias, batches[table])
             caches[place] = (keys, values)
         x, branch = stream.x.astype(dtype), stream.branch  # a residual stream may be wider than the weights
         if self.final_norm is None:
             return Stream(x, branch).sum(), caches
         return self.final_norm.after(x, branch, self.ops)[1], caches
 
-    def _angles(self, rope: Rope | None, batch: StepBatch) -> RopeTables | None:
+    def _rope_tables(self, rope: Rope | None, batch: StepBatch) -> RopeTables | None:
         if rope is None:
             return None
-        make = partial(angles, rope, self.spec.head_dim, batch.position, batch.rope_length)
+        make = partial(make_rope_tables, rope, self.spec.head_dim, batch.position, batch.rope_length)
         return _once(make, batch) if self.device.duplicates_shared_work else make()
 
-    def _terms(self) -> list[AttentionBias]:
+    def _biases(self) -> list[AttentionBias]:
         """What the layers add to their scores, in turn."""
         attention, heads = self.spec.attention, (self.spec.num_kv_heads, self.spec.group)
         slopes = jnp.asarray(np.asarray(attention.alibi, np.float32).reshape(heads)) if attention.alibi else None

@@ -56,12 +56,12 @@ class Layer(nnx.Module):
         stream: Stream,
         keys: Array,
         values: Array,
-        angles: RopeTables | None,
-        terms: AttentionBias,
+        rope_tables: RopeTables | None,
+        bias: AttentionBias,
         batch: StepBatch,
     ) -> tuple[Stream, Array, Array]:
         x, seen = self._before(stream, self.attention_norm)
-        attended, keys, values = self.attention(seen, keys, values, angles, terms, batch)
+        attended, keys, values = self.attention(seen, keys, values, rope_tables, bias, batch)
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
                 seen = self.mlp_norm(x)

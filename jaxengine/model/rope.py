@@ -64,7 +64,7 @@ def attention_factor(rope: Rope) -> float:
     return mscale(1.0)
 
 
-def angles(rope: Rope, head_dim: int, position: Array, rope_length: Array) -> RopeTables:
+def make_rope_tables(rope: Rope, head_dim: int, position: Array, rope_length: Array) -> RopeTables:
     """Of tokens at `position` [T] of prompts of `rope_length` [T].
 
     `dynamic` and `longrope` depend on the length of the text when the token is processed, which is the prompt's length

@@ -45,8 +45,8 @@ class StateSpaceLayer(nnx.Module):
         stream: Stream,
         inputs: Array,
         states: Array,
-        angles: RopeTables | None,
-        terms: AttentionBias,
+        rope_tables: RopeTables | None,
+        bias: AttentionBias,
         batch: StepBatch,
     ) -> tuple[Stream, Array, Array]:
         x = stream.sum()

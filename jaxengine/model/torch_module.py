@@ -47,8 +47,8 @@ class Call:
         k, v = (jnp.repeat(array, spec.num_kv_heads // array.shape[1], axis=1) for array in (k, v))
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
-        terms = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
-        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, terms, kind)
+        bias = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
+        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, bias, kind)
         self.layers[layer] = keys, values
         return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
 

@@ -1,5 +1,5 @@
-"""What a back end computes of a layer, behind one interface: attention through the pages, and the residual's addition
-with the norm behind it.
+"""What a back end computes of a layer, behind one interface: paged attention, and the addition of a branch to the
+residual stream together with the norm that follows.
 
 `reference` is plain JAX: the CPU's path and the oracle of every kernel. `triton` is for NVIDIA GPUs. `choose_backend`
 picks one at start; nothing falls back later. `Ops` runs it on a mesh: each device attends with its own heads, norms are
@@ -24,21 +24,21 @@ from jaxengine.spec.model import Norm
 
 __all__ = ["BACKENDS", "AttentionBias", "AttentionSpec", "Ops", "RopeTables", "StepBatch", "choose_backend"]
 
-NO_TERMS, PLAIN = AttentionBias(), AttentionSpec()
+NO_BIAS, PLAIN_SPEC = AttentionBias(), AttentionSpec()
 REPLICATED = PartitionSpec()
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Functions of one device's share."""
+    """Functions of one device's part of the arrays, with the arguments of `Ops`' methods; `spec` is passed by name."""
 
-    attend: Callable[..., tuple[Array, Array, Array]]  # as `Ops.attend`, its last argument by name
-    read: Callable[..., Array]  # as `Ops.read`, likewise
-    add_norm: Callable[..., tuple[Array, Array]]  # as `Ops.add_norm`, likewise
+    attend: Callable[..., tuple[Array, Array, Array]]
+    read: Callable[..., Array]
+    add_norm: Callable[..., tuple[Array, Array]]
 
 
 BACKENDS = {
-    "reference": Backend(reference.attend, partial(reference.attention, heads=NO_TERMS), norm.add_norm),
+    "reference": Backend(reference.attend, partial(reference.attention, bias=NO_BIAS), norm.add_norm),
     "triton": Backend(triton.attend, triton.read, triton.add_norm),
 }
 
@@ -61,31 +61,31 @@ class Ops:
     def attend(
         self,
         qkv: Array,
-        angles: RopeTables | None,
+        rope_tables: RopeTables | None,
         keys: Array,
         values: Array,
         batch: StepBatch,
-        heads: AttentionBias = NO_TERMS,
-        spec: AttentionSpec = PLAIN,
+        bias: AttentionBias = NO_BIAS,
+        spec: AttentionSpec = PLAIN_SPEC,
     ) -> tuple[Array, Array, Array]:
-        """Rotate queries and keys, write keys and values into the pages, and let every query read its sequence.
+        """Rotate queries and keys, write keys and values into the pages, and attend.
 
         Args:
-            qkv: [T, K, G+2, D], of each key/value head its queries, the key and the value.
-            angles: of each token; None rotates nothing.
+            qkv: [T, K, G+2, D], for each key/value head its queries, then the key, then the value.
+            rope_tables: cos and sin of each token; None rotates nothing.
             keys, values: the caches, [pages, page_size, K, D].
 
         Returns:
-            What is attended to, [T, K, G, D], and the new caches.
+            The attention output [T, K, G, D] and the new caches.
         """
         by_token, cache, by_head = PartitionSpec(None, TP), PartitionSpec(None, None, TP), PartitionSpec(TP)
         attend = partial(BACKENDS[self.backend].attend, spec=spec)
-        of_arguments = (by_token, REPLICATED, cache, cache, REPLICATED, by_head)
-        local = self._local(attend, of_arguments, (by_token, cache, cache))
-        return local(qkv, angles, keys, values, batch, heads)  # type: ignore[no-any-return]
+        in_specs = (by_token, REPLICATED, cache, cache, REPLICATED, by_head)
+        local = self._local(attend, in_specs, (by_token, cache, cache))
+        return local(qkv, rope_tables, keys, values, batch, bias)  # type: ignore[no-any-return]
 
     def read(self, q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec) -> Array:
-        """q [T, K, G, D] over caches as they are → [T, K, G, D]: how a decoder reads its encoder's output."""
+        """Attend with q [T, K, G, D] to caches without writing them → [T, K, G, D]: cross-attention to an encoder."""
         by_token, cache = PartitionSpec(None, TP), PartitionSpec(None, None, TP)
         read = partial(BACKENDS[self.backend].read, spec=spec)
         return self._local(read, (by_token, cache, cache, REPLICATED), by_token)(q, keys, values, batch)  # type: ignore[no-any-return]
@@ -93,10 +93,10 @@ class Ops:
     def add_norm(
         self, x: Array, branch: Array, weight: Array | None, bias: Array | None, spec: Norm
     ) -> tuple[Array, Array]:
-        """x and branch [T, hidden] → their sum and its norm; weight and bias [hidden]."""
+        """x and branch [T, hidden] → their sum and the norm of the sum; weight and bias [hidden]."""
         add_norm = partial(BACKENDS[self.backend].add_norm, spec=spec)
         return self._local(add_norm, (REPLICATED,) * 4, (REPLICATED,) * 2)(x, branch, weight, bias)  # type: ignore[no-any-return]
 
-    def _local(self, function: Callable[..., Any], of_arguments: Any, of_results: Any) -> Callable[..., Any]:
-        """`function` of each device's share."""
-        return jax.shard_map(function, mesh=self.mesh, in_specs=of_arguments, out_specs=of_results, check_vma=False)
+    def _local(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        """`function`, run by each device on its part of the arrays."""
+        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -1,4 +1,4 @@
-"""Which attention back end an engine runs, decided once, at start. What cannot run is refused here, not replaced."""
+"""The choice of the attention back end, made once at start. A back end that cannot run is refused, never replaced."""
 
 from jaxengine.device import DeviceTraits
 from jaxengine.ops import triton

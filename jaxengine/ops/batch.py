@@ -1,4 +1,4 @@
-"""What attention and scans need to know of a step."""
+"""The inputs of attention and of scans, beside queries, keys and values."""
 
 import dataclasses
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class StepBatch:
 
     @property
     def kv_length(self) -> Array:
-        """[T] i32, how many keys of its sequence each token sees."""
+        """[T] i32, how many keys of its sequence each token sees, counted from the first."""
         return self.position + 1 if self.noncausal_length is None else self.noncausal_length
 
 
@@ -44,9 +44,9 @@ def row_starts(batch: StepBatch) -> Array:
 
 
 class ScanInputs(NamedTuple):
-    """What a scan over T tokens, C channels and N states of each reads besides the states; f32, but for x."""
+    """Inputs of a scan over T tokens and C channels of N states each; f32, except x."""
 
-    x: Array  # [T, C], in the model's type
+    x: Array  # [T, C], in the model's dtype
     dt: Array  # [T, C], positive
     b: Array  # [T, N]
     c: Array  # [T, N]
@@ -54,15 +54,15 @@ class ScanInputs(NamedTuple):
 
 
 class RopeTables(NamedTuple):
-    """By how much each token's queries and keys are turned: of the pairs (i, i + dim/2) of their first dim elements."""
+    """The rotation of each token's queries and keys: element pairs (i, i + dim/2) of their first dim elements."""
 
     cos: Array  # f32 [T, dim/2]
-    sin: Array
+    sin: Array  # f32 [T, dim/2]
 
 
 class AttentionBias(NamedTuple):
-    """What a layer adds to the scores head by head, where its model does."""
+    """What a layer adds to the attention scores of each head; None where the model adds nothing."""
 
-    slopes: Array | None = None  # f32 [K, G], ALiBi's
-    sinks: Array | None = None  # f32 [K, G], logits without a value
-    relative: Array | None = None  # f32 [K, G, 2m+1], added at distances -m … m, and beyond them as at the nearest
+    slopes: Array | None = None  # f32 [K, G], of ALiBi
+    sinks: Array | None = None  # f32 [K, G], one more logit that has no value
+    relative: Array | None = None  # f32 [K, G, 2m+1], for distances -m … m; farther ones take the nearest entry

@@ -1,6 +1,7 @@
-"""Pairs of (token, expert) cut into blocks of rows that share one expert.
+"""Groups pairs of (token, expert) into blocks of rows that share one expert.
 
-An expert out of range is none: its pair lies in no block.
+A pair whose expert is out of range lies in no block.
+
 Legend: P pairs, E experts, B rows of a block, N blocks, T tokens, k experts per token.
 """
 
@@ -13,16 +14,16 @@ NONE = 2**31 - 1
 
 
 class Blocks(NamedTuple):
-    """Which pairs each block holds, `NONE` where a row holds none, and the block's expert."""
+    """The pair in each row of each block, `NONE` for an empty row, and each block's expert."""
 
     pairs: Array  # i32 [N, B]
     expert: Array  # i32 [N]
 
 
 def sorted_blocks(expert: Array, count: int, rows: int) -> tuple[Blocks, Array]:
-    """Blocks of `rows`, by expert, for P pairs of which pair p goes to `expert[p]` of `count`.
+    """Blocks of `rows` rows, sorted by expert, for P pairs: pair p goes to `expert[p]` of `count` experts.
 
-    Also returns which row, of all N B, holds each pair, i32 [P].
+    Also returns, for each pair, the row among all N·B that holds it, i32 [P].
     """
     size = len(expert)
     number = size // rows + count
@@ -39,13 +40,14 @@ def sorted_blocks(expert: Array, count: int, rows: int) -> tuple[Blocks, Array]:
 
 
 def single_pairs(expert: Array) -> Blocks:
-    """A block for each pair, [P, 1]."""
+    """One block for each pair, [P, 1]."""
     return Blocks(jnp.arange(len(expert))[:, None], expert)
 
 
 def shared_blocks(chosen: Array, count: int, rows: int) -> Blocks:
-    """P blocks without sorting, for T tokens up to `rows`: block p holds every pair of pair p's expert if p is the
-    first of them, none otherwise. `chosen` [T, k] names an expert at most once per token.
+    """P blocks without sorting, for T tokens, at most `rows`. `chosen` [T, k] names an expert at most once per token.
+
+    Block p holds all pairs of pair p's expert if p is the first of these pairs; otherwise it is empty.
     """
     tokens, used = chosen.shape
     expert, number = chosen.reshape(-1), jnp.arange(tokens * used)

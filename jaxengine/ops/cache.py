@@ -1,4 +1,4 @@
-"""What a step does with its own queries, keys and values before they meet the pages, in plain JAX."""
+"""Rotating a step's queries and keys and writing its keys and values to the pages, in plain JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -11,33 +11,33 @@ FLOATS = {integer: jnp.dtype(float) for float, integer in INTEGERS.items()}
 
 
 def storage_dtype(dtype: str) -> str:
-    """The type of a CPU's cache of `dtype`: integers of the same bits for floats that XLA does not compute with there.
+    """The dtype in which a CPU stores a cache of `dtype`: integers of the same bits for floats that XLA cannot compute.
 
-    Of such floats it casts the whole array to write or read a few: a decode step of 16 rows took 680 ms (bf16) and
+    XLA casts a whole array of such floats to write or read a few: a decode step of 16 rows took 680 ms (bf16) and
     830 ms (e4m3) a layer with 186k tokens of cache, and 2 and 3 ms with integers (JAX 0.10.2, 2 cores).
     """
     return INTEGERS.get(dtype, dtype)
 
 
 def as_floats(x: Array) -> Array:
-    """What a cache holds, as floats."""
+    """Elements of a cache as floats, whatever `storage_dtype` they are stored in."""
     dtype = FLOATS.get(x.dtype.name)
     return x if dtype is None else jax.lax.bitcast_convert_type(x, dtype)
 
 
-def split(qkv: Array, angles: RopeTables | None) -> tuple[Array, Array, Array]:
+def split(qkv: Array, rope_tables: RopeTables | None) -> tuple[Array, Array, Array]:
     """qkv [T, K, G+2, D] → q [T, K, G, D], k and v [T, K, D], queries and keys rotated."""
     q_and_k = qkv[:, :, :-1]
-    if angles is not None:
-        q_and_k = rotated(q_and_k, angles)
+    if rope_tables is not None:
+        q_and_k = rotated(q_and_k, rope_tables)
     return q_and_k[:, :, :-1], q_and_k[:, :, -1], qkv[:, :, -1]
 
 
-def rotated(x: Array, angles: RopeTables) -> Array:
-    """`x` [T, …, D] turned by its token's angles, in f32 (Su et al. 2021, arXiv 2104.09864)."""
-    half = angles.cos.shape[1]
+def rotated(x: Array, rope_tables: RopeTables) -> Array:
+    """`x` [T, …, D] rotated by its token's entries of `rope_tables`, in f32 (Su et al. 2021, arXiv 2104.09864)."""
+    half = rope_tables.cos.shape[1]
     shape = (x.shape[0], *(1,) * (x.ndim - 2), half)
-    cos, sin = angles.cos.reshape(shape), angles.sin.reshape(shape)
+    cos, sin = rope_tables.cos.reshape(shape), rope_tables.sin.reshape(shape)
     wide = x[..., : 2 * half].astype(jnp.float32)
     low, high = wide[..., :half], wide[..., half:]
     turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1).astype(x.dtype)
@@ -45,12 +45,12 @@ def rotated(x: Array, angles: RopeTables) -> Array:
 
 
 def write(cache: Array, x: Array, batch: StepBatch) -> Array:
-    """`cache` [pages, page_size, K, D] with every token's `x` [T, K, D] in its place."""
+    """`cache` [pages, page_size, K, D] with each token's `x` [T, K, D] written to its page."""
     return cache.at[batch.page, batch.offset].set(stored(x, cache.dtype), mode="drop")
 
 
 def stored(x: Array, dtype: jnp.dtype) -> Array:
-    """`x` as the cache holds it. A plain cast to an 8-bit float makes NaN of what is out of range; this saturates."""
+    """`x` in the cache's dtype. A plain cast to an 8-bit float turns what is out of range into NaN; this saturates."""
     if jnp.dtype(dtype).name in FLOATS:
         return jax.lax.bitcast_convert_type(stored(x, FLOATS[jnp.dtype(dtype).name]), dtype)
     if jnp.dtype(dtype).itemsize > 1:

@@ -1,17 +1,19 @@
-"""The experts of a layer: pairs of (token, expert), each through that expert's MLP, summed by weight.
+"""The experts of a layer: each pair of (token, expert) goes through that expert's MLP, and a token's pairs are summed
+by weight.
 
-Pairs are cut into blocks of rows that share one expert; each block is two ordinary products with that expert's
-matrices. Work is proportional to the pairs, plus at most one padded block per expert: nothing ever has the size
-tokens x experts (which `lax.ragged_dot` has on NVIDIA GPUs, JAX 0.10), and no expert without a pair is read.
-`reference` loops over the blocks in plain JAX, the CPU's path and the kernels' oracle; with fewer pairs than experts a
-block is a single pair, and of a handful of those the loop is unrolled (64 experts of 512 x 256, 8 to a token, 256
-tokens: 0.08 s where all experts took 0.6 and `ragged_dot` 3.2; 8 experts of 1024 x 2048, 2 to a token: 0.7, 1.4, 1.4; 2
-busy cores, JAX 0.10.2). GPUs take the kernels of `triton/experts`.
+Pairs are grouped into blocks of rows that share one expert; a block is two ordinary products with that expert's
+matrices. The work is proportional to the pairs, plus at most one padded block per expert: no array has the size
+tokens x experts (as with `lax.ragged_dot` on NVIDIA GPUs, JAX 0.10), and no expert without a pair is read.
 
-Over several devices every expert is split by its inner width, as an ordinary MLP is. Whole experts to a device would
-leave a step waiting for the device with the most: of 128 experts, 8 to a token, over 8 devices, that one reads 2.5
-times its share for one token, 1.7 times for 4 and 1.3 times for 16 (mean of 400 random draws; 8 experts, 2 to a token:
-4, 1.5, 1). A split width is always even.
+The CPU's path, also the oracle of the kernels, loops over the blocks in plain JAX. With fewer pairs than experts a
+block is a single pair, and the loop over a few blocks is unrolled. Measured on 2 busy cores with JAX 0.10.2, in
+seconds, against computing all experts and `ragged_dot`: 64 experts of 512 x 256, 8 per token, 256 tokens: 0.08, 0.6,
+3.2; 8 experts of 1024 x 2048, 2 per token: 0.7, 1.4, 1.4. GPUs use the kernels of `triton/experts`.
+
+Over several devices every expert is split by its inner width, like an ordinary MLP, so all devices work equally. With
+whole experts on each device a step would wait for the busiest one. With 128 experts, 8 per token, over 8 devices, that
+one reads 2.5 times the mean for one token, 1.7 times for 4 and 1.3 times for 16 (mean of 400 random draws; with 8
+experts, 2 per token: 4, 1.5, 1).
 
 Legend: T tokens, k experts per token, E experts, F inner width, P = T k pairs, B rows of a block, N blocks.
 """
@@ -97,14 +99,15 @@ class ExpertMLPs:
 
     def _mlp(self, x: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
         """One expert: x [B, hidden]."""
-        of_up, of_down = scales or (None, None)
-        inner = _product(x, gate_up.reshape(x.shape[1], -1), of_up).reshape(len(x), 2 if self.gated else 1, -1)
+        up_scale, down_scale = scales or (None, None)
+        inner = _scaled_matmul(x, gate_up.reshape(x.shape[1], -1), up_scale)
+        inner = inner.reshape(len(x), 2 if self.gated else 1, -1)  # [B, 2 or 1, F]
         activated = self.activation(inner[:, 0])
-        return _product(activated * inner[:, 1] if self.gated else activated, down, of_down)
+        return _scaled_matmul(activated * inner[:, 1] if self.gated else activated, down, down_scale)
 
 
-def _product(x: Array, matrix: Array, scale: Array | None) -> Array:
-    """x [B, in] times `matrix` [in, out], whose columns have a `scale` if it is in 8 bits."""
+def _scaled_matmul(x: Array, matrix: Array, scale: Array | None) -> Array:
+    """x [B, in] times `matrix` [in, out]. An 8-bit matrix has a `scale` for each column."""
     if scale is None:
         return matmul(x, matrix, 0, x.dtype)
     return (matmul(x, matrix, 0, jnp.dtype(jnp.float32)) * scale.reshape(-1)).astype(x.dtype)

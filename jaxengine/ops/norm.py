@@ -1,4 +1,5 @@
-"""Normalisation in plain JAX, the statistics always in f32: the CPU's path, the oracle of the kernel, and its formulas.
+"""Normalisation in plain JAX, its statistics always in f32. It is the CPU's path and the oracle of the GPU kernel,
+which uses the same formulas.
 
 rms: Zhang & Sennrich 2019 (arXiv 1910.07467), in Llama's order of casts. rms_plus_one: Gemma's, which multiplies by
 1 + weight before it casts. layer: Ba et al. 2016 (arXiv 1607.06450).
@@ -16,7 +17,7 @@ from jaxengine.spec.model import Norm, NormKind
 def add_norm(
     x: Array, branch: Array | None, weight: Array | None, bias: Array | None, spec: Norm
 ) -> tuple[Array, Array]:
-    """x and branch [T, hidden] → x + branch, rounded to their dtype, and its norm; weight and bias [hidden]."""
+    """x and branch [T, hidden] → x + branch, rounded to their dtype, and the sum's norm; weight and bias [hidden]."""
     total = x if branch is None else x + branch
     wide = normalised(total.astype(jnp.float32), spec.kind, spec.eps)
     return total, scaled(wide, spec.kind, weight, bias, x.dtype)
@@ -25,7 +26,7 @@ def add_norm(
 def normalised(
     wide: Array, kind: NormKind, eps: float, axes: tuple[int, ...] = (-1,), inside: Array | None = None, size: int = 0
 ) -> Array:
-    """f32 `wide`, normalised over `axes`. Of a padded array only `size` elements are `inside`, the others are 0."""
+    """f32 `wide`, normalised over `axes`. In a padded array `size` elements are `inside`, and the others are 0."""
     size = size or math.prod(wide.shape[axis] for axis in axes)
     if kind == "layer":
         wide = wide - wide.sum(axes, keepdims=True) / size

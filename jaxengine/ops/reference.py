@@ -1,10 +1,10 @@
-"""Paged attention in plain JAX: exact, on any device, and its cost follows the real lengths instead of the table width.
+"""Paged attention in plain JAX: exact, on any device, at a cost that follows the real lengths, not the table's width.
 
 Keys are read in blocks through the page table with a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
-f32. Blocks lie at fixed positions of each sequence and a masked block changes nothing, bit for bit, so a row's result
-does not depend on its neighbours. Nor does their NaN reach it: values that no query of a row sees, a former owner's,
-count as zero, since a weight of zero times NaN would not. On a GPU the gathers make this the slow path; the kernels
-replace it.
+f32. Blocks lie at fixed positions of each sequence, and a masked block changes no bit of the result, so a row's result
+does not depend on its neighbours. Their NaN cannot reach it either: values that no query of a row sees, such as those
+of a page's former owner, are replaced by zero, because a weight of zero times NaN is NaN. On a GPU the gathers make
+this path slow; the kernels replace it.
 
 Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, S keys of a block.
 """
@@ -21,36 +21,39 @@ from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.cache import as_floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
-KEY_BLOCK = 64  # keys a loop iteration reads, if a page has no more; 128 took 1.05 to 1.8 times as long, to 60 to 768
-QUERY_BLOCK = 32  # queries of a ragged step that are handled together
-FEW_HEADS = 4  # key/value heads up to which a decode step computes with zeros instead of transposing what it reads
-MASKED = -1e30  # finite, so that a fully masked block leaves exp(MASKED - maximum) = 0 instead of NaN
+# Keys that a loop iteration reads, unless a page has more; 128 took 1.05 to 1.8 times as long at lengths of 60 to 768.
+KEY_BLOCK = 64
+QUERY_BLOCK = 32  # queries of a ragged step that are computed together
+FEW_HEADS = (
+    4  # up to so many key/value heads a decode step multiplies by zeros instead of transposing the keys it reads
+)
+MASKED = -1e30  # finite, so that exp(MASKED - maximum) is 0, not NaN, even in a fully masked block
 
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
 
 
 def attend(
     qkv: Array,
-    angles: RopeTables | None,
+    rope_tables: RopeTables | None,
     keys: Array,
     values: Array,
     batch: StepBatch,
-    heads: AttentionBias,
+    bias: AttentionBias,
     spec: AttentionSpec,
 ) -> tuple[Array, Array, Array]:
     """`jaxengine.ops.Ops.attend` on one device."""
-    q, k, v = split(qkv, angles)
+    q, k, v = split(qkv, rope_tables)
     keys, values = write(keys, k, batch), write(values, v, batch)
-    return attention(q, keys, values, batch, spec, heads), keys, values
+    return attention(q, keys, values, batch, spec, bias), keys, values
 
 
 def attention(
-    q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, heads: AttentionBias
+    q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias
 ) -> Array:
     """q [T, K, G, D], keys and values [pages, page_size, K, D] → [T, K, G, D] in q's dtype."""
     scaled = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     attend = _ragged if batch.ragged else _decode
-    return attend(scaled, keys, values, batch, spec, heads).astype(q.dtype)
+    return attend(scaled, keys, values, batch, spec, bias).astype(q.dtype)
 
 
 def _start(q: Array, sinks: Array | None) -> Running:
@@ -59,23 +62,23 @@ def _start(q: Array, sinks: Array | None) -> Running:
     return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
 
 
-def _biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, heads: AttentionBias) -> Array:
-    """`scores` [T, K, G, S] of queries at `position` [T] and keys at `key` [S], with soft cap and biases."""
+def _biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, bias: AttentionBias) -> Array:
+    """`scores` [T, K, G, S] of queries at `position` [T] and keys at `key` [S], capped and with the biases added."""
     if spec.softcap:
         scores = spec.softcap * jnp.tanh(scores / spec.softcap)
-    if heads.slopes is not None:
-        scores = scores + alibi(heads.slopes[..., None], position[:, None, None, None], key, spec)
-    if heads.relative is None:
+    if bias.slopes is not None:
+        scores = scores + alibi(bias.slopes[..., None], position[:, None, None, None], key, spec)
+    if bias.relative is None:
         return scores
-    furthest = heads.relative.shape[-1] // 2
+    furthest = bias.relative.shape[-1] // 2
     distance = position[:, None] - key  # [T, S]
-    bias = heads.relative[..., jnp.clip(distance, -furthest, furthest) + furthest]  # [K, G, T, S]
-    return scores + jnp.moveaxis(bias, 2, 0)
+    relative = bias.relative[..., jnp.clip(distance, -furthest, furthest) + furthest]  # [K, G, T, S]
+    return scores + jnp.moveaxis(relative, 2, 0)
 
 
-def _visible(key: Array, position: Array, seen: Array, spec: AttentionSpec) -> Array:
-    """bool [T, S], for `key` [S]; position and how many keys are seen [T]."""
-    visible = key < seen[:, None]
+def _visible(key: Array, position: Array, kv_length: Array, spec: AttentionSpec) -> Array:
+    """bool [T, S]: which of the keys at `key` [S] each query sees; position and kv_length [T]."""
+    visible = key < kv_length[:, None]
     return visible & (position[:, None] - key < spec.window) if spec.window else visible
 
 
@@ -96,18 +99,18 @@ def _finish(running: Running) -> Array:
 
 
 def _like(mask: Array, array: Array) -> Array:
-    """`mask` [T], shaped to select among the rows of `array` [T, …]."""
+    """`mask` [T], shaped to broadcast with `array` [T, …]."""
     return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
 def _block(keys: Array) -> int:
-    """How many keys of a cache [pages, page_size, K, D] are read at once: whole pages."""
+    """How many keys of a cache [pages, page_size, K, D] make a block: whole pages."""
     return max(KEY_BLOCK, keys.shape[1])
 
 
-def _key_blocks(position: Array, seen: Array, real: Array, spec: AttentionSpec, block: int) -> tuple[Array, Array]:
-    """First and one past the last `block` of keys that any of the `real` queries sees."""
-    end = jnp.max(jnp.where(real, seen, 0))
+def _key_blocks(position: Array, kv_length: Array, real: Array, spec: AttentionSpec, block: int) -> tuple[Array, Array]:
+    """The first key block that any of the `real` queries sees, and the one after the last."""
+    end = jnp.max(jnp.where(real, kv_length, 0))
     if not spec.window:
         return jnp.zeros_like(end), (end + block - 1) // block
     begin = jnp.maximum(jnp.min(jnp.where(real, position, end)) + 1 - spec.window, 0)
@@ -117,8 +120,9 @@ def _key_blocks(position: Array, seen: Array, real: Array, spec: AttentionSpec, 
 def _scores(q: Array, k: Array) -> Array:
     """q [R, K, G, D] and k [R, S, K·D] → [R, K, G, S].
 
-    Few heads are multiplied by all keys, as these lie in memory, the other heads' by zeros: K times the products, but
-    nothing is transposed. With values likewise, a step of 16 rows took 0.8 of the time at K = G = 3, as long at K = 8.
+    With few heads, each is multiplied by the keys of all heads as they lie in memory, those of the other heads times
+    zero: K times the products, but no transpose. Done for values too, a step of 16 rows took 0.8 of the time at K = G =
+    3, and the same time at K = 8.
     """
     rows, heads, group, dim = q.shape
     if heads > FEW_HEADS:
@@ -136,28 +140,28 @@ def _weighted(v: Array, weights: Array) -> Array:
     return jnp.einsum("rkgkd->rkgd", wide.reshape(rows, heads, group, heads, -1))
 
 
-def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, heads: AttentionBias) -> Array:
-    """Every row is one query: loop over key blocks up to the longest row, all rows at once."""
+def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias) -> Array:
+    """Every row is one query: a loop over key blocks up to the longest row's end, all rows at once."""
     block = _block(keys)
     width = block // keys.shape[1]  # pages of a block
-    position, seen = batch.position, batch.kv_length
+    position, kv_length = batch.position, batch.kv_length
 
     def body(i: Array, running: Running) -> Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
         k, v = (as_floats(cache[pages]).reshape(q.shape[0], block, -1) for cache in (keys, values))  # [R, S, K·D]
         key = i * block + jnp.arange(block)
-        visible = _visible(key, position, seen, spec)  # [R, S]
+        visible = _visible(key, position, kv_length, spec)  # [R, S]
         v = jnp.where(visible[:, :, None], v, 0).astype(jnp.float32)
-        scores = _biased(_scores(q, k.astype(jnp.float32)), position, key, spec, heads)
+        scores = _biased(_scores(q, k.astype(jnp.float32)), position, key, spec, bias)
         return _absorb(running, scores, visible[:, None, None, :], partial(_weighted, v))
 
     real = jnp.arange(q.shape[0]) < batch.tokens
-    begin, end = _key_blocks(position, seen, real, spec, block)
-    return _finish(jax.lax.fori_loop(begin, end, body, _start(q, heads.sinks)))
+    begin, end = _key_blocks(position, kv_length, real, spec, block)
+    return _finish(jax.lax.fori_loop(begin, end, body, _start(q, bias.sinks)))
 
 
-def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, heads: AttentionBias) -> Array:
-    """Blocks of queries, which may span several rows; for each row in a block, its own key blocks."""
+def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias) -> Array:
+    """A loop over blocks of queries, which may span several rows, and over the key blocks of each row in a block."""
     tokens = q.shape[0]
     block = min(QUERY_BLOCK, tokens)
 
@@ -166,18 +170,19 @@ def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
         queries = jax.lax.dynamic_slice_in_dim(q, first, block)  # [block, K, G, D]
         row = jax.lax.dynamic_slice_in_dim(batch.row, first, block)
         position = jax.lax.dynamic_slice_in_dim(batch.position, first, block)
-        seen = jax.lax.dynamic_slice_in_dim(batch.kv_length, first, block)
+        kv_length = jax.lax.dynamic_slice_in_dim(batch.kv_length, first, block)
         real = first + jnp.arange(block) < batch.tokens
 
         def one_row(r: Array, running: Running) -> Running:
             mine = (row == r) & real  # [block]
-            begin, end = _key_blocks(position, seen, mine, spec, _block(keys))
-            absorb = partial(_absorb_block, queries, keys, values, batch.tables[r], position, seen, mine, spec, heads)
+            begin, end = _key_blocks(position, kv_length, mine, spec, _block(keys))
+            table = batch.tables[r]
+            absorb = partial(_absorb_block, queries, keys, values, table, position, kv_length, mine, spec, bias)
             after = jax.lax.fori_loop(begin, end, absorb, running)
             return jax.tree.map(lambda new, old: jnp.where(_like(mine, new), new, old), after, running)
 
         last_row = jnp.max(jnp.where(real, row, row[0]))
-        running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries, heads.sinks))
+        running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries, bias.sinks))
         return jax.lax.dynamic_update_slice_in_dim(out, _finish(running), first, axis=0)
 
     return jax.lax.fori_loop(0, (batch.tokens + block - 1) // block, query_block, jnp.zeros(q.shape))
@@ -189,14 +194,14 @@ def _absorb_block(
     values: Array,
     table: Array,
     position: Array,
-    seen: Array,
+    kv_length: Array,
     mine: Array,
     spec: AttentionSpec,
-    heads: AttentionBias,
+    bias: AttentionBias,
     j: Array,
     running: Running,
 ) -> Running:
-    """Key block `j` of the sequence with page `table` [W], for those `queries` [block, K, G, D] that are `mine`."""
+    """Add key block `j` of the sequence with page table `table` [W], for the queries [block, K, G, D] in `mine`."""
     block = _block(keys)
     width = block // keys.shape[1]
     pages = jax.lax.dynamic_slice_in_dim(table, j * width, width)
@@ -204,7 +209,7 @@ def _absorb_block(
     v = as_floats(values[pages]).reshape(k.shape)
     scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
     key = j * block + jnp.arange(block)
-    visible = mine[:, None] & _visible(key, position, seen, spec)  # [block, S]
+    visible = mine[:, None] & _visible(key, position, kv_length, spec)  # [block, S]
     v = jnp.where(visible.any(0)[:, None, None], v, 0).astype(jnp.float32)
-    scores = _biased(scores, position, key, spec, heads)
+    scores = _biased(scores, position, key, spec, bias)
     return _absorb(running, scores, visible[:, None, None, :], lambda weights: jnp.einsum("tkgs,skd->tkgd", weights, v))

@@ -3,9 +3,9 @@
     h_t = exp(dt_t A) h_{t-1} + dt_t B_t x_t        y_t = C_t h_t
 
 (Gu & Dao 2023, arXiv 2312.00752, algorithm 2.) A row whose first token has position 0 starts from zero, whatever its
-page held before: pages are not cleared when they change hands. A back end is a function of one device's channels;
-`state_scan` wraps it for the mesh. `reference` is plain JAX, the CPU's path and the kernel's oracle: it goes token by
-token, so that nothing larger than one state exists beside the pages. GPUs take the kernel of `triton/scan`.
+page holds, because a page is not cleared when another sequence takes it. A back end is a function of one device's
+channels; `state_scan` runs it on a mesh. `reference` is plain JAX, the CPU's path and the oracle of the GPU kernel in
+`triton/scan`. It computes token by token, so that nothing larger than one state exists beside the pages.
 
 Legend: T tokens, C channels, N states of a channel.
 """
@@ -25,7 +25,7 @@ Scan = Callable[[ScanInputs, Array, StepBatch], tuple[Array, Array]]
 
 
 def reference(inputs: ScanInputs, states: Array, batch: StepBatch) -> tuple[Array, Array]:
-    """states [pages, C, N] → y [T, C], 0 for padding in a ragged step, and the states behind each row's last token."""
+    """states [pages, C, N] → y [T, C], 0 for padding in a ragged step, and the states after each row's last token."""
     return _ragged(inputs, states, batch) if batch.ragged else _one_token_each(inputs, states, batch)
 
 
@@ -57,7 +57,7 @@ SCANS: dict[str, Scan] = {"reference": reference, "triton": triton.scan}
 
 
 def state_scan(backend: str, mesh: Mesh) -> Scan:
-    """`backend` over a mesh: each device scans its own channels, nothing is communicated."""
+    """The scan of `backend` on a mesh: each device scans its own channels, nothing is communicated."""
     by_token, by_channel, everywhere = PartitionSpec(None, TP), PartitionSpec(TP), PartitionSpec()
     inputs = ScanInputs(by_token, by_token, everywhere, everywhere, by_channel)  # type: ignore[arg-type]
     states = PartitionSpec(None, TP)

@@ -1,20 +1,20 @@
-"""What an attention layer computes besides softmax(q kᵀ) v, as data that every back end understands."""
+"""How an attention layer differs from softmax(q kᵀ) v, as data that every back end understands."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Static, so a layer's kernel is compiled for it; per-head numbers (ALiBi slopes, sinks) are arrays instead.
+    """The static part: a kernel is compiled for it. Numbers per head (ALiBi slopes, sinks) are in `AttentionBias`.
 
     scale: multiplies q·k; None is head_dim^-0.5.
     window: key j is visible to query i iff 0 <= i - j < window; 0 is no window.
     softcap: c > 0 turns a scaled score s into c·tanh(s/c) (Gemma 2); 0 is none.
-    alibi_scale: ALiBi is rounded as in `alibi`, then multiplied by this; 0 is exact.
+    alibi_scale: ALiBi is rounded as in `ops/alibi.py`, then multiplied by this; 0 is exact.
 
-    The order is scale, soft cap, biases, mask, softmax. ALiBi (Press et al. 2021, arXiv 2108.12409) adds slope·(j - i),
-    relative positions (Raffel et al. 2019, arXiv 1910.10683) a learned number for j - i; a sink (Xiao et al. 2023,
-    arXiv 2309.17453, learned as in gpt-oss) is one more logit per head that takes weight and has no value.
+    The order is scale, soft cap, biases, mask, softmax. ALiBi (Press et al. 2021, arXiv 2108.12409) adds slope·(j - i);
+    relative positions (Raffel et al. 2019, arXiv 1910.10683) add a learned number for j - i. A sink (Xiao et al. 2023,
+    arXiv 2309.17453, learned as in gpt-oss) is one more logit per head, which takes weight and has no value.
     """
 
     scale: float | None = None

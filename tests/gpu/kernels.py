@@ -37,7 +37,7 @@ class Case:
     head_dim: int = 128
     padding: int = 0
     turned: int = 0  # dimensions of each head that rotate
-    terms: bool = False  # ALiBi and sinks
+    biased: bool = False  # ALiBi and sinks
 
     @property
     def ragged(self) -> bool:
@@ -51,12 +51,12 @@ CASES = (
     Case("decode, head 64, one query head", DECODE, group=1, head_dim=64, turned=16),
     Case("decode, window 100, soft cap 5", DECODE, AttentionSpec(window=100, softcap=5.0)),
     Case("decode, head 256, two query heads", DECODE, group=2, head_dim=256, turned=256),
-    Case("decode, head 80, ALiBi and sinks", DECODE, head_dim=80, terms=True),
+    Case("decode, head 80, ALiBi and sinks", DECODE, head_dim=80, biased=True),
     Case("mixed", MIXED, padding=18, turned=128),
     Case("mixed, head 64, seven query heads", MIXED, kv_heads=2, group=7, head_dim=64, padding=18),
     Case("mixed, window 100, soft cap 5", MIXED, AttentionSpec(window=100, softcap=5.0), padding=18),
     Case("mixed, head 256, two query heads", MIXED, group=2, head_dim=256, padding=18, turned=256),
-    Case("mixed, head 80, ALiBi and sinks", MIXED, head_dim=80, padding=18, terms=True),
+    Case("mixed, head 80, ALiBi and sinks", MIXED, head_dim=80, padding=18, biased=True),
 )
 
 
@@ -71,7 +71,7 @@ def error(backend: str, case: Case, dtype: str) -> float:
     attend = jax.jit(partial(Ops(backend, make_mesh(1)).attend, spec=case.spec))
     cast = [jnp.asarray(array, dtype) for array in (step.q, step.k, step.v, step.keys, step.values)]
     qkv = jnp.concatenate([cast[0], *(array[:, :, None] for array in cast[1:3])], axis=2)
-    attended, _, _ = attend(qkv, step.angles(), *cast[3:], step.batch(), step.terms())
+    attended, _, _ = attend(qkv, step.rope_tables(), *cast[3:], step.batch(), step.bias())
     exact = step.exact(*(np.asarray(array, np.float64) for array in cast))
     real = np.asarray(attended, np.float64)[: len(exact)]
     return float(np.linalg.norm(real - exact) / np.linalg.norm(exact))
@@ -132,12 +132,12 @@ class Step:
             ragged=self.case.ragged,
         )
 
-    def angles(self) -> RopeTables | None:
+    def rope_tables(self) -> RopeTables | None:
         angle = jnp.asarray(self.angle, jnp.float32)
         return RopeTables(jnp.cos(angle), jnp.sin(angle)) if self.case.turned else None
 
-    def terms(self) -> AttentionBias:
-        return AttentionBias(jnp.float32(self.slopes), jnp.float32(self.sinks)) if self.case.terms else AttentionBias()
+    def bias(self) -> AttentionBias:
+        return AttentionBias(jnp.float32(self.slopes), jnp.float32(self.sinks)) if self.case.biased else AttentionBias()
 
     def rotated(self, x: np.ndarray) -> np.ndarray:
         """`x` [T, …, D], the pairs of its first dimensions turned as complex numbers."""
@@ -160,10 +160,10 @@ class Step:
         scores = np.einsum("kgd,skd->kgs", q, keys[at]) * spec.scale_for(self.case.head_dim)
         if spec.softcap:
             scores = spec.softcap * np.tanh(scores / spec.softcap)
-        if self.case.terms:
+        if self.case.biased:
             scores = scores - self.slopes[..., None] * (position - np.arange(first, position + 1))
         weights = np.exp(scores)  # of scores of a few units
-        total = weights.sum(-1, keepdims=True) + (np.exp(self.sinks[..., None]) if self.case.terms else 0)
+        total = weights.sum(-1, keepdims=True) + (np.exp(self.sinks[..., None]) if self.case.biased else 0)
         attended: np.ndarray = np.einsum("kgs,skd->kgd", weights / total, values[at])
         return attended
 

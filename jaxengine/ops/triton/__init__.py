@@ -1,23 +1,27 @@
-"""Our kernels, Pallas on the Triton back end, for NVIDIA GPUs from Ampere on: here attention; `experts` and `scan` tell
-of themselves.
+"""GPU kernels, written in Pallas for its Triton back end, for NVIDIA GPUs from Ampere on.
 
-Two kernels of attention share one inner loop (`tile`): `decode` gives a row of one query to several programs, each a
-share of its keys, the last of which merges their partial results; `prefill` gives a program a tile of a row's queries.
-A decode step is `decode` alone, which also rotates and writes the step's own tokens; a mixed step first rotates and
+This file is attention; `experts` and `scan` describe themselves. Two attention kernels share one inner loop (`tile`):
+
+- `decode` computes rows of one query. Several programs each take some of a row's keys, and the last of them to finish
+  merges the partial results.
+- `prefill` computes rows of several queries. A program takes a tile of a row's queries.
+
+A decode step runs `decode` alone, which also rotates and writes the step's own tokens. A mixed step first rotates and
 writes (`projected`), then runs rows of one query through `decode` and the others through `prefill`. Lengths and page
-tables are read on the device, so a step costs what its real lengths cost, and no memory is used that depends on the
-width of the table. A NaN in a page's former content reaches nobody: what no query may see is never loaded. `norm` adds
-a branch to the residual stream and normalises the sum. With these a decode layer of a Llama is eight kernels: four
-products, the activation, `decode` and twice `norm`. Left to XLA, what surrounds attention made it 17 at batch 1 and 14
-at 128 (JAX 0.10.2).
+tables are read on the device, so a step costs what its real lengths cost and uses no memory that depends on the table's
+width. A NaN in a page's former content has no effect, because keys and values that no query sees are never loaded.
 
-Pallas' Triton back end is deprecated; nothing outside this package uses it. Only its parts that are the same from JAX
-0.10.0 to 0.12.0 are used: products are `lax.dot_general`, since `pl.dot` moved twice.
+`norm` adds a branch to the residual stream and normalises the sum. With it a decode layer of a Llama is eight kernels:
+four products, the activation, `decode` and twice `norm`. With what surrounds attention left to XLA it was 17 at batch 1
+and 14 at 128 (JAX 0.10.2).
 
-Floors on an H200, per layer of Llama-3.1-8B (K 8, G 4, D 128, bf16), 4.3 TB/s and 790 TFLOP/s measured: decode moves
-4 KiB per cached token (128 rows of 1024 tokens: 512 MiB, 125 µs) and its products take the tensor cores 9 % of that
-time, the 4 query rows being padded to 16. Prefill of n tokens from 0 computes 4·32·128·n²/2 operations (2048 tokens:
-34 GFLOP, 44 µs) and moves 4 + 16 KiB a token (42 MB, 10 µs).
+Pallas' Triton back end is deprecated; nothing outside this package uses it. The package uses only what is the same from
+JAX 0.10.0 to 0.12.0: products are `lax.dot_general`, since `pl.dot` moved twice.
+
+Lower bounds on an H200 (4.3 TB/s and 790 TFLOP/s measured) per layer of Llama-3.1-8B (K 8, G 4, D 128, bf16): decode
+moves 4 KiB per cached token (128 rows of 1024 tokens: 512 MiB, 125 µs); its products take the tensor cores 9 % of that
+time, with the 4 query rows padded to 16. Prefill of n tokens from position 0 computes 4·32·128·n²/2 operations (2048
+tokens: 34 GFLOP, 44 µs) and moves 4 + 16 KiB a token (42 MB, 10 µs).
 """
 
 from jax import Array
@@ -37,12 +41,12 @@ MIN_CAPABILITY = (8, 0)  # asynchronous copies and bf16 in the tensor cores
 E4M3_CAPABILITY = (8, 9)  # e5m2 is half an f16 and needs nothing
 MAX_HEAD_DIM = 256
 MAX_GROUP = 128  # a tile holds every query head of a key/value head
-MAX_TILE = 128 * 128  # elements of such a tile; more spill, and leave no shared memory for keys
+MAX_TILE = 128 * 128  # elements of such a tile; larger ones spill and leave no shared memory for keys
 DTYPES = ("bfloat16", "float16", "float32")
 
 
 def unsupported(head_dim: int, group: int, dtype: str) -> str:
-    """Why the kernels cannot serve such a model, or ""."""
+    """Why the kernels cannot serve a model of these sizes; "" if they can."""
     if head_dim % 8 or not 16 <= head_dim <= MAX_HEAD_DIM:
         return f"triton supports head_dim 16 to {MAX_HEAD_DIM} in multiples of 8, the model has {head_dim}"
     most = min(MAX_GROUP, MAX_TILE // pl.next_power_of_2(head_dim))
@@ -55,24 +59,24 @@ def unsupported(head_dim: int, group: int, dtype: str) -> str:
 
 def attend(
     qkv: Array,
-    angles: RopeTables | None,
+    rope_tables: RopeTables | None,
     keys: Array,
     values: Array,
     batch: StepBatch,
-    heads: AttentionBias,
+    bias: AttentionBias,
     spec: AttentionSpec,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """`jaxengine.ops.Ops.attend` on one device; attention is 0 for padding, whose keys and values go nowhere.
+    """`jaxengine.ops.Ops.attend` on one device. The output is 0 for padding, whose keys and values are not written.
 
     Args:
         interpret: run the kernels as plain JAX, on any device.
     """
     tokens, kv_heads, rows, dim = qkv.shape
-    furthest = 0 if heads.relative is None else heads.relative.shape[-1] // 2
+    furthest = 0 if bias.relative is None else bias.relative.shape[-1] // 2
     causal = batch.noncausal_length is None
     problem = Problem(kv_heads, rows - 2, dim, keys.shape[1], qkv.dtype, spec, interpret, causal, furthest)
-    projected, inputs = project(qkv, angles, batch), flatten(keys, values, batch, heads)
+    projected, inputs = project(qkv, rope_tables, batch), flatten(keys, values, batch, bias)
     if batch.ragged:
         q, flat_keys, flat_values = write_all(problem, projected, inputs.keys, inputs.values, batch.tokens)
         inputs = inputs._replace(keys=flat_keys, values=flat_values)

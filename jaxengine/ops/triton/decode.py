@@ -1,9 +1,9 @@
-"""Rows of one query: several programs share a row's keys, and the last of them to finish merges their partial results.
+"""Attention of rows of one query. A row's keys are split among several programs; the last to finish merges the results.
 
-How many programs may share a row is static, so that the grid fills the GPU at any batch size; how many do follows the
-row's length, and the others return at once. Their partial results, f32, are all the memory this takes. In a decode step
-the first program of a row also rotates and writes the row's own key and value, and attends to them before they reach
-memory: nobody waits for the write.
+The number of splits is static, so that the grid fills the GPU at any batch size. How many of them have work follows the
+row's length; the others return at once. Their partial results, f32, are the only extra memory. In a decode step the
+first program of a row also rotates and writes the row's own key and value. It attends to them before they reach
+memory, so no program waits for that write.
 
 Legend: as in `tile`; P splits of a row.
 """
@@ -37,44 +37,44 @@ from jaxengine.ops.triton.tile import (
     slopes,
 )
 
-PROGRAMS = 4096  # about how many to start: a few per multiprocessor even when most rows are short
-SPLITS = (4, 32)  # fewest and most programs that share a row
-LEAST_BLOCKS = 2  # key blocks below which a row is not split further: a partial result costs as much as 4 keys
-LARGE = 64  # rows of a tile from which its own arrays take what more blocks of keys in flight would
+PROGRAMS = 4096  # about how many to start: a few per multiprocessor even if most rows are short
+SPLITS = (4, 32)  # fewest and most splits of a row
+MIN_BLOCKS = 2  # key blocks of a split at least: a partial result costs as much as 4 keys
+LARGE = 64  # rows of a tile from which its own arrays take the shared memory that more blocks in flight would need
 
 
 class Rows(NamedTuple):
-    """What each row of the batch has for these kernels. i32 [R] each."""
+    """The rows of the batch as these kernels see them. i32 [R] each."""
 
-    keys: Any  # how many keys its query sees; 0 if the row has nothing here
-    token: Any  # its query; None where row r is token r
+    kv_length: Any  # how many keys the row's query sees; 0 for a row without work here
+    token: Any  # index of the row's query; None if row r is token r
 
 
 def rows_of_step(batch: StepBatch) -> Rows:
-    """Of a decode step: row r is token r."""
+    """The rows of a decode step: row r is token r."""
     real = jnp.arange(batch.position.shape[0]) < batch.tokens
     return Rows(jnp.where(real, batch.kv_length, 0), None)
 
 
 def single_rows(batch: StepBatch) -> Rows:
-    """Of a mixed step: the rows that are one query."""
+    """The rows of a mixed step that have one query."""
     starts = row_starts(batch)
     token = jnp.minimum(starts[:-1], batch.position.shape[0] - 1)
     return Rows(jnp.where(starts[1:] - starts[:-1] == 1, batch.kv_length[token], 0), token)
 
 
 def splits_for(rows: int, kv_heads: int) -> int:
-    """P, a power of two."""
+    """P, the number of splits: a power of two."""
     return max(SPLITS[0], min(SPLITS[1], pl.next_power_of_2(PROGRAMS // (rows * kv_heads) or 1)))
 
 
 def tile_rows(group: int) -> int:
-    """M. The tensor cores multiply 16 rows at a time, so a smaller group is padded; the row's keys are read once."""
+    """M, rows of a tile: the group's query heads, padded to the 16 rows that the tensor cores multiply at a time."""
     return max(16, pl.next_power_of_2(group))
 
 
 def attend_step(problem: Problem, projected: Projected, inputs: Inputs, batch: StepBatch) -> tuple[Array, Array, Array]:
-    """A decode step whole: what is attended to [T·K·G, D], 0 for padding, and the caches, flat, written in place."""
+    """A whole decode step: the output [T·K·G, D], 0 for padding, and the caches, flat and written in place."""
     size = batch.position.shape[0] * problem.kv_heads * problem.group
     shapes = [jax.ShapeDtypeStruct(cache.shape, cache.dtype) for cache in (inputs.keys, inputs.values)]
     shapes.insert(0, jax.ShapeDtypeStruct((size, problem.dim), problem.dtype))
@@ -83,7 +83,7 @@ def attend_step(problem: Problem, projected: Projected, inputs: Inputs, batch: S
 
 
 def read_step(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
-    """A decode step whose caches are as they should be: flat like q [T·K·G, D], 0 for padding."""
+    """A decode step that writes no keys or values: the output, flat like q [T·K·G, D], 0 for padding."""
     shape = jax.ShapeDtypeStruct(q.shape, q.dtype)
     (out,) = _call(problem, inputs, None, rows_of_step(batch), q, [shape], {})
     return out
@@ -105,7 +105,7 @@ def _call(
     results: list[jax.ShapeDtypeStruct],
     aliases: dict[int, int],
 ) -> list[Array]:
-    count, heads = len(rows.keys), problem.kv_heads
+    count, heads = len(rows.kv_length), problem.kv_heads
     splits = splits_for(count, heads)
     parts = count * heads * splits * problem.group
     numbers = jax.ShapeDtypeStruct((parts,), jnp.float32)
@@ -123,7 +123,7 @@ def _call(
 
 
 def _params(rows: int) -> plt.CompilerParams:
-    """48 heads of 128 would take 115 KB of shared memory with five blocks in flight."""
+    """Warps and stages for tiles of `rows`. 48 heads of 128 would take 115 KB of shared memory with five stages."""
     warps, stages = (8, 3) if rows >= LARGE else (4, 5)
     return plt.CompilerParams(num_warps=warps, num_stages=stages)
 
@@ -132,11 +132,13 @@ def _token(rows: Rows, row: Array) -> Array:
     return row if rows.token is None else rows.token[row]
 
 
-def _shares(problem: Problem, splits: int, keys: Array, cached: Array) -> tuple[Array, Array, Array]:
-    """Of a row whose query sees `keys` keys: its first key block, one past the last `cached`, the blocks of a split."""
-    first = first_visible(problem, keys - 1) // problem.key_block
+def _split_blocks(problem: Problem, splits: int, kv_length: Array, cached: Array) -> tuple[Array, Array, Array]:
+    """Of a row whose query sees `kv_length` keys, of which `cached` are in the cache: its first key block, one past its
+    last, and how many blocks a split has.
+    """
+    first = first_visible(problem, kv_length - 1) // problem.key_block
     end = jnp.maximum((cached + problem.key_block - 1) // problem.key_block, first)
-    return first, end, jnp.maximum((end - first + splits - 1) // splits, LEAST_BLOCKS)
+    return first, end, jnp.maximum((end - first + splits - 1) // splits, MIN_BLOCKS)
 
 
 def _kernel(
@@ -150,22 +152,22 @@ def _kernel(
     out_ref: Any,
     *written: Any,
 ) -> None:
-    """One share of a row. `finished` counts a row's shares that are done; it is 0 again when the kernel ends, so that
-    every layer can have the same array.
+    """One split of a row. `finished` counts the row's splits that are done. It is 0 again when the kernel ends, so that
+    every layer can use the same array.
     """
     *caches, partials = written
     head, row, split = pl.program_id(0), pl.program_id(1), pl.program_id(2)
-    keys, token, m = rows.keys[row], _token(rows, row), tile_rows(problem.group)
-    cached = keys - 1 if caches else keys
-    first, end, share = _shares(problem, splits, keys, cached)
-    used = jnp.maximum((end - first + share - 1) // share, 1)
+    kv_length, token, m = rows.kv_length[row], _token(rows, row), tile_rows(problem.group)
+    cached = kv_length - 1 if caches else kv_length
+    first, end, blocks = _split_blocks(problem, splits, kv_length, cached)
+    used = jnp.maximum((end - first + blocks - 1) // blocks, 1)
     to = (token * problem.kv_heads + head) * problem.group  # in the output, the row's first query head
 
-    @pl.when((keys > 0) & (split < used))
+    @pl.when((kv_length > 0) & (split < used))
     def _() -> None:
-        begin = first + split * share
-        last = jnp.minimum(begin + share, end)
-        tile = Tile(row, head, token, jnp.int32(1), keys - 1, cached, begin, last)
+        begin = first + split * blocks
+        last = jnp.minimum(begin + blocks, end)
+        tile = Tile(row, head, token, jnp.int32(1), kv_length - 1, cached, begin, last)
         q, start = _start(problem, tile, inputs, queries, split == 0, caches, m)
         running = attend(problem, tile, inputs, q, start)
 
@@ -178,7 +180,7 @@ def _kernel(
         def _() -> None:
             place = row * problem.kv_heads + head
             keep(problem, partials, place * splits + split, running)
-            _barrier(problem)  # before a share counts as finished, all threads have stored their part of it
+            _barrier(problem)  # all threads must have stored their part of the split before it counts as finished
             before = plt.atomic_add(finished, (place,), jnp.int32(1))
 
             @pl.when(before == used - 1)
@@ -188,7 +190,7 @@ def _kernel(
 
     if old is None:
 
-        @pl.when((keys == 0) & (split == 0))
+        @pl.when((kv_length == 0) & (split == 0))
         def _() -> None:
             store(problem, out_ref, to, jnp.zeros((m, problem.padded_dim)))
 
@@ -196,7 +198,9 @@ def _kernel(
 def _start(
     problem: Problem, tile: Tile, inputs: Inputs, queries: Any, is_first: Array, caches: list[Any], m: int
 ) -> tuple[Array, Running]:
-    """The row's queries [M, D], and what its first share begins with: the sink, and in a decode step the own token."""
+    """The row's queries [M, D] and the initial softmax. The first split's has the sink, and in a decode step the row's
+    own token.
+    """
     maximum, total, output = jnp.full(m, LOWEST), jnp.zeros(m), jnp.zeros((m, problem.padded_dim))
     if caches:
         q, own = _own_token(problem, tile, inputs, queries, is_first, caches, m)
@@ -217,7 +221,7 @@ def _start(
 def _own_token(
     problem: Problem, tile: Tile, inputs: Inputs, projected: Projected, is_first: Array, caches: list[Any], m: int
 ) -> tuple[Array, Running]:
-    """The row's queries, and a softmax over its own token alone, as the cache holds it; the first share writes it."""
+    """The row's queries, and a softmax over its own token alone, as stored in the cache; the first split writes it."""
     q = projected.queries(problem, tile.token, tile.head, m)
     own = projected.key(problem, tile.token, tile.head), projected.value(problem, tile.token, tile.head)
     key, value = (stored(x, cache.dtype) for x, cache in zip(own, caches, strict=True))
@@ -229,7 +233,7 @@ def _own_token(
 
     key, value = (x.astype(q.dtype).astype(jnp.float32) for x in (key, value))
     score = scaled_scores(problem, (q.astype(jnp.float32) * key[None, :]).sum(1))
-    if problem.spec.alibi_scale:  # else it adds nothing at distance 0
+    if problem.spec.alibi_scale:  # exact ALiBi adds nothing at distance 0
         score = score + alibi(slopes(problem, tile, inputs, m), tile.position, tile.position, problem.spec, LOG2E)
     if inputs.relative is not None:
         score = score + relative(problem, tile.head, inputs, jnp.zeros((m, 1), jnp.int32)).sum(1)
@@ -237,5 +241,5 @@ def _own_token(
 
 
 def _barrier(problem: Problem) -> None:
-    if not problem.interpret:  # where programs run one by one
+    if not problem.interpret:  # interpreted programs run one after the other
         plt.debug_barrier()

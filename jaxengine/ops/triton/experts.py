@@ -1,13 +1,13 @@
-"""The experts' two products as Pallas kernels on the Triton back end: a program is a block of rows, a tile of columns.
+"""The two products of the experts as Pallas kernels: a program computes a block of rows times a tile of columns.
 
-A block's rows belong to one expert (`jaxengine/ops/blocks`). The kernels read a token's row where it lies and write a
-pair's where it goes, so rows are never gathered, sorted or padded in memory, and a block without rows returns at once:
-what is read of the weights is what the chosen experts have, once if a block holds all rows of its expert. Programs of
-one tile follow one another block by block: blocks of the same expert meet its weights in the L2 cache, whereas the
-tokens' rows always fit there (16 MB for 2048 tokens of 4096).
+A block's rows belong to one expert (`jaxengine/ops/blocks.py`). The kernels read each token's row and write each
+pair's row in place, so rows are never gathered, sorted or padded in memory. A block without rows returns at once, so
+only the weights of chosen experts are read, and only once if one block holds all rows of an expert. Programs run block
+by block within a tile of columns: blocks of the same expert then find its weights in the L2 cache, where the tokens'
+rows always fit (16 MB for 2048 tokens of 4096).
 
-Floors on an H200 (4.3 TB/s, 790 TFLOP/s measured): a Mixtral layer at batch 1 moves 2 experts of 352 MB, 164 µs; a
-Qwen3-30B-A3B layer 8 of 9.4 MB, 18 µs.
+Lower bounds on an H200 (4.3 TB/s, 790 TFLOP/s measured): a Mixtral layer at batch 1 moves 2 experts of 352 MB, 164 µs;
+a Qwen3-30B-A3B layer 8 of 9.4 MB, 18 µs.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ from jax.experimental.pallas import triton as plt
 from jaxengine.ops.blocks import Blocks, shared_blocks, sorted_blocks
 from jaxengine.ops.triton.tile import matmul
 
-FEW_TOKENS = 16  # up to which an expert's rows fit the least block, and pairs are grouped without sorting
-LEAST_BLOCK, MAX_BLOCK = 16, 128  # rows: the tensor cores' least, and two warpgroups of 64
-LEAST_WIDTH = 16
+FEW_TOKENS = 16  # up to so many, an expert's rows fit the smallest block, and pairs are grouped without sorting
+MIN_BLOCK, MAX_BLOCK = 16, 128  # rows: the fewest of the tensor cores, and two warpgroups of 64
+MIN_WIDTH = 16
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The static side of a product: rows, columns and depth of what a program multiplies at a time."""
+    """The static sizes of a product: rows, columns and depth that a program multiplies at a time."""
 
     rows: int
     columns: int
@@ -42,8 +42,10 @@ class Tiles:
     def choose(
         cls, rows: int, out: int, depth: int, dtype: jnp.dtype, stored: jnp.dtype, matrices: int, interpret: bool
     ) -> "Tiles":
-        """A product of width `out` and depth `depth` that reads `matrices` at once. Few rows: narrow tiles, so that
-        there are programs enough to keep the memory busy. Many: what the tensor cores want.
+        """Tiles for a product of width `out` and depth `depth` that reads `matrices` matrices at once.
+
+        With few rows tiles are narrow, so that there are enough programs to keep the memory busy; with many they have
+        the size that suits the tensor cores.
         """
         few = rows < 64
         columns = (32 if few else 128 if rows == MAX_BLOCK else 64) // (1 if few else matrices)
@@ -56,10 +58,10 @@ class Tiles:
 
 
 def unsupported(hidden: int, ffn: int) -> str:
-    """Why the kernels cannot serve experts of width `ffn` on one device, or ""."""
+    """Why the kernels cannot serve experts of width `ffn` on one device; "" if they can."""
     for name, size in (("hidden_size", hidden), ("expert width", ffn)):
-        if size % LEAST_WIDTH:
-            return f"the experts' kernels support a {name} in multiples of {LEAST_WIDTH}, the model has {size}"
+        if size % MIN_WIDTH:
+            return f"the experts' kernels support a {name} in multiples of {MIN_WIDTH}, the model has {size}"
     return ""
 
 
@@ -88,13 +90,13 @@ def apply(
         raise ValueError(problem)
     blocks = blocks_of(chosen, count)
     rows, pairs = blocks.pairs.shape[1], chosen.size
-    of_up, of_down = scales or (None, None)
+    up_scale, down_scale = scales or (None, None)
     up = Tiles.choose(rows, ffn, hidden, x.dtype, gate_up.dtype, inner, interpret)
     kernel = partial(_up_kernel, up, inner, activation, chosen.shape[1], pairs)
-    h = _call("experts_up", kernel, up, (pairs, ffn))(blocks, x, gate_up.reshape(-1, hidden), _flat(of_up))
+    h = _call("experts_up", kernel, up, (pairs, ffn))(blocks, x, gate_up.reshape(-1, hidden), _flat(up_scale))
     out = Tiles.choose(rows, hidden, ffn, x.dtype, down.dtype, 1, interpret)
     kernel = partial(_down_kernel, out, pairs)
-    y = _call("experts_down", kernel, out, (pairs, hidden))(blocks, h, down.reshape(-1, ffn), _flat(of_down))
+    y = _call("experts_down", kernel, out, (pairs, hidden))(blocks, h, down.reshape(-1, ffn), _flat(down_scale))
     return jnp.where((chosen < count)[..., None], y.reshape(*chosen.shape, hidden), 0)
 
 
@@ -103,15 +105,15 @@ def _flat(scale: Array | None) -> Array | None:
 
 
 def blocks_of(chosen: Array, count: int) -> Blocks:
-    """Blocks of about as many rows as an expert gets of even pairs, within what a program can hold."""
+    """Blocks with about as many rows as an expert would get of evenly spread pairs, within a program's limits."""
     if len(chosen) <= FEW_TOKENS:
-        return shared_blocks(chosen, count, LEAST_BLOCK)
-    rows = max(LEAST_BLOCK, min(MAX_BLOCK, pl.next_power_of_2(chosen.size // count or 1)))
+        return shared_blocks(chosen, count, MIN_BLOCK)
+    rows = max(MIN_BLOCK, min(MAX_BLOCK, pl.next_power_of_2(chosen.size // count or 1)))
     return sorted_blocks(chosen.reshape(-1), count, rows)[0]
 
 
 def _divisor(size: int, most: int) -> int:
-    """The largest power of two up to `most` that divides `size`: tiles without a ragged end need no masks."""
+    """The largest power of two up to `most` that divides `size`: tiles that divide evenly need no masks."""
     return min(most, size & -size)
 
 
@@ -133,7 +135,7 @@ class Place(NamedTuple):
     """What one program computes."""
 
     pair: Array  # i32 [B], of each row
-    held: Array  # bool [B], whether the row has one
+    used: Array  # bool [B], whether the row has a pair
     expert: Array  # i32 scalar
     column: Array  # i32 [columns]
 
@@ -183,11 +185,11 @@ def _down_kernel(tiles: Tiles, pairs: int, blocks: Blocks, h: Any, matrices: Any
 def _products(
     tiles: Tiles, place: Place, x: Any, row: Array, matrices: Any, scale: Any, starts: list[Array]
 ) -> list[Array]:
-    """f32 [B, columns] for each of `starts`: rows `row` of `x` times the program's columns of the matrix there."""
+    """f32 [B, columns] for each of `starts`: rows `row` of `x` times the program's columns of the matrix at `start`."""
 
     def step(i: Array, sums: list[Array]) -> list[Array]:
         depth = (i * tiles.depth + jnp.arange(tiles.depth))[None, :]
-        rows = plt.load(x.at[row[:, None], depth], mask=_across(place.held, tiles.depth), other=0.0)  # [B, depth]
+        rows = plt.load(x.at[row[:, None], depth], mask=_across(place.used, tiles.depth), other=0.0)  # [B, depth]
         parts = [plt.load(matrices.at[(start + place.column)[:, None], depth]) for start in starts]  # [columns, depth]
         products = [matmul(rows, part.astype(rows.dtype), 1, tiles.interpret) for part in parts]
         return [total + part for total, part in zip(sums, products, strict=True)]
@@ -202,8 +204,8 @@ def _products(
 
 def _store(place: Place, out: Any, values: Array) -> None:
     to = out.at[place.pair[:, None], place.column[None, :]]
-    plt.store(to, values.astype(out.dtype), mask=_across(place.held, values.shape[1]))
+    plt.store(to, values.astype(out.dtype), mask=_across(place.used, values.shape[1]))
 
 
-def _across(held: Array, columns: int) -> Array:
-    return jnp.broadcast_to(held[:, None], (len(held), columns))
+def _across(used: Array, columns: int) -> Array:
+    return jnp.broadcast_to(used[:, None], (len(used), columns))

@@ -1,4 +1,4 @@
-"""What the programs that share a row leave for the last of them, and how that one puts it together.
+"""The partial results of a row's splits, and how the last program to finish merges them.
 
 Legend: as in `tile`; P splits of a row.
 """
@@ -14,7 +14,7 @@ from jaxengine.ops.triton.tile import LOWEST, Problem, Running
 
 
 class Partials(NamedTuple):
-    """A share's running softmax, f32: outputs of the kernel that only the kernel reads."""
+    """The running softmax of each split, f32: outputs of the kernel that only the kernel reads."""
 
     maximum: Any  # [R·K·P·G]
     total: Any  # [R·K·P·G]
@@ -22,13 +22,14 @@ class Partials(NamedTuple):
 
 
 def store(problem: Problem, out_ref: Any, to: Array, output: Array) -> None:
-    """The first G rows of `output` [M, D], as the row's query heads from `to` on."""
+    """Write the first G rows of `output` [M, D] to the row's query heads, which begin at `to`."""
     m = jnp.arange(output.shape[0])[:, None]
     mask = (m < problem.group) & problem.in_dim()
     plt.store(out_ref.at[to + m, problem.columns()[None, :]], output.astype(out_ref.dtype), mask=mask)
 
 
 def keep(problem: Problem, partials: Partials, part: Array, running: Running) -> None:
+    """Store the running softmax of split number `part`, counted over all rows and key/value heads."""
     maximum, total, output = running
     m = jnp.arange(output.shape[0])
     at, mine = part * problem.group + m, m < problem.group
@@ -41,7 +42,7 @@ def keep(problem: Problem, partials: Partials, part: Array, running: Running) ->
 def merge(
     problem: Problem, splits: int, used: Array, partials: Partials, place: Array, out_ref: Any, to: Array
 ) -> None:
-    """Each query head: the shares' outputs, each weighed by how its maximum compares with the highest."""
+    """For each query head, the splits' outputs weighted by exp2 of their maximum less the highest one."""
     split, column = jnp.arange(splits), problem.columns()
     mask = (split < used)[:, None] & problem.in_dim()
 

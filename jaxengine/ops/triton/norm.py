@@ -1,7 +1,7 @@
-"""A branch added to the residual stream and the sum normalised, in one kernel: a program is a token.
+"""Adds a branch to the residual stream and normalises the sum, in one kernel. A program computes a token.
 
-XLA makes two to three kernels of it. Each reads what the one before wrote, so at batch 1, where the arrays are a few
-KiB, they cost their launches and nothing else.
+XLA makes two to three kernels of this, each reading what the one before wrote. At batch 1, where the arrays are a few
+KiB, they cost little but their launches.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
-"""Rows of several queries: a program is a tile of consecutive queries of one row, behind all that is cached before.
+"""Attention of rows of several queries. A program computes a tile of consecutive queries of one row.
 
-How many tiles a row needs is known only on the device, the grid is static. Row r may use the tiles from
-start_r // n + r on, where n is the queries of a tile: since ⌊a + b⌋ + 1 ≥ ⌊a⌋ + ⌈b⌉ those are enough, and
-T // n + R + 1 tiles are enough for all. The padding behind the real tokens counts as one more row, whose output is 0.
+The grid is static, but how many tiles a row needs is known only on the device. Row r uses the tiles from
+start_r // n + r on, where n is the number of queries of a tile. These are enough, as ⌊a + b⌋ + 1 ≥ ⌊a⌋ + ⌈b⌉, and
+T // n + R + 1 tiles are enough for all rows. The padding behind the real tokens counts as one more row, of output 0.
 """
 
 from functools import partial
@@ -27,8 +27,8 @@ from jaxengine.ops.triton.tile import (
     load_queries,
 )
 
-ROWS = 128  # M of most: two warpgroups of 64, the smallest product of Hopper's wgmma
-LEAST_WARPS, ROWS_PER_WARP = 4, 16  # fewer warps spill
+ROWS = 128  # M, unless shared memory or the group says otherwise: two warpgroups of 64, Hopper's smallest wgmma
+MIN_WARPS, ROWS_PER_WARP = 4, 16  # fewer warps spill
 STAGES = 3
 
 
@@ -39,11 +39,11 @@ class Tiles(NamedTuple):
     token: Array  # the tile's first query
     queries: Array  # 0 for a tile without work
     position: Array  # the first query's
-    keys: Array  # keys that the last query sees; 0 for padding
+    kv_length: Array  # how many keys the last query sees; 0 for padding
 
 
 def tiles_of(batch: StepBatch, queries: int) -> Tiles:
-    """The tiles of a mixed step, `queries` to a tile; none for rows of one query."""
+    """The tiles of a mixed step, of `queries` queries each; rows of one query have none."""
     rows, tokens = batch.tables.shape[0], batch.position.shape[0]
     starts = row_starts(batch)  # [R + 1]
     stops = jnp.append(starts[1:], tokens)
@@ -56,34 +56,34 @@ def tiles_of(batch: StepBatch, queries: int) -> Tiles:
     count = jnp.where(real & (stops[row] - starts[row] == 1), 0, count)
     token = jnp.minimum(token, tokens - 1)
     position = batch.position[token]
-    keys = position + count if batch.noncausal_length is None else batch.noncausal_length[token]
-    return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, keys, 0))
+    kv_length = position + count if batch.noncausal_length is None else batch.noncausal_length[token]
+    return Tiles(jnp.minimum(row, rows - 1), token, count, position, jnp.where(real, kv_length, 0))
 
 
 def longest_first(tiles: Tiles) -> Array:
-    """i32 [tiles]: in which order programs take them, since one that begins last and takes longest is waited for alone.
+    """i32 [tiles]: the order in which programs take the tiles. If the longest began last, it would finish alone.
 
-    Of a prompt of 2048 tokens, 8 heads and a program to each of 132 multiprocessors, the order of its tokens takes 1.2
-    times as long, of one of 1024 1.33 times (reckoned, a block of keys being a unit of time and a program's start two).
+    Taking tiles in the order of tokens is estimated to last 1.2 times as long for a prompt of 2048 tokens, 8 heads and
+    132 multiprocessors, and 1.33 times for one of 1024 (a block of keys takes one unit of time, a program's start two).
     """
-    return jnp.argsort(jnp.where(tiles.queries > 0, -tiles.keys, 1))
+    return jnp.argsort(jnp.where(tiles.queries > 0, -tiles.kv_length, 1))
 
 
 def tile_rows(problem: Problem) -> int:
-    """M: what keeps a tile of q in 32 KiB of shared memory, an f32 one with its tf32 halves, but the group at least."""
+    """M: at least the group; a tile of q fits in 32 KiB of shared memory, in f32 together with its tf32 halves."""
     fit = 4 * BLOCK_BYTES // (problem.padded_dim * problem.dtype.itemsize**2)
     return max(min(ROWS, fit), pl.next_power_of_2(problem.group))
 
 
 def attend_tiles(problem: Problem, q: Array, inputs: Inputs, batch: StepBatch) -> Array:
-    """Attention of a mixed step, flat like q [T·K·G, D]; tokens that are a row by themselves are left unwritten."""
+    """Attention of a mixed step, flat like q [T·K·G, D]. The output of rows of one query is left unwritten."""
     rows = tile_rows(problem)
     tiles = tiles_of(batch, rows // problem.group)
     return pl.pallas_call(
         partial(_kernel, problem, rows),
         out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
         grid=(problem.kv_heads, len(tiles.row)),
-        compiler_params=plt.CompilerParams(num_warps=max(LEAST_WARPS, rows // ROWS_PER_WARP), num_stages=STAGES),
+        compiler_params=plt.CompilerParams(num_warps=max(MIN_WARPS, rows // ROWS_PER_WARP), num_stages=STAGES),
         interpret=problem.interpret,
         name="paged_prefill",
     )(tiles, longest_first(tiles), q, inputs)
@@ -95,10 +95,10 @@ def _kernel(problem: Problem, rows: int, tiles: Tiles, order: Any, q: Any, input
 
     @pl.when(queries > 0)
     def _() -> None:
-        token, position, keys = tiles.token[index], tiles.position[index], tiles.keys[index]
+        token, position, kv_length = tiles.token[index], tiles.position[index], tiles.kv_length[index]
         first = first_visible(problem, position) // problem.key_block
-        end = (keys + problem.key_block - 1) // problem.key_block
-        tile = Tile(tiles.row[index], head, token, queries, position, keys, first, end)
+        end = (kv_length + problem.key_block - 1) // problem.key_block
+        tile = Tile(tiles.row[index], head, token, queries, position, kv_length, first, end)
         start = jnp.full(rows, LOWEST), jnp.zeros(rows), jnp.zeros((rows, problem.padded_dim))
         if inputs.sinks is not None:
             sink = plt.load(inputs.sinks.at[problem.head_rows(head, rows)]) * LOG2E

@@ -1,7 +1,7 @@
-"""Queries, keys and values as the projection leaves them: rotated while they are loaded, and written to their pages.
+"""A step's own queries, keys and values: rotates them as they are loaded, and writes keys and values to their pages.
 
-A decode step does both inside its attention kernel. A tile of a mixed step reads keys that other programs write, so
-there a kernel of its own comes first. Angles are those of `RopeTables`, flat arrays as everywhere in this package.
+A decode step does both inside its attention kernel. In a mixed step a tile reads keys that other programs write, so a
+kernel of its own comes first. Arrays are flat, as everywhere in this package.
 
 Legend: as in `tile`.
 """
@@ -19,35 +19,35 @@ from jaxengine.ops.batch import RopeTables, StepBatch
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.tile import Problem
 
-LEAST_WARPS, PER_WARP = 2, 4096  # elements of a token's queries; twice as many spill
+MIN_WARPS, PER_WARP = 2, 4096  # elements of a token's queries per warp; twice as many spill
 
 
 class Projected(NamedTuple):
-    """A step's own tokens."""
+    """The projections of a step's tokens, and where their keys and values are written."""
 
     qkv: Any  # [T·K·(G+2), D]
-    angles: Any  # `RopeTables`, or None
+    rope_tables: Any  # `RopeTables`, or None
     page: Any  # i32 [T]
     offset: Any  # i32 [T]
 
     def queries(self, problem: Problem, token: Array, head: Array, rows: int) -> Array:
-        """[rows, D], those of one token and key/value head; 0 beyond the group."""
+        """[rows, D], rotated: the queries of one token and key/value head; 0 beyond the group."""
         m = jnp.arange(rows)[:, None]
         mask = (m < problem.group) & problem.in_dim()
         return self._rotated(problem, token, self._first(problem, token, head) + m, problem.columns()[None, :], mask)
 
     def key(self, problem: Problem, token: Array, head: Array) -> Array:
-        """[D]"""
+        """[D], rotated."""
         at = self._first(problem, token, head) + problem.group
         return self._rotated(problem, token, at, problem.columns(), problem.columns() < problem.dim)
 
     def value(self, problem: Problem, token: Array, head: Array) -> Array:
-        """[D]"""
+        """[D]."""
         at = self._first(problem, token, head) + problem.group + 1
         return plt.load(self.qkv.at[at, problem.columns()], mask=problem.columns() < problem.dim, other=0.0)
 
     def write(self, problem: Problem, token: Array, head: Array, x: Array, cache_ref: Any) -> None:
-        """`x` [D] into the place of `token`."""
+        """Write `x` [D] to the cache entry of `token`."""
         at = (self.page[token] * problem.page_size + self.offset[token]) * problem.kv_heads + head
         plt.store(cache_ref.at[at, problem.columns()], x, mask=problem.columns() < problem.dim)
 
@@ -55,11 +55,11 @@ class Projected(NamedTuple):
         return (token * problem.kv_heads + head) * (problem.group + 2)
 
     def _rotated(self, problem: Problem, token: Array, at: Array, column: Array, mask: Array) -> Array:
-        """The rows `at` of qkv. An element's partner is loaded too, for a program's arrays cannot be cut in halves."""
+        """The rows `at` of qkv, rotated. Each element's partner is loaded too: Triton cannot cut an array in halves."""
         x = plt.load(self.qkv.at[at, column], mask=mask, other=0.0)
-        if self.angles is None:
+        if self.rope_tables is None:
             return x
-        cos_ref, sin_ref = self.angles
+        cos_ref, sin_ref = self.rope_tables
         half = cos_ref.shape[1]
         low, turned = column < half, column < 2 * half
         partner = jnp.where(low, column + half, column - half)
@@ -71,14 +71,14 @@ class Projected(NamedTuple):
         return (wide * cos + across * jnp.where(low, -sin, sin)).astype(x.dtype)
 
 
-def project(qkv: Array, angles: RopeTables | None, batch: StepBatch) -> Projected:
-    return Projected(qkv.reshape(-1, qkv.shape[-1]), angles, batch.page, batch.offset)
+def project(qkv: Array, rope_tables: RopeTables | None, batch: StepBatch) -> Projected:
+    return Projected(qkv.reshape(-1, qkv.shape[-1]), rope_tables, batch.page, batch.offset)
 
 
 def write_all(
     problem: Problem, projected: Projected, keys: Array, values: Array, tokens: Array
 ) -> tuple[Array, Array, Array]:
-    """Rotate and write every one of the `tokens` real tokens: q [T·K·G, D], and the caches, which are flat.
+    """Rotate and write all of the `tokens` real tokens. Returns q [T·K·G, D] and the caches, which are flat.
 
     Queries of padding are left unwritten.
     """
@@ -90,7 +90,7 @@ def write_all(
         out_shape=(q, jax.ShapeDtypeStruct(keys.shape, keys.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)),
         grid=(problem.kv_heads, count),
         input_output_aliases={leaves + 1: 1, leaves + 2: 2},
-        compiler_params=plt.CompilerParams(num_warps=max(LEAST_WARPS, rows * problem.padded_dim // PER_WARP)),
+        compiler_params=plt.CompilerParams(num_warps=max(MIN_WARPS, rows * problem.padded_dim // PER_WARP)),
         interpret=problem.interpret,
         name="rotate_and_write",
     )(projected, tokens.reshape(1), keys, values)

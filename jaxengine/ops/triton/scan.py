@@ -1,11 +1,11 @@
-"""The recurrence of a selective state space: a program carries some channels' states through one row's tokens.
+"""The recurrence of a selective state space: a program carries the states of some channels through one row's tokens.
 
-Rows run side by side, so a decode step is one token of each and a prompt's chunk a loop over its tokens, with the
-states in registers. They are read and written once a row, in place. What a chunk takes is its length times the latency
-of a load; the loads of `UNROLLED` tokens are on their way together.
+Rows run in parallel. A program loops over its row's tokens, one in a decode step and a chunk in a prefill, with the
+states in registers; it reads and writes them once per row, in place. A chunk takes its length times the latency of a
+load, so the loads of `UNROLLED` tokens are issued together.
 
-Floors on an H200 (4.3 TB/s measured), per layer of Falcon-Mamba 7B (8192 channels, 16 states): decode moves 1 MiB per
-row (128 rows: 134 MB, 31 µs); a chunk of 2048 tokens moves 10 bytes per channel and token (168 MB, 39 µs).
+Lower bounds on an H200 (4.3 TB/s measured) per layer of Falcon-Mamba 7B (8192 channels, 16 states): decode moves 1 MiB
+per row (128 rows: 134 MB, 31 µs); a chunk of 2048 tokens moves 10 bytes per channel and token (168 MB, 39 µs).
 """
 
 from functools import partial
@@ -19,9 +19,9 @@ from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.batch import ScanInputs, StepBatch, row_starts
 
-CHANNELS = 32  # of a program: enough programs for a lone row, whole 128-byte lines of every input
+CHANNELS = 32  # of a program: a single row has enough programs, and every input is read in whole 128-byte lines
 WARPS = 1
-UNROLLED = 8  # of a mixed step: 168 registers; 16 would take 255
+UNROLLED = 8  # tokens, in a mixed step: 168 registers; 16 tokens would take 255
 
 
 def scan(inputs: ScanInputs, states: Array, batch: StepBatch, interpret: bool = False) -> tuple[Array, Array]:
@@ -87,7 +87,7 @@ def _tokens(
     i: Array,
     h: Array,
 ) -> Array:
-    """h [CHANNELS, N] behind `unrolled` more tokens, as far as they are the row's."""
+    """h [CHANNELS, N] after `unrolled` more tokens, as far as the row has them."""
     (channel, mine), (state, real) = channels, states
     loaded = []
     for token in (first + i * unrolled + j for j in range(unrolled)):
@@ -96,7 +96,7 @@ def _tokens(
         narrow = [plt.load(x.at[token, state], mask=real & inside, other=0.0) for x in (inputs.b, inputs.c)]
         loaded.append((token, inside, *wide, *narrow))
     for token, inside, x, dt, b, c in loaded:
-        # dt is 0 beyond the row's end: the states stay
+        # dt is 0 beyond the row's end, so the states stay the same
         h = jnp.exp(dt[:, None] * a) * h + (dt * x.astype(jnp.float32))[:, None] * b[None, :]
         plt.store(y.at[token, channel], (h * c[None, :]).sum(1), mask=mine & inside)
     return h

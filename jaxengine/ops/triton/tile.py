@@ -1,9 +1,10 @@
-"""The loop both kernels run: a tile of query rows against the keys of one sequence, block by block.
+"""The inner loop of both attention kernels: a tile of query rows against the keys of one sequence, block by block.
 
-A tile's rows are a power of two that suits the tensor cores: row m is query head m % G of the tile's query m // G, so
-the heads that share a key/value head share its loads. The softmax is a running one in base 2, in f32. Blocks that every
-query of the tile sees whole skip the masks; at the ends of the visible range they are masked and what no query sees is
-not loaded. Arrays are passed flat, [rows, D], because that is how a kernel addresses them.
+The number of rows of a tile is a power of two that suits the tensor cores. Row m is query head m % G of the tile's
+query m // G, so the query heads of one key/value head share its loads. The softmax is a running one in base 2, in f32.
+Key blocks that every query of the tile sees whole are not masked; those at the ends of the visible range are masked,
+and keys that no query sees are not loaded. Arrays are passed flat, [rows, D], because that is how a kernel addresses
+them.
 
 Legend: T tokens, R rows of the batch, K key/value heads, G query heads each, D head dimension, M rows of a tile, S keys
 of a block.
@@ -27,13 +28,13 @@ from jaxengine.ops.spec import AttentionSpec
 LOG2E = math.log2(math.e)
 MASKED = -1e30  # a masked score
 LOWEST = -1e29  # where a running maximum starts: above MASKED, so that exp2(MASKED - maximum) is 0 from the start
-BLOCK_BYTES = 16384  # of a block of keys: two in flight, with their values and a tile of q, fit 99 KiB of shared memory
+BLOCK_BYTES = 16384  # of a key block: two in flight, with their values and a tile of q, fit 99 KiB of shared memory
 
 Running = tuple[Array, Array, Array]  # maximum [M], sum [M] and weighted values [M, D], all f32
 
 
 class Inputs(NamedTuple):
-    """What every kernel reads, as arrays outside of it and as references inside."""
+    """What every attention kernel reads: arrays outside of the kernel, references inside."""
 
     tables: Any  # i32 [R, W]
     keys: Any  # [pages·page_size·K, D]
@@ -43,15 +44,15 @@ class Inputs(NamedTuple):
     relative: Any  # f32 [K·G·(2m+1)], or None
 
 
-def flatten(keys: Array, values: Array, batch: StepBatch, heads: AttentionBias) -> Inputs:
+def flatten(keys: Array, values: Array, batch: StepBatch, bias: AttentionBias) -> Inputs:
     dim = keys.shape[-1]
-    terms = (None if term is None else term.reshape(-1) for term in (heads.slopes, heads.sinks, heads.relative))
-    return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), *terms)
+    biases = (None if each is None else each.reshape(-1) for each in (bias.slopes, bias.sinks, bias.relative))
+    return Inputs(batch.tables, keys.reshape(-1, dim), values.reshape(-1, dim), *biases)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The static side of a call."""
+    """The static arguments of a kernel."""
 
     kv_heads: int
     group: int
@@ -60,7 +61,7 @@ class Problem:
     dtype: jnp.dtype
     spec: AttentionSpec
     interpret: bool
-    causal: bool = True  # a query sees no key behind it; else all queries of a row see the same
+    causal: bool = True  # a query sees the keys up to its own; otherwise all queries of a row see the same keys
     furthest: int = 0  # m, the largest relative distance
 
     @property
@@ -70,7 +71,7 @@ class Problem:
 
     @property
     def key_block(self) -> int:
-        """S; what a block takes in shared memory is the same for every head_dim from 128 on."""
+        """S. From head_dim 128 on, a block takes the same shared memory whatever the head_dim."""
         return max(16, min(64, BLOCK_BYTES // (self.padded_dim * self.dtype.itemsize)))
 
     def columns(self) -> Array:
@@ -80,7 +81,7 @@ class Problem:
         return self.columns()[None, :] < self.dim  # [1, D]
 
     def q_rows(self, token: Array, head: Array, rows: int) -> Array:
-        """Where the tile's rows lie in the flat q if its first query is `token`."""
+        """Indices in the flat q of the rows of a tile whose first query is `token`."""
         m = jnp.arange(rows)
         return ((token + m // self.group) * self.kv_heads + head) * self.group + m % self.group  # [M]
 
@@ -89,20 +90,20 @@ class Problem:
 
 
 class Tile(NamedTuple):
-    """One program's share: queries at consecutive positions of one sequence, and a run of its key blocks."""
+    """What one program computes: queries at consecutive positions of one sequence, against a run of its key blocks."""
 
-    row: Array  # i32 scalar, whose page table
+    row: Array  # i32 scalar, of the batch: its page table is read
     head: Array  # i32 scalar, key/value head
     token: Array  # i32 scalar, the first query
-    queries: Array  # i32 scalar, how many; the rest of the tile is padding
-    position: Array  # i32 scalar, the first query's
-    keys: Array  # i32 scalar, how many keys of the sequence are in the cache
-    first_block: Array  # i32 scalar
-    end_block: Array  # i32 scalar
+    queries: Array  # i32 scalar, how many queries; the rest of the tile is padding
+    position: Array  # i32 scalar, of the first query
+    kv_length: Array  # i32 scalar, how many keys of the sequence are in the cache
+    first_block: Array  # i32 scalar, of the key blocks
+    end_block: Array  # i32 scalar, one past the last
 
 
 def first_visible(problem: Problem, position: Array) -> Array:
-    """The first key that a query at `position` sees."""
+    """Position of the first key that a query at `position` sees."""
     window = problem.spec.window
     return jnp.maximum(position + 1 - window, 0) if window else jnp.zeros_like(position)
 
@@ -115,7 +116,7 @@ def load_queries(problem: Problem, tile: Tile, q: Any, rows: int) -> Array:
 
 
 def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Array, start: Running) -> Running:
-    """Fold the tile's key blocks into `start`, for queries q [M, D]."""
+    """Add the tile's key blocks to the running softmax `start`, for queries q [M, D]."""
     m = jnp.arange(q.shape[0])
     position = tile.position + m // problem.group  # [M]
     slope = None if inputs.slopes is None else slopes(problem, tile, inputs, len(m))
@@ -123,8 +124,8 @@ def attend(problem: Problem, tile: Tile, inputs: Inputs, q: Array, start: Runnin
     last = tile.position + tile.queries - 1
     whole_from = (first_visible(problem, last) + problem.key_block - 1) // problem.key_block
     whole_from = jnp.clip(whole_from, tile.first_block, tile.end_block)
-    seen = jnp.minimum(tile.position + 1, tile.keys) if problem.causal else tile.keys
-    whole_to = jnp.clip(seen // problem.key_block, whole_from, tile.end_block)
+    seen_by_all = jnp.minimum(tile.position + 1, tile.kv_length) if problem.causal else tile.kv_length
+    whole_to = jnp.clip(seen_by_all // problem.key_block, whole_from, tile.end_block)
     block = partial(_absorb_block, problem, tile, inputs, q, position, slope)
     if problem.spec.window:
         start = jax.lax.fori_loop(tile.first_block, whole_from, partial(block, True), start)
@@ -143,7 +144,7 @@ def _absorb_block(
     j: Array,
     running: Running,
 ) -> Running:
-    """Key block `j`; unless `masked`, every query of the tile sees all of it."""
+    """Add key block `j` to `running`. Unless `masked`, every query of the tile sees the whole block."""
     maximum, total, output = running
     key = j * problem.key_block + jnp.arange(problem.key_block)  # [S]
     k, v = _load_block(problem, tile, inputs, key, masked)
@@ -154,7 +155,7 @@ def _absorb_block(
     if inputs.relative is not None:
         scores = scores + relative(problem, tile.head, inputs, distance)
     if masked:
-        visible = (key < tile.keys)[None, :]
+        visible = (key < tile.kv_length)[None, :]
         if problem.causal:
             visible = visible & (distance >= 0)
         if problem.spec.window:
@@ -168,14 +169,14 @@ def _absorb_block(
 
 
 def slopes(problem: Problem, tile: Tile, inputs: Inputs, rows: int) -> Array:
-    """Of the tile's rows, f32 [M]."""
+    """The ALiBi slopes of the tile's rows, f32 [M]."""
     in_tile = jnp.arange(rows) < problem.group * tile.queries
     slope: Array = plt.load(inputs.slopes.at[problem.head_rows(tile.head, rows)], mask=in_tile, other=0.0)
     return slope
 
 
 def relative(problem: Problem, head: Array, inputs: Inputs, distance: Array) -> Array:
-    """What each query head adds at `distance` [M, S], in base 2. The table is a few KiB and stays in the cache."""
+    """The relative-position bias at `distance` [M, S], in base 2. Its table is a few KiB and stays cached."""
     nearest = jnp.clip(distance, -problem.furthest, problem.furthest) + problem.furthest
     rows = problem.head_rows(head, distance.shape[0])[:, None]
     return plt.load(inputs.relative.at[rows * (2 * problem.furthest + 1) + nearest]) * LOG2E
@@ -185,7 +186,7 @@ def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked
     """Keys and values [S, D] of positions `key`; 0 where no query of the tile sees them."""
     inside, mask = None, None
     if masked:
-        inside = (key >= first_visible(problem, tile.position)) & (key < tile.keys)
+        inside = (key >= first_visible(problem, tile.position)) & (key < tile.kv_length)
         mask = inside[:, None] & problem.in_dim()
     elif problem.dim != problem.padded_dim:
         mask = jnp.broadcast_to(problem.in_dim(), (problem.key_block, problem.padded_dim))
@@ -200,7 +201,7 @@ def _load_block(problem: Problem, tile: Tile, inputs: Inputs, key: Array, masked
 
 
 def scaled_scores(problem: Problem, products: Array) -> Array:
-    """Scaled, capped, and in base 2."""
+    """The products q·k scaled, soft-capped and in base 2."""
     scale, cap = problem.spec.scale_for(problem.dim), problem.spec.softcap
     if not cap:
         return products * (scale * LOG2E)
@@ -214,8 +215,8 @@ def _dot(problem: Problem, a: Array, b: Array, contract: int) -> Array:
 def matmul(a: Array, b: Array, contract: int, interpret: bool) -> Array:
     """a [M, X] times b, whose axis `contract` is X, in f32.
 
-    f32 operands: as three products of tf32 halves, near f32. As one f32 product they leave the tensor cores and spill
-    38 KB of registers per thread in `prefill`; one product in tf32 would be wrong by 1e-3.
+    f32 operands are multiplied as three products of tf32 halves, which comes near f32. One f32 product would not use
+    the tensor cores and spills 38 KB of registers per thread in `prefill`; one tf32 product would be wrong by 1e-3.
     """
     f32 = a.dtype == jnp.float32 and not interpret
     precision = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if f32 else None

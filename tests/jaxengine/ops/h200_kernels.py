@@ -62,7 +62,7 @@ def compile_step(
     dtype: str = "bfloat16",
     cache_dtype: str | None = None,
     spec: AttentionSpec = PLAIN,
-    terms: bool = False,
+    biased: bool = False,
     relative: bool = False,
     pool: int = POOL,
 ) -> dict[str, Any]:
@@ -77,14 +77,14 @@ def compile_step(
     each = array(tokens)
     batch = StepBatch(each, each, each, each, each, array(rows, width), array(), ragged)
     per_head = array(kv_heads, group, dtype="float32")
-    heads = AttentionBias(per_head, per_head) if terms else AttentionBias()
+    bias = AttentionBias(per_head, per_head) if biased else AttentionBias()
     if relative:
         batch = dataclasses.replace(batch, noncausal_length=each if ragged else None)
-        heads = AttentionBias(relative=array(kv_heads, group, 257, dtype="float32"))
+        bias = AttentionBias(relative=array(kv_heads, group, 257, dtype="float32"))
     qkv = array(tokens, kv_heads, group + 2, dim, dtype=dtype)
     angle = array(tokens, dim // 2, dtype="float32")
     lowered = jax.jit(partial(triton.attend, spec=spec), donate_argnums=(2, 3)).lower(
-        qkv, RopeTables(angle, angle), cache, cache, batch, heads=heads
+        qkv, RopeTables(angle, angle), cache, cache, batch, bias=bias
     )
     return h200.once(judge, lowered, {})
 
@@ -123,7 +123,7 @@ STEPS = {
     "decode 128, wide table": partial(compile_step, tokens=128, rows=128, width=8192),
     "mixed 2048, narrow table": partial(compile_step, tokens=2048, rows=256, width=512, ragged=True),
     "mixed 2048, wide table": partial(compile_step, tokens=2048, rows=256, width=8192, ragged=True),
-    "head_dim 64": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=64, group=8, terms=True),
+    "head_dim 64": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=64, group=8, biased=True),
     "head_dim 80": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=80, group=1, kv_heads=32),
     "head_dim 96, f16": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=96, dtype="float16"),
     "head_dim 256": partial(compile_step, tokens=512, rows=64, width=512, ragged=True, dim=256, spec=GEMMA),

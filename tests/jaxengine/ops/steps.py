@@ -39,7 +39,7 @@ class Step:
     counts: list[int]
     batch: StepBatch
     qkv: np.ndarray  # [T, K, G+2, D]
-    angles: RopeTables | None
+    rope_tables: RopeTables | None
     keys: np.ndarray  # [pages, page_size, K, D], before the step
     values: np.ndarray
 
@@ -50,7 +50,7 @@ class Step:
     def arrays(self, dtype: str, cache: str | None = None) -> tuple[Array, RopeTables | None, Array, Array, StepBatch]:
         """What a back end takes, the cache in a type of its own if told."""
         keys, values = (jnp.asarray(x, cache or dtype) for x in (self.keys, self.values))
-        return jnp.asarray(self.qkv, dtype), self.angles, keys, values, self.batch
+        return jnp.asarray(self.qkv, dtype), self.rope_tables, keys, values, self.batch
 
 
 def random_step(
@@ -129,14 +129,14 @@ def random_angles(random: np.random.Generator, tokens: int, turned: int) -> Rope
     return RopeTables(jnp.cos(angle), jnp.sin(angle))
 
 
-def random_terms(seed: int, shape: Shape) -> AttentionBias:
+def random_bias(seed: int, shape: Shape) -> AttentionBias:
     random = np.random.default_rng(seed)
     heads = shape.kv_heads, shape.group
     slopes, sinks = 2.0 ** -random.uniform(1, 8, heads), random.normal(size=heads)
     return AttentionBias(jnp.asarray(slopes, jnp.float32), jnp.asarray(sinks, jnp.float32))
 
 
-def relative_terms(seed: int, shape: Shape, furthest: int = 20) -> AttentionBias:
+def relative_bias(seed: int, shape: Shape, furthest: int = 20) -> AttentionBias:
     by_distance = np.random.default_rng(seed).normal(size=(shape.kv_heads, shape.group, 2 * furthest + 1))
     return AttentionBias(relative=jnp.asarray(by_distance, jnp.float32))
 
@@ -147,7 +147,7 @@ def seeing_all(step: Step) -> Step:
     return replace(step, batch=replace(step.batch, noncausal_length=lengths[step.batch.row]))
 
 
-def dense_attention(step: Step, spec: AttentionSpec, heads: AttentionBias) -> np.ndarray:
+def dense_attention(step: Step, spec: AttentionSpec, bias: AttentionBias) -> np.ndarray:
     """Every real token's attention, [tokens, K, G, D], in f64 and one query at a time: the definition itself."""
     q, keys, values = _written(step)
     out, token = [], 0
@@ -157,7 +157,7 @@ def dense_attention(step: Step, spec: AttentionSpec, heads: AttentionBias) -> np
             end = i + 1 if step.batch.noncausal_length is None else length
             j = np.arange(max(0, i - spec.window + 1) if spec.window else 0, end)
             place = tables[r, j // page_size], j % page_size
-            out.append(_one_query(q[token], keys[place], values[place], i - j, spec, heads))
+            out.append(_one_query(q[token], keys[place], values[place], i - j, spec, bias))
             token += 1
     return np.stack(out)
 
@@ -165,8 +165,8 @@ def dense_attention(step: Step, spec: AttentionSpec, heads: AttentionBias) -> np
 def _written(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The queries, rotated as complex numbers, and the caches behind the step."""
     qkv = step.qkv.astype(np.float64)
-    if step.angles is not None:
-        cos, sin = (np.asarray(x, np.float64)[:, None, None, :] for x in step.angles)
+    if step.rope_tables is not None:
+        cos, sin = (np.asarray(x, np.float64)[:, None, None, :] for x in step.rope_tables)
         half = cos.shape[-1]
         turned = (qkv[:, :, :-1, :half] + 1j * qkv[:, :, :-1, half : 2 * half]) * (cos + 1j * sin)
         qkv[:, :, :-1, :half], qkv[:, :, :-1, half : 2 * half] = turned.real, turned.imag
@@ -187,18 +187,18 @@ def _alibi(slopes: np.ndarray, distance: np.ndarray, scale: float) -> np.ndarray
 
 
 def _one_query(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, distance: np.ndarray, spec: AttentionSpec, heads: AttentionBias
+    q: np.ndarray, keys: np.ndarray, values: np.ndarray, distance: np.ndarray, spec: AttentionSpec, bias: AttentionBias
 ) -> np.ndarray:
     """q [K, G, D], keys and values [n, K, D] → [K, G, D]."""
     scores = np.einsum("kgd,nkd->kgn", q, keys) * spec.scale_for(q.shape[-1])
     if spec.softcap:
         scores = spec.softcap * np.tanh(scores / spec.softcap)
-    if heads.slopes is not None:
-        scores += _alibi(np.asarray(heads.slopes)[..., None], distance, spec.alibi_scale)
-    if heads.relative is not None:
-        furthest = heads.relative.shape[-1] // 2
-        scores += np.asarray(heads.relative)[..., np.clip(distance, -furthest, furthest) + furthest]
-    sinks = np.full(scores.shape[:-1], -np.inf) if heads.sinks is None else np.asarray(heads.sinks)
+    if bias.slopes is not None:
+        scores += _alibi(np.asarray(bias.slopes)[..., None], distance, spec.alibi_scale)
+    if bias.relative is not None:
+        furthest = bias.relative.shape[-1] // 2
+        scores += np.asarray(bias.relative)[..., np.clip(distance, -furthest, furthest) + furthest]
+    sinks = np.full(scores.shape[:-1], -np.inf) if bias.sinks is None else np.asarray(bias.sinks)
     top = np.maximum(scores.max(-1), sinks)
     weights = np.exp(scores - top[..., None])
     total = weights.sum(-1) + np.exp(sinks - top)

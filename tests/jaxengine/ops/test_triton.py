@@ -16,7 +16,7 @@ from jax import Array
 
 from jaxengine.ops import AttentionBias, AttentionSpec, RopeTables, StepBatch, reference, triton
 from jaxengine.ops.triton import decode, prefill
-from tests.jaxengine.ops.steps import Shape, Step, build_step, random_step, random_terms, relative_terms, seeing_all
+from tests.jaxengine.ops.steps import Shape, Step, build_step, random_bias, random_step, relative_bias, seeing_all
 
 # Outputs are averages of N(0, 1) values, at most a few units large. Both sides read the same rounded inputs; what
 # differs is the order of f32 sums and, in 16 bits, that the kernels' weights are rounded before they meet the values.
@@ -30,10 +30,10 @@ GEMMA = AttentionSpec(scale=0.08, window=200, softcap=5.0)
 Run = Callable[[Array, RopeTables | None, Array, Array, StepBatch], tuple[Array, Array, Array]]
 
 
-def both(spec: AttentionSpec = AttentionSpec(), heads: AttentionBias = AttentionBias()) -> tuple[Run, Run]:
+def both(spec: AttentionSpec = AttentionSpec(), bias: AttentionBias = AttentionBias()) -> tuple[Run, Run]:
     """The kernels and the reference, each compiled at most once."""
-    kernels = partial(triton.attend, spec=spec, heads=heads, interpret=True)
-    return jax.jit(kernels), jax.jit(partial(reference.attend, spec=spec, heads=heads))
+    kernels = partial(triton.attend, spec=spec, bias=bias, interpret=True)
+    return jax.jit(kernels), jax.jit(partial(reference.attend, spec=spec, bias=bias))
 
 
 def check(kernels: Run, oracle: Run, step: Step, dtype: str, cache: str | None = None) -> None:
@@ -71,7 +71,7 @@ def close(ours: Array, theirs: Array, tolerance: float) -> None:
 def test_a_mixed_step_agrees_with_the_reference(
     shape: Shape, turned: int, spec: AttentionSpec, with_terms: bool, dtype: str
 ) -> None:
-    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else AttentionBias())
+    kernels, oracle = both(spec, random_bias(1, shape) if with_terms else AttentionBias())
     for seed in range(3):
         step = random_step(seed, shape, rows=5, tokens=96, ragged=True, window=spec.window, turned=turned)
         check(kernels, oracle, step, dtype)
@@ -89,7 +89,7 @@ def test_a_mixed_step_agrees_with_the_reference(
 def test_a_decode_step_agrees_with_the_reference(
     shape: Shape, turned: int, spec: AttentionSpec, with_terms: bool, dtype: str
 ) -> None:
-    kernels, oracle = both(spec, random_terms(1, shape) if with_terms else AttentionBias())
+    kernels, oracle = both(spec, random_bias(1, shape) if with_terms else AttentionBias())
     for seed in range(3):
         step = random_step(seed, shape, rows=5, tokens=5, ragged=False, window=spec.window, turned=turned)
         check(kernels, oracle, step, dtype)
@@ -106,27 +106,27 @@ def test_a_key_may_have_any_number_of_query_heads(group: int, ragged: bool) -> N
 def test_a_window_may_be_smaller_than_a_page(window: int, ragged: bool) -> None:
     spec, shape = AttentionSpec(window=window, softcap=4.0), Shape(kv_heads=1, group=2, dim=16, width=8)
     step = random_step(window, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged, window=window)
-    check(*both(spec, random_terms(window, shape)), step, "float32")
+    check(*both(spec, random_bias(window, shape)), step, "float32")
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
 def test_relative_positions_are_added_by_distance(ragged: bool) -> None:
     shape = Shape(kv_heads=2, group=2, dim=64, width=8)
     step = random_step(1, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged)
-    check(*both(AttentionSpec(), relative_terms(1, shape)), step, "float32")
+    check(*both(AttentionSpec(), relative_bias(1, shape)), step, "float32")
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
 def test_alibi_may_be_rounded_as_falcon_s_is(ragged: bool) -> None:
     shape = Shape(kv_heads=2, group=2, dim=64)
     step = random_step(1, shape, rows=5, tokens=64 if ragged else 5, ragged=ragged)
-    check(*both(AttentionSpec(alibi_scale=0.125), random_terms(1, shape)), step, "float32")
+    check(*both(AttentionSpec(alibi_scale=0.125), random_bias(1, shape)), step, "float32")
 
 
 def test_an_encoder_s_tokens_look_behind_them_too() -> None:
     shape = Shape(kv_heads=2, group=1, dim=64, width=8)
     step = seeing_all(random_step(2, shape, rows=5, tokens=96, ragged=True))
-    check(*both(AttentionSpec(), relative_terms(2, shape)), step, "float32")
+    check(*both(AttentionSpec(), relative_bias(2, shape)), step, "float32")
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["decode", "mixed"])
@@ -135,10 +135,10 @@ def test_caches_can_be_read_as_they_are_by_queries_that_see_all_of_them(ragged: 
     spec, shape = AttentionSpec(), Shape(kv_heads=2, group=1, dim=64, width=8)
     step = seeing_all(random_step(3, shape, rows=5, tokens=96 if ragged else 5, ragged=ragged))
     qkv, *_, batch = step.arrays("float32")
-    _, keys, values = jax.jit(partial(reference.attend, spec=spec, heads=AttentionBias()))(*step.arrays("float32"))
+    _, keys, values = jax.jit(partial(reference.attend, spec=spec, bias=AttentionBias()))(*step.arrays("float32"))
     q = qkv[:, :, :-2]
     out = jax.jit(partial(triton.read, spec=spec, interpret=True))(q, keys, values, batch)
-    expected = jax.jit(partial(reference.attention, spec=spec, heads=AttentionBias()))(q, keys, values, batch)
+    expected = jax.jit(partial(reference.attention, spec=spec, bias=AttentionBias()))(q, keys, values, batch)
     close(out[: step.tokens], expected[: step.tokens], TOLERANCE["float32"])
     assert not out[step.tokens :].any()
 
@@ -162,7 +162,7 @@ def test_what_is_too_large_for_an_8_bit_cache_saturates() -> None:
         assert jnp.nanmax(jnp.abs(theirs[1:].astype(jnp.float32))) == 448
 
 
-def test_every_length_around_the_blocks_and_shares_of_a_row_is_right() -> None:
+def test_every_length_around_the_blocks_and_splits_of_a_row_is_right() -> None:
     shape = Shape(kv_heads=1, group=1, dim=16, width=48)
     edges = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 511, 512, 513, 767, 768]
     count = len(edges)
@@ -214,7 +214,7 @@ def test_tiles_cover_each_query_of_longer_rows_and_the_padding_once(queries: int
 def test_programs_begin_with_the_tiles_that_see_most_and_end_with_those_that_have_nothing_to_do() -> None:
     step = build_step(np.random.default_rng(0), TINY, [40, 30, 9, 70], [40, 1, 9, 20], rows=9, tokens=96, ragged=True)
     tiles, order = jax.jit(lambda batch: (made := prefill.tiles_of(batch, 7), prefill.longest_first(made)))(step.batch)
-    count, keys = np.asarray(tiles.queries)[order], np.asarray(tiles.keys)[order]
+    count, keys = np.asarray(tiles.queries)[order], np.asarray(tiles.kv_length)[order]
     assert sorted(order.tolist()) == list(range(len(count)))
     assert count.astype(bool).tolist() == sorted(count.astype(bool).tolist(), reverse=True)
     assert keys[count > 0].tolist() == sorted(keys[count > 0].tolist(), reverse=True)
