@@ -1,4 +1,4 @@
-"""The attention branches of a layer: project, clip, normalise, attend through the pages, project back.
+"""The attention branches of a layer: project, clip, normalise queries and keys, attend, project back.
 
 Legend: T tokens, K key/value heads, G query heads per key/value head, D head dimension.
 """
@@ -19,7 +19,7 @@ from jaxengine.spec.model import LayerKind, ModelSpec
 
 
 class Attention(nnx.Module):
-    """x [T, hidden] → [T, hidden] and the layer's caches with the tokens' keys and values written."""
+    """Self-attention: x [T, hidden] → [T, hidden], and the layer's caches with the tokens' keys and values written."""
 
     def __init__(
         self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
@@ -53,7 +53,7 @@ class Attention(nnx.Module):
 
 
 class CrossAttention(nnx.Module):
-    """x [T, hidden] → [T, hidden], reading the pages that the encoder has written in the layer's caches."""
+    """x [T, hidden] → [T, hidden], attending to the keys and values that the encoder wrote to the layer's caches."""
 
     def __init__(
         self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
@@ -63,5 +63,5 @@ class CrossAttention(nnx.Module):
         self.spec = AttentionSpec(kind.scale)
         self.ops = ops
 
-    def __call__(self, x: Array, keys: Array, values: Array, source: StepBatch) -> Array:
-        return self.out(self.ops.read(self.q(x), keys, values, source, self.spec))
+    def __call__(self, x: Array, keys: Array, values: Array, batch: StepBatch) -> Array:
+        return self.out(self.ops.read(self.q(x), keys, values, batch, self.spec))

@@ -1,7 +1,7 @@
-"""What a layer keeps between steps, page by page: the shapes that are allocated, counted and split over devices.
+"""The cache arrays of a layer: the shapes that are allocated, counted and split over devices.
 
-A page of attention is the keys and values of `page_size` tokens. A page of a state space is all that is left of a
-sequence, however long: the inputs that its convolution still needs, and its states, always in f32.
+A page of an attention layer holds the keys and values of `page_size` tokens. A page of a state-space layer holds all
+that the layer keeps of one sequence, however long: the last inputs of its convolution, and its states, always in f32.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from jaxengine.spec.model import ModelSpec
 
 
 class CacheArray(NamedTuple):
-    """`axes` as in `Parameter`."""
+    """An array to be allocated; `axes` names its dimensions, as in `Parameter`."""
 
     shape: tuple[int, ...]
     dtype: jnp.dtype
@@ -20,7 +20,7 @@ class CacheArray(NamedTuple):
 
 
 def layer_cache(spec: ModelSpec, pages: int, page_size: int, dtype: str) -> tuple[CacheArray, CacheArray]:
-    """The two arrays of each layer; `dtype` is that of keys and values."""
+    """The two cache arrays of a layer; `dtype` is that of keys and values."""
     if spec.state_space:
         space = spec.state_space
         inputs = CacheArray((pages, space.kernel - 1, space.channels), jnp.dtype(dtype), (None, None, "channels"))

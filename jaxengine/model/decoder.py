@@ -16,7 +16,7 @@ from jax import Array
 
 from jaxengine.device import DeviceTraits
 from jaxengine.model.embedding import Embedding
-from jaxengine.model.layer import Layer, Stream
+from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
 from jaxengine.model.rope import make_rope_tables
@@ -26,25 +26,25 @@ from jaxengine.ops.scan import state_scan
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.spec.model import ModelSpec, Rope
 
-Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, as `jaxengine/model/cache.py` has them
+Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, see `jaxengine/model/cache.py`
 
 
 @jax.jit
 def run_layer(
     layer: Layer | StateSpaceLayer,
-    stream: Stream,
+    stream: ResidualStream,
     keys: Array,
     values: Array,
     rope_tables: RopeTables | None,
     bias: AttentionBias,
     batch: StepBatch,
-) -> tuple[Stream, Array, Array]:
-    """One layer under a jit of its own: identical layers are traced and lowered once."""
+) -> tuple[ResidualStream, Array, Array]:
+    """One layer under its own jit, so that identical layers are traced and lowered once."""
     return layer(stream, keys, values, rope_tables, bias, batch)
 
 
 class Decoder(nnx.Module):
-    """Token ids to hidden states, writing keys and values into pages on the way.
+    """Token ids to hidden states; writes keys and values to the pages.
 
     Args:
         spec: the model.
@@ -76,34 +76,34 @@ class Decoder(nnx.Module):
     def __call__(self, ids: Array, layers: Layers, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
         """ids [T] → normalised hidden states [T, hidden], and the caches with these tokens written.
 
-        `batches` differ in their pages: layers take those of their group. Layers that outnumber the caches, as an
-        encoder's may, take them in turn.
+        There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
+        layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches.
         """
         batch = batches[0]
-        stream = Stream(self.embedding(ids, batch.position))  # [T, hidden]
+        stream = ResidualStream(self.embedding(ids, batch.position))  # [T, hidden]
         dtype = stream.x.dtype
         rope_tables = {kind.rope: self._rope_tables(kind.rope, batch) for kind in self.spec.kinds}
         biases, caches = self._biases(), list(layers)
         for i, layer in enumerate(self.layers):
-            table, place = self.groups.layers[i]
-            place %= len(caches)
+            table, cache = self.groups.layers[i]
+            cache %= len(caches)
             rope = rope_tables[self.spec.kind(i).rope]
             bias = biases[i % len(biases)]
-            stream, keys, values = run_layer(layer, stream, *caches[place], rope, bias, batches[table])
-            caches[place] = (keys, values)
-        x, branch = stream.x.astype(dtype), stream.branch  # a residual stream may be wider than the weights
+            stream, keys, values = run_layer(layer, stream, *caches[cache], rope, bias, batches[table])
+            caches[cache] = (keys, values)
+        x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
         if self.final_norm is None:
-            return Stream(x, branch).sum(), caches
+            return ResidualStream(x, branch).sum(), caches
         return self.final_norm.after(x, branch, self.ops)[1], caches
 
     def _rope_tables(self, rope: Rope | None, batch: StepBatch) -> RopeTables | None:
         if rope is None:
             return None
         make = partial(make_rope_tables, rope, self.spec.head_dim, batch.position, batch.rope_length)
-        return _once(make, batch) if self.device.duplicates_shared_work else make()
+        return _computed_once(make, batch) if self.device.duplicates_shared_work else make()
 
     def _biases(self) -> list[AttentionBias]:
-        """What the layers add to their scores, in turn."""
+        """The biases of the layers' scores: one for all layers, or one for each."""
         attention, heads = self.spec.attention, (self.spec.num_kv_heads, self.spec.group)
         slopes = jnp.asarray(np.asarray(attention.alibi, np.float32).reshape(heads)) if attention.alibi else None
         if attention.relative is None:
@@ -111,18 +111,18 @@ class Decoder(nnx.Module):
         return [AttentionBias(slopes, relative=by_distance(attention.relative, rows[...])) for rows in self.relative]
 
 
-def _once(make: Callable[[], RopeTables], batch: StepBatch) -> RopeTables:
-    """What `make` returns, but of a step without tokens zeros.
+def _computed_once(make: Callable[[], RopeTables], batch: StepBatch) -> RopeTables:
+    """The tables of `make`, computed under a condition that is always true but for a step without tokens.
 
-    XLA on a CPU would fuse cos and sin into every layer, optimization barriers or not, but not across a condition: of
-    256 tokens a layer's rotation took 0.5 ms so, and 1.8 otherwise (3 + 9 heads of 64, JAX 0.10.2).
+    On a CPU XLA fuses cos and sin into every layer, despite optimization barriers, but not across a condition. With it
+    the rotation of 256 tokens took 0.5 ms a layer instead of 1.8 (3 + 9 heads of 64, JAX 0.10.2).
     """
     zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(make))
     return jax.lax.cond(batch.tokens > 0, make, lambda: zeros)
 
 
 def _relative(spec: ModelSpec) -> list[str]:
-    """The parameters that hold relative positions: one for all layers, or one for each."""
+    """Names of the parameters with relative positions: one for all layers, or one for each."""
     if spec.attention.relative is None:
         return []
     by_layer = spec.attention.relative.by_layer

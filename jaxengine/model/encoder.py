@@ -1,8 +1,9 @@
-"""The encoder in front of a decoder: it reads a prompt once, and leaves keys and values of its output in the pages.
+"""The encoder of an encoder-decoder model: it reads a prompt once and writes keys and values of its output to pages.
 
-Its layers are the decoder's, except that every token sees the whole prompt; so the encoder is a `Decoder` too, run on a
-batch that says so. While it runs, its own keys and values lie where those for the decoder's layers will lie: the pages
-of the prompt, in one layer's cache after the other. So encoding takes no memory beyond a step's.
+Its layers are like the decoder's, except that every token sees the whole prompt. So the encoder is a `Decoder` run on a
+batch with `noncausal_length`. While it runs, its own keys and values use the prompt's pages in the caches of the
+decoder's layers; at the end they are overwritten with the keys and values that those layers read. So encoding takes no
+memory beyond an ordinary step's.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ PREFIX = "encoder."
 
 
 class Encoder(nnx.Module):
-    """Prompts to the keys and values that the decoder's layers read of them. Arguments as of `Decoder`."""
+    """From prompts to the keys and values that the decoder's layers attend to. Arguments as for `Decoder`."""
 
     def __init__(self, spec: ModelSpec, parameters: dict[str, Any], device: DeviceTraits, ops: Ops) -> None:
         own = {name.removeprefix(PREFIX): array for name, array in parameters.items() if name.startswith(PREFIX)}

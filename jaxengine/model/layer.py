@@ -1,6 +1,6 @@
-"""One layer: attention and MLP around the residual stream, in any of the arrangements of `Block`.
+"""One layer: attention and MLP branches of the residual stream, in any of the arrangements of `Block`.
 
-Behind an encoder a branch between the two attends to its output.
+In a model with an encoder, a third branch between the two attends to the encoder's output.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.spec.model import LayerKind, ModelSpec
 
 
-class Stream(NamedTuple):
-    """The residual stream [T, hidden], and a branch yet to be added to it: a norm reads the sum, in one kernel."""
+class ResidualStream(NamedTuple):
+    """The residual stream [T, hidden], and a branch not yet added to it, so that one kernel adds and normalises."""
 
     x: Array
     branch: Array | None = None
@@ -30,7 +30,7 @@ class Stream(NamedTuple):
 
 
 class Layer(nnx.Module):
-    """The residual stream → itself behind the layer; the layer's caches → with the tokens' keys and values written."""
+    """The residual stream before the layer → after it, and the layer's caches with the tokens' keys and values."""
 
     def __init__(
         self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
@@ -38,60 +38,60 @@ class Layer(nnx.Module):
         def norm(name: str) -> Norm:
             return Norm.named(name, spec.norm, get)
 
-        two = spec.block == "sandwich"
+        sandwich = spec.block == "sandwich"  # a norm before and after each branch
         self.block = spec.block
         self.residual_scale = spec.residual_scale
         self.ops = ops
         self.attention_norm = norm("attention_norm")
         self.attention = Attention(spec, kind, get, device, ops)
-        self.attention_post_norm = norm("attention_post_norm") if two else None
+        self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, device, ops) if spec.encoder else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm")
         self.mlp = MixtureOfExperts(spec, get, device) if kind.experts else MLP(spec, get, device)
-        self.mlp_post_norm = norm("mlp_post_norm") if two else None
+        self.mlp_post_norm = norm("mlp_post_norm") if sandwich else None
 
     def __call__(
         self,
-        stream: Stream,
+        stream: ResidualStream,
         keys: Array,
         values: Array,
         rope_tables: RopeTables | None,
         bias: AttentionBias,
         batch: StepBatch,
-    ) -> tuple[Stream, Array, Array]:
-        x, seen = self._before(stream, self.attention_norm)
-        attended, keys, values = self.attention(seen, keys, values, rope_tables, bias, batch)
+    ) -> tuple[ResidualStream, Array, Array]:
+        x, branch_input = self._branch_input(stream, self.attention_norm)
+        attended, keys, values = self.attention(branch_input, keys, values, rope_tables, bias, batch)
         if self.block in ("parallel", "parallel_norms"):
             if self.mlp_norm is not None:
-                seen = self.mlp_norm(x)
-            return Stream(x, self._scaled(attended + self._mlp(seen, batch))), keys, values
-        stream = self._behind(x, attended, self.attention_norm, self.attention_post_norm)
+                branch_input = self.mlp_norm(x)
+            return ResidualStream(x, self._scaled(attended + self._mlp(branch_input, batch))), keys, values
+        stream = self._add_branch(x, attended, self.attention_norm, self.attention_post_norm)
         if self.cross is not None and batch.cross is not None:
-            x, seen = self._before(stream, self.cross_norm)
-            stream = self._behind(x, self.cross(seen, keys, values, batch.cross), self.cross_norm, None)
-        x, seen = self._before(stream, self.mlp_norm)
-        return self._behind(x, self._mlp(seen, batch), self.mlp_norm, self.mlp_post_norm), keys, values
+            x, branch_input = self._branch_input(stream, self.cross_norm)
+            stream = self._add_branch(x, self.cross(branch_input, keys, values, batch.cross), self.cross_norm, None)
+        x, branch_input = self._branch_input(stream, self.mlp_norm)
+        return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 
     def _mlp(self, x: Array, batch: StepBatch) -> Array:
         return self.mlp(x, batch.tokens) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(x)
 
-    def _before(self, stream: Stream, norm: Norm | None) -> tuple[Array, Array]:
-        """The residual stream, and what a branch reads."""
+    def _branch_input(self, stream: ResidualStream, norm: Norm | None) -> tuple[Array, Array]:
+        """The residual stream with its branch added, and the next branch's input."""
         if norm is None or self.block in ("branch_norm", "post_norm"):
             return stream.sum(), stream.sum()
         return norm.after(*stream, self.ops)
 
-    def _behind(self, x: Array, branch: Array, norm: Norm | None, post_norm: Norm | None) -> Stream:
-        """The residual stream behind a branch."""
+    def _add_branch(self, x: Array, branch: Array, norm: Norm | None, post_norm: Norm | None) -> ResidualStream:
+        """The residual stream after a branch, which is normalised, scaled and added as the block says."""
         if post_norm is not None:
             branch = post_norm(branch)
         if norm is not None and self.block == "branch_norm":
             branch = norm(branch)
         branch = self._scaled(branch)
         if norm is not None and self.block == "post_norm":
-            return Stream(norm.after(x, branch, self.ops)[1])
-        return Stream(x, branch)
+            return ResidualStream(norm.after(x, branch, self.ops)[1])
+        return ResidualStream(x, branch)
 
     def _scaled(self, branch: Array) -> Array:
         return branch if self.residual_scale == 1 else branch * jnp.asarray(self.residual_scale, branch.dtype)

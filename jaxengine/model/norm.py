@@ -1,4 +1,4 @@
-"""Normalisation with its parameters; the formulas are in `jaxengine/ops/norm.py`."""
+"""Norms with their parameters; the formulas are in `jaxengine/ops/norm.py`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ class Norm(nnx.Module):
         return scaled(wide, self.spec.kind, *self._parameters(), x.dtype)
 
     def after(self, x: Array, branch: Array | None, ops: Ops) -> tuple[Array, Array]:
-        """x + branch, and its norm."""
+        """x + branch, and the norm of the sum."""
         return (x, self(x)) if branch is None else ops.add_norm(x, branch, *self._parameters(), self.spec)
 
     def _parameters(self) -> tuple[Array | None, Array | None]:
@@ -39,7 +39,7 @@ class Norm(nnx.Module):
 
 
 class HeadNorm(nnx.Module):
-    """Queries and keys [T, K, G+1, D], each head normalised by itself or all of a token together, keys apart."""
+    """Normalises queries and keys [T, K, G+1, D]: each head alone, or all queries and all keys of a token together."""
 
     def __init__(self, spec: QKNorm, eps: float, weight: Any, bias: Any) -> None:
         self.kind = spec.kind

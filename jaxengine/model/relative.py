@@ -1,7 +1,7 @@
-"""Relative positions: which bucket a distance falls into, and what attention adds for it.
+"""Relative positions: the bucket of each distance, and the bias that attention adds for it.
 
-The formula is T5's (Raffel et al. 2019, arXiv 1910.10683, in the authors' code and transformers'). It is computed once,
-in NumPy, for every distance that is not already in the last bucket; on the device it is a table.
+The formula is T5's (Raffel et al. 2019, arXiv 1910.10683; the authors' code and transformers agree). NumPy computes the
+bucket once for every distance up to the largest that has a bucket of its own; on the device the biases are a table.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from jaxengine.spec.model import RelativePositions
 
 
 def buckets_of(spec: RelativePositions, key: np.ndarray) -> np.ndarray:
-    """The bucket of each key position `key`, counted from the query's: i64, like `key`."""
+    """The bucket of each key position `key`, relative to the query's: i64, shaped like `key`."""
     buckets = spec.buckets // 2 if spec.both_ways else spec.buckets
     behind = buckets * (key > 0) if spec.both_ways else 0
     distance = np.abs(key) if spec.both_ways else np.maximum(-key, 0)
@@ -23,6 +23,6 @@ def buckets_of(spec: RelativePositions, key: np.ndarray) -> np.ndarray:
 
 
 def by_distance(spec: RelativePositions, rows: Array) -> Array:
-    """The learned rows [buckets, K, G] → f32 [K, G, 2m+1], of distances -m … m (query less key), m the largest."""
+    """Learned rows [buckets, K, G] → f32 [K, G, 2m+1], the biases of distances -m … m (query position less key's)."""
     distance = np.arange(-spec.max_distance, spec.max_distance + 1)
     return jnp.moveaxis(rows.astype(jnp.float32)[buckets_of(spec, -distance)], 0, -1)

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: the angles of each kind. The rotation by them belongs to attention (`jaxengine/ops`).
+"""Rotary position embeddings: cos and sin tables of each kind. The rotation itself is part of `jaxengine/ops`.
 
 Formulas: default Su et al. 2021 (arXiv 2104.09864); linear Chen et al. 2023 (2306.15595); dynamic NTK, as in
 transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (2309.00071); longrope Ding et al. 2024
@@ -16,7 +16,7 @@ from jaxengine.spec.model import Rope
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
-    """f32 [dim/2], radians per position. For `dynamic` and `longrope`, before their stretching by length."""
+    """f32 [dim/2], radians per position. For `dynamic` and `longrope`, before the part that depends on the length."""
     plain: np.ndarray = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if rope.kind == "linear":
         plain = plain / rope.factor
@@ -28,27 +28,27 @@ def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
 
 
 def _llama3(rope: Rope, plain: np.ndarray) -> np.ndarray:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
-    turns = rope.original_positions * plain / (2 * math.pi)  # full rotations within the trained length
-    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    """Long wavelengths are multiplied by `factor`, short ones kept, and those between interpolated."""
+    rotations = rope.original_positions * plain / (2 * math.pi)  # full ones, within the trained length
+    smooth = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     smooth = np.clip(smooth, 0, 1)
     return (1 - smooth) * plain / rope.factor + smooth * plain
 
 
 def _yarn(rope: Rope, plain: np.ndarray, dim: int) -> np.ndarray:
-    def dimension_of(turns: float) -> float:
-        return dim * math.log(rope.original_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+    def dimension_of(rotations: float) -> float:
+        return dim * math.log(rope.original_positions / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension_of(rope.beta_fast), dimension_of(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    stretched = np.clip((np.arange(dim // 2) - low) / max(high - low, 0.001), 0, 1)
-    return stretched * plain / rope.factor + (1 - stretched) * plain
+    interpolated = np.clip((np.arange(dim // 2) - low) / max(high - low, 0.001), 0, 1)
+    return interpolated * plain / rope.factor + (1 - interpolated) * plain
 
 
 def attention_factor(rope: Rope) -> float:
-    """What cos and sin are multiplied by; only yarn and longrope have one other than 1."""
+    """The factor of cos and sin; other than 1 only for yarn and longrope."""
     if rope.attention_factor is not None:
         return rope.attention_factor
     if rope.kind == "longrope" and rope.factor > 1:
@@ -65,12 +65,13 @@ def attention_factor(rope: Rope) -> float:
 
 
 def make_rope_tables(rope: Rope, head_dim: int, position: Array, rope_length: Array) -> RopeTables:
-    """Of tokens at `position` [T] of prompts of `rope_length` [T].
+    """The tables of tokens at `position` [T] in texts of `rope_length` [T].
 
-    `dynamic` and `longrope` depend on the length of the text when the token is processed, which is the prompt's length
-    or, further on, the token's own: independent of how the prompt was cut into chunks. Under a cache transformers does
-    the same for `dynamic`. A text that outgrows the trained length of `longrope` is computed anew, as in transformers
-    (`ModelSpec.rope_switch_length`); its length then takes the place of the prompt's.
+    The frequencies of `dynamic` and `longrope` depend on the length of the text when a token's key is computed: the
+    larger of `rope_length` and the token's position + 1. `rope_length` is the prompt's length, so the result does not
+    depend on how the prompt was cut into chunks; with a cache transformers does the same for `dynamic`. A text that
+    grows beyond the trained length of `longrope` is computed anew, as in transformers (`ModelSpec.rope_switch_length`),
+    and `rope_length` is then its length at that time.
     """
     dim = rope.dim or head_dim
     frequency = jnp.asarray(inverse_frequencies(rope, dim))  # [dim/2]

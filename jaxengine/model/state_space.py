@@ -1,7 +1,7 @@
 """A layer of a state-space model: norm, projection in, convolution, selective scan, gate, projection out.
 
-What attention keeps for every token, this keeps once per sequence: the last inputs of the convolution and the states
-behind the last token, in the sequence's page. Casts are transformers': what decides the states is f32.
+Attention caches every token; this layer caches once per sequence, in the sequence's page: the last inputs of the
+convolution and the states after the last token. Casts are those of transformers: the inputs of the states are f32.
 
 Legend: T tokens, C channels, N states of a channel, K taps of the convolution.
 """
@@ -15,7 +15,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.device import DeviceTraits
-from jaxengine.model.layer import Stream
+from jaxengine.model.layer import ResidualStream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops import AttentionBias, RopeTables, StepBatch
@@ -26,7 +26,7 @@ from jaxengine.spec.model import Norm as NormSpec
 
 
 class StateSpaceLayer(nnx.Module):
-    """The residual stream → itself behind the layer; the layer's two caches → behind the rows' last tokens."""
+    """The residual stream before the layer → after it, and the two caches as they are after each row's last token."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits, scan: Scan) -> None:
         assert spec.state_space is not None
@@ -42,13 +42,13 @@ class StateSpaceLayer(nnx.Module):
 
     def __call__(
         self,
-        stream: Stream,
+        stream: ResidualStream,
         inputs: Array,
         states: Array,
         rope_tables: RopeTables | None,
         bias: AttentionBias,
         batch: StepBatch,
-    ) -> tuple[Stream, Array, Array]:
+    ) -> tuple[ResidualStream, Array, Array]:
         x = stream.sum()
         projected = self.in_proj(self.norm(x.astype(self.skip[...].dtype)))  # [T, 2, C]
         u, gate = projected[:, 0], projected[:, 1]
@@ -58,10 +58,10 @@ class StateSpaceLayer(nnx.Module):
         y = y * jax.nn.silu(gate.astype(jnp.float32))
         if self.space.wide_residual:
             x = x.astype(jnp.float32)
-        return Stream(x + self.out_proj(y.astype(u.dtype))), inputs, states
+        return ResidualStream(x + self.out_proj(y.astype(u.dtype))), inputs, states
 
     def _scanned(self, u: Array) -> ScanInputs:
-        """u [T, C] and what it selects: how long each step is, what enters the states and what is read from them."""
+        """The scan's inputs: u [T, C], and what is selected by it, the step sizes dt and the matrices B and C."""
         rank, size = self.space.rank, self.space.size
         dt, b, c = jnp.split(self.x_proj(u), (rank, rank + size), axis=-1)
         if self.space.eps is not None:
@@ -73,19 +73,19 @@ class StateSpaceLayer(nnx.Module):
 
 
 class Convolution(nnx.Module):
-    """Each channel over its last K tokens, then SiLU: u [T, C] → [T, C], and the last K - 1 inputs of each row kept."""
+    """A causal convolution of each channel over K tokens, then SiLU: u [T, C] → [T, C], and each row's last inputs."""
 
     def __init__(self, taps: Any, bias: Any) -> None:
-        self.taps = nnx.Param(taps)  # [C, K], the last for the token itself
+        self.taps = nnx.Param(taps)  # [C, K], the last one for the token itself
         self.bias = None if bias is None else nnx.Param(bias)
 
-    def __call__(self, u: Array, kept: Array, batch: StepBatch) -> tuple[Array, Array]:
-        """kept [pages, K - 1, C]: the inputs before each row's first token, the oldest first."""
+    def __call__(self, u: Array, cache: Array, batch: StepBatch) -> tuple[Array, Array]:
+        """cache [pages, K - 1, C]: the inputs before each row's first token, oldest first."""
         taps = self.taps[...].astype(jnp.float32)
         before = taps.shape[1] - 1
         starts = row_starts(batch)  # [R + 1]
-        # Read once, here: a read that XLA moves behind the write makes it copy the whole cache (JAX 0.10.2, GPU).
-        old = jax.lax.optimization_barrier(kept[batch.tables[:, 0]])  # [R, K - 1, C]
+        # The barrier keeps the read before the write: otherwise XLA copies the whole cache (JAX 0.10.2, GPU).
+        old = jax.lax.optimization_barrier(cache[batch.tables[:, 0]])  # [R, K - 1, C]
         tokens = jnp.arange(u.shape[0])
         place = tokens - (starts[batch.row] if batch.ragged else tokens)  # [T], in the row
         y = u.astype(jnp.float32) * taps[:, before]
@@ -96,11 +96,11 @@ class Convolution(nnx.Module):
             y = y + past.astype(jnp.float32) * taps[:, before - back]
         if self.bias is not None:
             y = y + self.bias[...].astype(jnp.float32)
-        return jax.nn.silu(y).astype(u.dtype), kept.at[batch.tables[:, 0]].set(_last(u, old, starts))
+        return jax.nn.silu(y).astype(u.dtype), cache.at[batch.tables[:, 0]].set(_last(u, old, starts))
 
 
 def _last(u: Array, old: Array, starts: Array) -> Array:
-    """The last inputs of each row, like `old`; some of `old`'s where the row is shorter."""
+    """The last K - 1 inputs of each row, shaped like `old`; a row shorter than that keeps some of `old`'s."""
     before = old.shape[1]
     place = (starts[1:] - starts[:-1] - before)[:, None] + jnp.arange(before)  # [R, K - 1], in the row
     new = u[jnp.clip(starts[:-1, None] + place, 0, u.shape[0] - 1)]  # [R, K - 1, C]

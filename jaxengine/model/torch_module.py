@@ -1,5 +1,6 @@
-"""transformers' PyTorch module as a function of JAX arrays: built without weights, its attention, masks and output
-embedding replaced by what hands them to us.
+"""transformers' PyTorch module as a function of JAX arrays.
+
+The module is built without weights. Its attention, masks and output embedding are replaced by functions of this file.
 """
 
 import json
@@ -16,67 +17,70 @@ from jax import Array
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, StepBatch
 from jaxengine.spec.model import ModelSpec
 
-NAME = "paged"  # of our attention, in transformers' interface
+NAME = "paged"  # registers our attention in transformers' interface
 
 Layers = list[tuple[Array, Array]]
 
 
 @dataclass
-class Call:
-    """One step on its way through the module: what its attention layers are given and leave behind."""
+class TracedStep:
+    """One step that is traced through the module: what its attention layers read, and the caches that they write."""
 
     spec: ModelSpec
     ops: Ops
     batch: StepBatch
     layers: Layers
-    seen: set[int] = field(default_factory=set)
+    attended: set[int] = field(default_factory=set)  # numbers of the layers that have attended
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array, kind: AttentionSpec, sinks: Array | None) -> Array:
-        """q [1, H, T, D], k [1, J, T, D] and v [1, J, T, E] of layer number `layer` → [1, T, H, E].
+        """Attention of layer number `layer`: q [1, H, T, D], k [1, J, T, D] and v [1, J, T, E] → [1, T, H, E].
 
-        Pages have room for the most key/value heads and the widest: others are repeated, and filled up with zeros.
+        The caches fit the layer with the most and widest key/value heads. Heads of other layers are repeated and padded
+        with zeros.
         """
         spec, tokens, width = self.spec, q.shape[2], v.shape[-1]
         if q.shape[1] != spec.num_heads or spec.num_kv_heads % k.shape[1] or max(q.shape[-1], width) > spec.head_dim:
             raise ValueError(f"layer {layer} attends with {q.shape}, {k.shape}, {v.shape}, unlike others")
-        if layer in self.seen or layer >= spec.num_layers:
+        if layer in self.attended or layer >= spec.num_layers:
             raise ValueError(f"layer {layer} of {spec.num_layers} attends twice, or there is no such layer")
-        self.seen.add(layer)
+        self.attended.add(layer)
         kind = replace(kind, scale=kind.scale_for(q.shape[-1]))
         q, k, v = (_filled(array[0].swapaxes(0, 1), spec.head_dim) for array in (q, k, v))  # [T, heads, D]
         k, v = (jnp.repeat(array, spec.num_kv_heads // array.shape[1], axis=1) for array in (k, v))
         grouped = q.reshape(tokens, spec.num_kv_heads, spec.group, spec.head_dim)
         qkv = jnp.concatenate([grouped, k[:, :, None], v[:, :, None]], axis=2)  # rotated already
         bias = AttentionBias(sinks=None if sinks is None else sinks.reshape(spec.num_kv_heads, spec.group))
-        attended, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, bias, kind)
+        output, keys, values = self.ops.attend(qkv, None, *self.layers[layer], self.batch, bias, kind)
         self.layers[layer] = keys, values
-        return attended.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
+        return output.reshape(1, tokens, spec.num_heads, spec.head_dim)[..., :width]
 
 
 def _filled(array: Array, width: int) -> Array:
-    """With zeros, to `width` elements of the last axis."""
+    """`array` padded with zeros to `width` elements of the last axis."""
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])])
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What a module is given for a mask: nothing but the window that it has asked for, if any."""
+    """Replaces a module's mask: it says only which window the module asked for, 0 for none."""
 
     window: int
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"its attention does more with a mask than hand it on: {name!r}")
+        raise AttributeError(f"its attention does more with a mask than pass it on: {name!r}")
 
 
 @dataclass
-class Desk:
-    """Where the attention of a module finds the call it is part of: not every module passes arguments on to it."""
+class CurrentStep:
+    """Where a module's attention finds the step that is traced: not every module passes extra arguments to it."""
 
-    call: Call | None = None
+    step: TracedStep | None = None
 
 
 class TorchModule:
-    """transformers' module without weights; called with them. One call at a time: PyTorch swaps weights in place."""
+    """transformers' module without weights, which are arguments of a call. PyTorch swaps weights in place, so there is
+    one call at a time.
+    """
 
     def __init__(self, spec: ModelSpec) -> None:
         assert spec.traced is not None
@@ -88,29 +92,29 @@ class TorchModule:
         except Exception as error:
             raise ValueError(f"transformers cannot build this model for us: {_first_line(error)}") from error
         self.buffers = {name: jnp.asarray(_numpy(buffer)) for name, buffer in self.module.named_buffers()}
-        self.desk = Desk()
+        self.current = CurrentStep()
         for each in self.module.modules():
-            each.desk = self.desk
+            each.current = self.current
 
-    def __call__(self, arrays: dict[str, Array], ids: Array, position: Array, call: Call) -> Array:
+    def __call__(self, arrays: dict[str, Array], ids: Array, position: Array, step: TracedStep) -> Array:
         import torch
         from torchax.interop import jax_view, torch_view
 
         with self.lock, self.environment:
-            self.desk.call = call
+            self.current.step = step
             weights = {name: torch_view(array) for name, array in (self.buffers | arrays).items()}
             inputs = {"input_ids": ids[None], "position_ids": position[None]}
             given = {name: torch_view(array) for name, array in inputs.items()}
             try:
                 torch.func.functional_call(self.module, weights, (), {**given, "use_cache": False})
-                self._check(call)
+                self._check(step)
             except Exception as error:
                 name = type(self.module).__name__
                 raise ValueError(f"transformers' {name} cannot be traced: {_first_line(error)}") from error
-            return jax_view(self.module.get_output_embeddings().seen)[0]  # type: ignore[no-any-return]
+            return jax_view(self.module.get_output_embeddings().hidden)[0]  # type: ignore[no-any-return]
 
-    def _check(self, call: Call) -> None:
-        missed = set(range(self.spec.num_layers)) - call.seen
+    def _check(self, step: TracedStep) -> None:
+        missed = set(range(self.spec.num_layers)) - step.attended
         if missed:
             raise ValueError(f"layers {sorted(missed)} of {self.spec.num_layers} do not attend through the interface")
 
@@ -125,35 +129,35 @@ def _build(values: dict[str, Any]) -> Any:
     config._experts_implementation = "batched_mm"  # its default has no lowering
     with _without_weights():
         module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=torch.float32)
-    module.set_output_embeddings(_leave_out())
+    module.set_output_embeddings(_identity_head())
     return module.eval()
 
 
 def _numpy(buffer: Any) -> np.ndarray:
-    """What a module computed for itself as it was built; NumPy has no bf16."""
+    """A buffer that the module computed when it was built; bf16 as f32, since NumPy has no bf16."""
     return (buffer.float() if buffer.is_floating_point() else buffer).numpy()  # type: ignore[no-any-return]
 
 
-def _leave_out() -> Any:
+def _identity_head() -> Any:
     import torch
 
-    class LeftOut(torch.nn.Module):
-        """Stands where the output embedding was; remembers what it was given."""
+    class IdentityHead(torch.nn.Module):
+        """Replaces the output embedding and keeps its input, the hidden states."""
 
-        seen: Any = None
+        hidden: Any = None
         weight = bias = None
 
         def forward(self, hidden: Any) -> Any:
-            self.seen = hidden
+            self.hidden = hidden
             return hidden
 
-    return LeftOut()
+    return IdentityHead()
 
 
 def _mask(
     *_: Any, use_vmap: bool = False, allow_is_bidirectional_skip: Any = None, local_size: int | None = None, **__: Any
 ) -> Mask:
-    """What transformers calls in the place of its masks: pages and positions say what a query sees."""
+    """transformers calls this instead of its masks: our pages and positions decide what a query sees."""
     if use_vmap or allow_is_bidirectional_skip is not None:
         raise ValueError("its attention is not causal, or has a mask of its own")
     return Mask(local_size or 0)
@@ -171,10 +175,10 @@ def _attention(
     s_aux: Any = None,
     **others: Any,
 ) -> tuple[Any, None]:
-    """What transformers calls in the place of attention, once a layer."""
+    """transformers calls this instead of attention, once per layer."""
     from torchax.interop import jax_view, torch_view
 
-    call, layer = module.desk.call, module.layer_idx
+    step, layer = module.current.step, module.layer_idx
     if not isinstance(attention_mask, Mask | None) or others.get("position_bias") is not None:
         raise ValueError("its attention is more than causal: a mask or a bias of its own")
     if not getattr(module, "is_causal", True):
@@ -184,12 +188,12 @@ def _attention(
         raise ValueError(f"layer {layer} has a mask of {attention_mask.window} positions, its attention says {window}")
     kind = AttentionSpec(scaling, window, softcap or 0.0)
     q, k, v, sinks = (None if array is None else jax_view(array) for array in (query, key, value, s_aux))
-    return torch_view(call(layer, q, k, v, kind, sinks)), None
+    return torch_view(step(layer, q, k, v, kind, sinks)), None
 
 
 @contextmanager
 def _without_weights() -> Iterator[None]:
-    """Modules built inside have parameters without data, but the buffers that they compute."""
+    """Modules built inside have parameters without data, but real buffers, which they compute themselves."""
     import torch
 
     register = torch.nn.Module.register_parameter
@@ -207,7 +211,7 @@ def _without_weights() -> Iterator[None]:
 
 
 def _torchax() -> Any:
-    """torchax's environment. Its tables (0.0.13) name overloads that PyTorch 2.13 dropped; nobody calls them."""
+    """torchax's environment. Its tables (0.0.13) name overloads that PyTorch 2.13 dropped; none is ever called."""
     from torch._ops import OpOverloadPacket
 
     found = OpOverloadPacket.__getattr__

@@ -1,11 +1,12 @@
 """Models that no family describes: transformers' own module, traced from PyTorch to JAX, with our paged attention.
 
-Best effort, with the extra `hf`: torchax does the tracing. The module computes everything but attention, which it hands
-to us through transformers' attention interface, and the output embedding, which is left out: what reaches it are the
-hidden states. The trace is an ordinary step, compiled ahead of time; no PyTorch runs while serving. Refused at start,
-with the reason, is a module that cannot be traced, whose layers do not attend through the interface once each, or that
-masks in its own way; `convert/hf/probe.py` has looked at the rest before. On one device, with matrices as PyTorch has
-them.
+This is best effort and needs the extra `hf`: torchax does the tracing. The module computes everything except attention,
+which transformers' attention interface passes to us, and the output embedding, which is replaced by one that returns
+its input, the hidden states. The trace becomes an ordinary step, compiled ahead of time; no PyTorch runs while serving.
+
+A module is refused at start, with the reason, if it cannot be traced, if a layer does not attend through the interface
+exactly once, or if it has masks of its own. `convert/hf/probe.py` has checked the rest before. Traced models run on one
+device, with matrices in PyTorch's order.
 """
 
 from collections.abc import Sequence
@@ -16,15 +17,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.model.torch_module import Call, Layers, TorchModule
+from jaxengine.model.torch_module import Layers, TorchModule, TracedStep
 from jaxengine.ops import Ops, StepBatch
 from jaxengine.spec.model import ModelSpec
 
-TRIAL_TOKENS, TRIAL_PAGE = 4, 16
+PROBE_TOKENS, PROBE_PAGE = 4, 16
 
 
 class TracedDecoder(nnx.Module):
-    """Like `Decoder`: token ids to hidden states, writing keys and values into pages on the way.
+    """Like `Decoder`: token ids to hidden states; writes keys and values to the pages.
 
     Raises:
         ValueError: the module cannot be traced; the message says why.
@@ -39,7 +40,7 @@ class TracedDecoder(nnx.Module):
         arrays = (parameters["embedding"], *(parameters[f"module.{name}"] for name in self.names[1:]))
         self.arrays = nnx.List(nnx.Param(array) for array in arrays)
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-        jax.eval_shape(self._run, shapes, *self._trial(arrays[0].dtype))
+        jax.eval_shape(self._run, shapes, *self._probe_step(arrays[0].dtype))
 
     def __call__(self, ids: Array, layers: Any, batches: Sequence[StepBatch]) -> tuple[Array, Layers]:
         """ids [T] → hidden states [T, hidden], and the caches with these tokens written. All layers share one table."""
@@ -47,16 +48,16 @@ class TracedDecoder(nnx.Module):
         return self._run([array[...] for array in self.arrays], ids, layers, batch)
 
     def _run(self, arrays: list[Array], ids: Array, layers: Any, batch: StepBatch) -> tuple[Array, Layers]:
-        call = Call(self.spec, self.ops, batch, list(layers))
-        hidden = self.module(dict(zip(self.names, arrays, strict=True)), ids, batch.position, call)
-        return hidden.astype(arrays[0].dtype), call.layers
+        step = TracedStep(self.spec, self.ops, batch, list(layers))
+        hidden = self.module(dict(zip(self.names, arrays, strict=True)), ids, batch.position, step)
+        return hidden.astype(arrays[0].dtype), step.layers
 
-    def _trial(self, dtype: Any) -> tuple[Any, Any, StepBatch]:
-        """Shapes of a step, for a trace that shows whether there can be others."""
+    def _probe_step(self, dtype: Any) -> tuple[Any, Any, StepBatch]:
+        """Abstract arguments of a small step: tracing it at start shows whether the module can be traced at all."""
         spec = self.spec
-        tokens: Any = jax.ShapeDtypeStruct((TRIAL_TOKENS,), jnp.int32)
-        cache = jax.ShapeDtypeStruct((2, TRIAL_PAGE, spec.num_kv_heads, spec.head_dim), dtype)
-        table: Any = jax.ShapeDtypeStruct((TRIAL_TOKENS, 128 // TRIAL_PAGE), jnp.int32)
+        tokens: Any = jax.ShapeDtypeStruct((PROBE_TOKENS,), jnp.int32)
+        cache = jax.ShapeDtypeStruct((2, PROBE_PAGE, spec.num_kv_heads, spec.head_dim), dtype)
+        table: Any = jax.ShapeDtypeStruct((PROBE_TOKENS, 128 // PROBE_PAGE), jnp.int32)
         count: Any = jax.ShapeDtypeStruct((), jnp.int32)
         batch = StepBatch(tokens, tokens, tokens, tokens, tokens, table, count, ragged=False)
         return tokens, [(cache, cache)] * spec.num_layers, batch
