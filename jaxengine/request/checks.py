@@ -1,6 +1,6 @@
-"""What the engine refuses: of a model before it is loaded, of a request on arrival, whatever the gateway has checked.
+"""What the engine refuses: a model before it is loaded, and a request when it arrives, even if the gateway let it pass.
 
-An id outside the vocabulary would not fail on the device: it would silently read another row (gathers clamp).
+An id outside the vocabulary would not fail on the device: gathers clamp, so it would silently read another row.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES
 
 
 def check_ends(eos_token_ids: Sequence[int]) -> None:
-    """Raises ValueError if a model names more EOS ids than the sampler can ban at once."""
+    """Raises ValueError if a model has more EOS ids than the sampler can ban at once."""
     if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
         raise ValueError(f"the model has {len(eos_token_ids)} eos_token_ids, at most {MAX_EOS_TOKEN_IDS} can be served")
 

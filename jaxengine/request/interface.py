@@ -1,7 +1,7 @@
-"""What an engine looks like to whoever drives it: plain data in, plain data out, one `step` at a time.
+"""The interface of an engine to the code that drives it: plain data in, plain data out, one `step` at a time.
 
-`jaxengine.engine.engine.Engine` is the real one, the tests have one without a model. Everything that serves an engine
-(the gRPC service, its step thread) is written against this file only, so none of it imports JAX.
+`jaxengine.engine.engine.Engine` implements it; the tests have an engine without a model. The gRPC service and its step
+thread depend on this file only, so they do not import JAX.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from typing import Protocol
 from jaxengine.request.sequence import Event, Request
 from jaxengine.spec.parameters import ParameterSource
 
-COMPILING = "compiling"  # progress lines that begin so mean WARMING, others STARTING
+COMPILING = "compiling"  # a progress line that begins with this means the state WARMING, any other one STARTING
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Description:
     pages_total: int
     prefix_cache: bool
     cache_dtype: str
-    decoder_start_token_id: int | None = None  # of a model with an encoder, which reads the prompt; None without
+    decoder_start_token_id: int | None = None  # of a model with an encoder; None without one
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Gauges now, counters since start; names and units as in `Stats` of `engine.proto`."""
+    """Gauges, and counters since the start; names and units as in `Stats` of `engine.proto`."""
 
     waiting: int
     running: int
@@ -56,17 +56,17 @@ class Stats:
 
 @dataclass
 class StepResult:
-    """What one step did. Seconds are the wall time since the step before it, or since its launch."""
+    """What one step did. `seconds` is the wall time since the previous step completed, or since this one's launch."""
 
     events: list[Event] = field(default_factory=list)
     prefill_tokens: int = 0
     decode_tokens: int = 0
-    answered_tokens: int = 0  # new ones, and of prompts that got their first what was computed
+    answered_tokens: int = 0  # new tokens, and the computed prompt tokens of requests whose first token is among them
     seconds: float = 0.0
 
 
 class OpenModel(Protocol):
-    """What `convert.source.open_model` returns, as far as the engine looks at it."""
+    """What `convert.source.open_model` returns, as far as the engine reads it."""
 
     @property
     def source(self) -> ParameterSource: ...
@@ -79,7 +79,7 @@ class OpenModel(Protocol):
 
 
 class DrivenEngine(Protocol):
-    """`submit`, `cancel` and `is_queued` may be called from any thread, everything else from the one that steps."""
+    """An engine. `submit`, `cancel` and `is_queued` may be called from any thread, the rest from the one that steps."""
 
     @property
     def description(self) -> Description: ...
@@ -103,11 +103,11 @@ class DrivenEngine(Protocol):
         ...
 
     def is_queued(self, request_id: int) -> bool:
-        """Whether a submitted request has not been taken up by a step yet. From any thread."""
+        """Whether a submitted request has not been scheduled by any step yet."""
         ...
 
     def step(self) -> StepResult | None:
-        """Run one scheduling iteration; None if there is nothing to tell of it."""
+        """Plan and launch a step and complete the one before it. None if there was nothing to do."""
         ...
 
     def stats(self) -> Stats: ...

@@ -1,7 +1,7 @@
-"""How one request wants its tokens drawn: the engine's side of every sampling option, validated on construction.
+"""How one request wants its tokens sampled: the engine's side of every sampling option, validated on construction.
 
-The engine trusts no caller: a NaN or an id outside the vocabulary reaches no device array, because JAX would turn it
-into a wrong answer instead of an error.
+The engine trusts no caller. A NaN or an id outside the vocabulary must not reach a device array, because JAX would turn
+it into a wrong answer instead of an error.
 """
 
 import math
@@ -11,20 +11,22 @@ from numbers import Real
 
 from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
-MAX_EOS_TOKEN_IDS = 32  # of a model; the most known are Llama 3's three
-WHOLE = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
-MAX_BIAS = 10_000  # beyond it f32 has no digits left for the logits themselves
+MAX_EOS_TOKEN_IDS = 32  # of a model; the most known so far are Llama 3's three
+INTEGERS = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
+MAX_BIAS = 10_000  # beyond it f32 has too few digits left for the logits themselves
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Defaults sample from the model's plain distribution; `temperature=0` is greedy.
+    """The defaults sample from the model's plain distribution; `temperature=0` is greedy.
 
     frequency_over_length: False is OpenAI's rule (penalty x count over generated ids), True is TGI's (penalty x count /
-    length over prompt and generated ids). only_biased: ids without an entry in logit_bias, be it 0, cannot be drawn.
+        length over prompt and generated ids).
+    only_biased: ids without an entry in logit_bias (which may be 0) cannot be sampled.
     processed_logprobs: False reports the model's own log-softmax, True the distribution after penalties, temperature
-    and filters. watermark_gamma: share of the vocabulary that gets `watermark_delta`, another one after each token.
-    bad_words: sequences of ids of which none is ever completed by what is generated.
+        and filters.
+    watermark_gamma: share of the vocabulary whose logits get `watermark_delta`; the share is redrawn after each token.
+    bad_words: sequences of ids that the generated ids never contain.
 
     Raises:
         ValueError: a value is out of range or not finite; the message names field, value and limit.
@@ -96,8 +98,8 @@ class SamplingParams:
     def _check(self, name: str, low: float, high: float, *, above: bool = False) -> None:
         value = getattr(self, name)
         whole, number = isinstance(value, int) and not isinstance(value, bool), isinstance(value, Real)
-        if not (whole if name in WHOLE else number):
-            raise ValueError(f"{name} must be a {'whole ' * (name in WHOLE)}number, got {value!r}")
+        if not (whole if name in INTEGERS else number):
+            raise ValueError(f"{name} must be a {'whole ' * (name in INTEGERS)}number, got {value!r}")
         if not (low <= value <= high) or (above and value == low):  # NaN fails every comparison
             raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value}")
 
@@ -107,5 +109,5 @@ class SamplingParams:
 
     @property
     def penalised(self) -> bool:
-        """Whether logits depend on the ids seen so far."""
+        """Whether the logits depend on the ids so far."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0

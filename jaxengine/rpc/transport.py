@@ -1,8 +1,8 @@
-"""How gateway and engine reach each other: a Unix socket nobody else may open, and a token nobody else knows.
+"""The connection between gateway and engine: a Unix socket that no other user can open, and a secret token.
 
-The socket lies in a directory of mode 0700. The token is drawn anew at every boot and travels to the engine in its
-environment, never in its arguments, which any user of the machine can list. There is no unauthenticated mode: an empty
-token is refused by both sides.
+The socket is in a directory of mode 0700. The token is drawn anew at every start. It is passed to the engine in the
+environment, never as an argument, since any user of the machine can list those. There is no unauthenticated mode: both
+sides refuse an empty token.
 """
 
 import hmac
@@ -43,7 +43,7 @@ def credentials(token: str) -> tuple[tuple[str, str], ...]:
 
 
 def prepare_socket(path: Path) -> None:
-    """Make the socket's directory private and remove a socket that nobody listens on any more.
+    """Make the socket's directory private and remove a socket that no server listens on any more.
 
     Raises:
         ValueError: the path is too long, its directory is open to others, or another server listens on it.
@@ -64,10 +64,10 @@ def check_length(path: Path) -> None:
 
 
 def make_private(directory: Path) -> None:
-    """Have a directory nobody else may look into.
+    """Make a directory that no other user can read, unless it exists.
 
     Raises:
-        ValueError: it is there, and open to others.
+        ValueError: it exists and is open to other users.
         OSError: it cannot be made.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,12 +91,12 @@ def _not_empty(token: str) -> str:
     return token
 
 
-Handler = Any  # grpc's own, which has no public type
+Handler = Any  # grpc's, which has no public type
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 
-class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc, type-arg]  # depends on which stubs are there
-    """Turns away every call that does not carry this boot's token, before its handler is looked up."""
+class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc, type-arg]  # depends on the stubs installed
+    """Refuses every call that does not carry the token, before its handler is looked up."""
 
     def __init__(self, token: str) -> None:
         self._token = _not_empty(token).encode()
@@ -108,7 +108,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc, type-arg]  #
         offered = [value for key, value in metadata if key == TOKEN_METADATA]
         if len(offered) == 1 and hmac.compare_digest(str(offered[0]).encode(), self._token):
             return await continuation(handler_call_details)
-        # A streaming handler answers before any message arrives, whatever kind of call it was.
+        # A streaming handler answers before any message arrives, whatever kind of call this is.
         return grpc.stream_stream_rpc_method_handler(_refuse)
 
 

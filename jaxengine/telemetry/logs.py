@@ -1,4 +1,4 @@
-"""Log lines of every process of a server, text or JSON with TGI's fields, and the one line that says why it ends."""
+"""Log lines of every process of a server, as text or as JSON with TGI's fields, and the line that says why it ends."""
 
 import json
 import logging
@@ -8,12 +8,12 @@ from typing import Any
 
 logger = logging.getLogger("jaxengine")
 
-USAGE = 2  # the exit code of a wrong option, as argparse has it; the others are those of sysexits.h, `os.EX_…`
+USAGE = 2  # exit code for a wrong option, as of argparse; the other exit codes are those of sysexits.h, `os.EX_…`
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
 def configure(json_output: bool, level: str = "info") -> None:
-    """Our own lines from `level`, libraries' from WARNING at most: JAX tells of every back end it did not find."""
+    """Write our own lines from `level` on, and those of libraries from WARNING on: JAX logs every missing back end."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
     root = logging.getLogger()
@@ -25,7 +25,7 @@ def configure(json_output: bool, level: str = "info") -> None:
 
 
 def fail(message: str, code: int) -> int:
-    """Say why a process cannot run, in one line; `code`, which is returned, is what it should exit with."""
+    """Say in one line why the process cannot run. Returns `code`, with which it should exit."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logger.critical(message)
     else:
@@ -34,7 +34,7 @@ def fail(message: str, code: int) -> int:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123456Z INFO name: message key=value …`, always on one line but for tracebacks."""
+    """`2026-01-31T12:00:00.123456Z INFO name: message key=value …`, on one line except for tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _flat(_fields(record)).items())
@@ -45,8 +45,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number, and where there
-    is a span, span and spans, of which it is the only one.
+    """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number.
+
+    A line that belongs to a span also has `span`, and `spans` with this span alone.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -72,7 +73,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """A span's fields beside the others."""
+    """The fields, with those of a span moved up beside them."""
     span = {key: value for key, value in fields.get("span", {}).items() if key != "name"}
     return {key: value for key, value in fields.items() if key != "span"} | span
 
@@ -82,5 +83,5 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _escape(text: str) -> str:
-    """Without control characters: nobody forges a line."""
+    """`text` with control characters escaped, so that a client cannot forge a log line."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()

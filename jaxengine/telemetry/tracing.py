@@ -1,7 +1,8 @@
-"""Traces: W3C context from the client through the gateway to the engine, and spans to an OTLP collector if named.
+"""Traces: W3C context from the client through the gateway to the engine, and spans to an OTLP collector if one is set.
 
-Spans are queued (at most 2,048, the rest dropped) and sent by a thread of OpenTelemetry's, never by who serves. Without
-an endpoint nothing is recorded and OpenTelemetry is not imported, but a client's context still travels on.
+Spans are queued (at most 2,048, the rest are dropped) and sent by a thread of OpenTelemetry, never by a thread that
+serves requests. Without an endpoint nothing is recorded and OpenTelemetry is not imported, but a client's context is
+still passed on.
 """
 
 import re
@@ -9,23 +10,23 @@ import threading
 import time
 from typing import Any
 
-CLOSE_SECONDS = 2.0  # to send what is queued when the process ends: a collector that hangs must not hang us
+CLOSE_SECONDS = 2.0  # to send queued spans when the process ends, even if the collector hangs
 EXPORT_MILLISECONDS = 2000
-MAX_ATTRIBUTE = 256  # characters
+MAX_ATTRIBUTE = 256  # characters of an attribute or an error
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class TracingUnavailable(Exception):
-    """Spans were asked for and OpenTelemetry is not installed."""
+    """Spans were asked for, but OpenTelemetry is not installed."""
 
 
 def valid_traceparent(text: str) -> str:
-    """`text` if it is a `traceparent` of version 00 (W3C Trace Context, §3.2), else nothing."""
+    """`text` if it is a `traceparent` of version 00 (W3C Trace Context, §3.2), else ""."""
     return text if _TRACEPARENT.fullmatch(text) else ""
 
 
 class Span:
-    """One piece of work. `traceparent` is for whoever works on its behalf."""
+    """One piece of work. `traceparent` is passed on to the work it causes elsewhere."""
 
     def __init__(self, traceparent: str, recording: Any = None) -> None:
         self.traceparent = traceparent
@@ -37,7 +38,7 @@ class Span:
                 self._recording.set_attribute(name, value[:MAX_ATTRIBUTE] if isinstance(value, str) else value)
 
     def end(self, error: str = "", *, ago: float = 0.0) -> None:
-        """It ended `ago` seconds before now, with `error` unless that is empty."""
+        """End the span `ago` seconds before now, with `error` unless that is empty."""
         if self._recording is None:
             return
         if error:
@@ -48,7 +49,7 @@ class Span:
 
 
 class Tracing:
-    """Where spans go; as made, nowhere."""
+    """Where spans are sent. Without a provider they are not recorded."""
 
     def __init__(self, provider: Any = None) -> None:
         self._provider = provider
@@ -56,7 +57,7 @@ class Tracing:
 
     @classmethod
     def to(cls, endpoint: str | None, service: str) -> "Tracing":
-        """Tracing to an OTLP/gRPC collector, or to nowhere. Raises TracingUnavailable."""
+        """Tracing to an OTLP/gRPC collector, or without an `endpoint` to nowhere. Raises TracingUnavailable."""
         if endpoint is None:
             return cls()
         try:
@@ -72,9 +73,9 @@ class Tracing:
         return cls(provider)
 
     def start(self, name: str, traceparent: str = "", *, ago: float = 0.0, inner: bool = False) -> Span:
-        """A span that began `ago` seconds before now, under `traceparent` where that is valid.
+        """A span that began `ago` seconds before now; its parent is `traceparent`, if that is valid.
 
-        It answers a call from outside the process, unless it is an `inner` one.
+        inner: its kind is INTERNAL; otherwise SERVER, for a call from outside the process.
         """
         parent = valid_traceparent(traceparent)
         if self._tracer is None:
@@ -85,17 +86,17 @@ class Tracing:
         context = TraceContextTextMapPropagator().extract({"traceparent": parent} if parent else {})
         kind = SpanKind.INTERNAL if inner else SpanKind.SERVER
         span = self._tracer.start_span(name, context=context, kind=kind, start_time=time.time_ns() - int(ago * 1e9))
-        place = span.get_span_context()
-        return Span(f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}", span)
+        own = span.get_span_context()
+        return Span(f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}", span)
 
     def past(self, name: str, traceparent: str, began: float, ended: float) -> None:
-        """An inner span that is over, by two times of `time.perf_counter`."""
+        """Record an inner span that is over. `began` and `ended` are times of `time.perf_counter`."""
         if self._tracer is not None:
             now = time.perf_counter()
             self.start(name, traceparent, ago=now - began, inner=True).end(ago=now - ended)
 
     def close(self) -> None:
-        """Send what is queued, for a while."""
+        """Send the queued spans, for at most `CLOSE_SECONDS`."""
         if self._provider is not None:
             closing = threading.Thread(target=self._provider.shutdown, daemon=True)
             closing.start()
