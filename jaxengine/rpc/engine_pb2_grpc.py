@@ -50,18 +50,18 @@ class EngineServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """What this engine is. Answers while the model still loads, with the state it is in.
+        """What this engine is. Answers even while the model loads, with the current state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """One stream per gateway. Commands go in; every engine step answers with at most one StepEvents, which carries the
-        new tokens of all this gateway's requests. With no step to report a heartbeat (no events) comes every 500 ms,
-        written by the step loop itself, so that a stuck engine falls silent; where the CPU computes a step, also while it
-        lasts, as long as it really computes, for ten minutes. When the stream ends, everything submitted on it is
-        cancelled.
+        """One stream per gateway. The gateway sends commands; after every step the engine sends at most one StepEvents with
+        the new tokens of all of this gateway's requests. If there is no step to report, the step loop itself sends a
+        heartbeat (no events) every 500 ms, so a stuck engine falls silent. Where the CPU computes steps, heartbeats are
+        also sent during a step, for as long as the process computes, up to ten minutes. When the stream ends, all
+        requests submitted on it are cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

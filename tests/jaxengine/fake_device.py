@@ -1,12 +1,12 @@
-"""A device made of lists: it runs the scheduler's plans in dispatch order and shows every misuse of a page.
+"""A device made of lists. It runs the scheduler's plans in dispatch order and reveals every misuse of a page.
 
-What a position's keys and values are to a real model, a content is here: a number made of the content before it, as
-read through the sequence's page table, and of the position's token. A content is rooted in the salt, which no real
-model does, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the
-last content, hence `alone` knows beforehand all that a request may ever write or return. Where there is an encoder,
-each position also reads all of its source's pages, and what a token is to the source depends on the whole source.
+Instead of keys and values a position has a content: a number computed from the content before it, as read through the
+sequence's page table, and from the position's token. The first content is computed from the salt, unlike in a real
+model, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the last
+content, so `alone` knows beforehand everything that a request may write or return. With an encoder, each position also
+reads all pages of the encoder input, and an encoder content depends on the whole input.
 
-In each page table of a sequence the same content is another number, so that a page of the wrong one reads as wrong.
+In each page table of a sequence the same content is a different number, so that a page of another table reads as wrong.
 """
 
 from collections.abc import Sequence as Ids
@@ -16,21 +16,21 @@ from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Request, Sequence
 
 EOS = 0
-START = 1  # what a decoder behind an encoder is given
+START = 1  # the decoder's start token, in a model with an encoder
 VOCAB = 8
-UNWRITTEN, POISON = -1, -2  # contents that no token history implies
+UNWRITTEN, POISON = -1, -2  # contents that no sequence of tokens has
 
 
-def content_after(before: int, token: int, source: Ids[int] = ()) -> int:
-    return hash((before, token, *source))  # of integers, hence the same in every process
+def content_after(before: int, token: int, encoded: Ids[int] = ()) -> int:
+    return hash((before, token, *encoded))  # a hash of integers is the same in every process
 
 
-def source_contents(source: Ids[int]) -> list[int]:
-    return [hash((position, *source)) for position in range(len(source))]
+def encoder_contents(encoder_input: Ids[int]) -> list[int]:
+    return [hash((position, *encoder_input)) for position in range(len(encoder_input))]
 
 
 def in_table(content: int, table: int) -> int:
-    """What stands in `table` for `content`; with it again, the content."""
+    """The number that stands for `content` in `table`. Applied twice it returns `content`."""
     return content ^ table
 
 
@@ -44,7 +44,7 @@ def sample(seed: int, content: int) -> int:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a request gives when nothing else is served: all its tokens, prompt first, and each position's content."""
+    """What a request yields when it is served alone: all its tokens, prompt first, and each position's content."""
 
     tokens: list[int]
     contents: list[int]
@@ -52,14 +52,14 @@ class Reference:
 
 def alone(request: Request, *, encoder: bool = False) -> Reference:
     tokens, contents, content = [], [], root_content(request.salt)
-    source = source_contents(request.prompt) if encoder else []
+    encoded = encoder_contents(request.prompt) if encoder else []
     for token in [START] if encoder else request.prompt:
-        content = content_after(content, token, source)
+        content = content_after(content, token, encoded)
         tokens.append(token)
         contents.append(content)
     for _ in range(request.params.max_tokens):
         token = sample(request.params.seed or 0, content)
-        content = content_after(content, token, source)
+        content = content_after(content, token, encoded)
         tokens.append(token)
         contents.append(content)
         if token == EOS and not request.params.ignore_eos:
@@ -69,7 +69,7 @@ def alone(request: Request, *, encoder: bool = False) -> Reference:
 
 @dataclass(frozen=True)
 class Result:
-    """A row's outcome: the token it drew, if it samples, and whether its numbers were finite."""
+    """A row's outcome: the token it sampled, if it samples, and whether its logits were finite."""
 
     token: int | None
     finite: bool
@@ -91,21 +91,21 @@ class FakeDevice:
 
     def run(self, plan: Plan) -> list[Result]:
         for row in plan.encoder_rows:
-            self._run_source(row.sequence)
+            self._run_encoder(row.sequence)
         return [self._run_row(row) for row in plan.rows]
 
     def read(self, pages: Ids[int], count: int, table: int = 0) -> list[int]:
-        """The contents of the first `count` positions of `pages`, which are of `table`."""
+        """The contents of the first `count` positions of `pages`, which belong to `table`."""
         return [in_table(content, table) for page in pages for content in self.cells[page]][:count]
 
     def tables(self, sequence: Sequence) -> tuple[list[int], list[list[int]]]:
-        """The pages of its source, and in each table those of its own tokens."""
+        """The pages of the encoder input, and of each table those of the sequence's own tokens."""
         first = -(-len(sequence.encoder_input) // self.page_size)
         return sequence.tables[0].pages[:first], [table.pages[first:] for table in sequence.tables]
 
-    def _run_source(self, sequence: Sequence) -> None:
+    def _run_encoder(self, sequence: Sequence) -> None:
         finite = sequence.request.id not in self.poisoned
-        for position, content in enumerate(source_contents(sequence.encoder_input)):
+        for position, content in enumerate(encoder_contents(sequence.encoder_input)):
             page, offset = divmod(position, self.page_size)
             self.cells[sequence.tables[0].pages[page]][offset] = content if finite else POISON
 
@@ -113,9 +113,9 @@ class FakeDevice:
         sequence, content = row.sequence, 0
         finite = sequence.request.id not in self.poisoned
         encoder_pages, own = self.tables(sequence)
-        source = self.read(encoder_pages, len(sequence.encoder_input))
+        encoded = self.read(encoder_pages, len(sequence.encoder_input))
         for position in range(row.start, row.start + row.count):
-            content = content_after(self._before(sequence, position), self._token(sequence, position), source)
+            content = content_after(self._before(sequence, position), self._token(sequence, position), encoded)
             page, offset = divmod(position, self.page_size)
             for number, table in enumerate(own):
                 self.cells[table[page]][offset] = in_table(content if finite else POISON, number)
@@ -135,7 +135,7 @@ class FakeDevice:
         return contents.pop() if len(contents) == 1 else POISON
 
     def _token(self, sequence: Sequence, position: int) -> int:
-        """From the host where it is known there, else what the previous step drew for this slot."""
+        """The token at `position`: from the host if known there, else the one last sampled in the sequence's slot."""
         if position < len(sequence.tokens):
             return sequence.tokens[position]
         assert sequence.slot is not None

@@ -1,7 +1,7 @@
-"""Drives the scheduler as the engine does, one step ahead of a fake device, and checks every plan it gets.
+"""Drives the scheduler as the engine does, one step ahead of a fake device, and checks every plan.
 
-`dispatch` plans and starts a step, `collect` reads the oldest one's results, so that a test may put anything between
-the two: an abort, an expired deadline, a step that fails.
+`dispatch` plans and starts a step, and `collect` reads the results of the oldest one. Between the two a test can do
+anything: abort, let a deadline expire, fail the step.
 """
 
 from collections import Counter, deque
@@ -19,12 +19,12 @@ from jaxengine.scheduler.scheduler import Scheduler
 from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Result, alone, in_table
 from tests.jaxengine.invariants import PlanCheck
 
-MAX_IN_FLIGHT = 2  # a step computes while the next one is planned and queued behind it
+MAX_IN_FLIGHT = 2  # one step computes while the next is planned and queued behind it
 
 
 @dataclass(frozen=True)
 class Step:
-    """A dispatched plan: what it will return, and the slot and pages each row relied on."""
+    """A dispatched plan: its results, and the slot and pages that each row used."""
 
     plan: Plan
     results: list[Result]
@@ -57,19 +57,19 @@ class FakeEngine:
         self.references: dict[int, Reference] = {}
         self.truth: dict[tuple[int, bytes], tuple[tuple[int, ...], list[int]]] = {}  # (table, key) -> (ids, contents)
         self.decisions: list[tuple[object, ...]] = []
-        self.seen: Counter[str] = Counter()  # events worth knowing that a run has met
+        self.events: Counter[str] = Counter()  # what has happened in this run, counted
 
     @property
     def live(self) -> list[Sequence]:
         return list(self.scheduler.sequences())
 
     def fits(self, prompt_length: int, max_tokens: int) -> bool:
-        """Whether the request can be served at all; the last token is never fed, so it needs no room."""
-        source, own = (prompt_length, 1) if self.encoder else (0, prompt_length)
-        return self.pool.pages_for(source) + sum(self.held(own + max_tokens - 1)) < self.pool.total
+        """Whether the request can be served at all. The last token is never fed, so it needs no page."""
+        encoder_length, own = (prompt_length, 1) if self.encoder else (0, prompt_length)
+        return self.pool.pages_for(encoder_length) + sum(self.peak(own + max_tokens - 1)) < self.pool.total
 
-    def held(self, tokens: int) -> list[int]:
-        """The most pages each table of a sequence of `tokens` ever holds, its source's left out."""
+    def peak(self, tokens: int) -> list[int]:
+        """The most pages that each table of a sequence of `tokens` ever holds, without those of an encoder input."""
         size, budget = self.pool.page_size, self.scheduler.token_budget
         return [peak_pages(tokens, size, window, budget) for window in self.scheduler.tables.windows]
 
@@ -102,7 +102,7 @@ class FakeEngine:
         return sequence
 
     def abort(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """Whatever has become of it."""
+        """End `sequence`, in whatever state it is."""
         self.scheduler.finish(sequence, reason)
 
     def advance(self, seconds: float) -> None:
@@ -111,7 +111,7 @@ class FakeEngine:
             self.abort(sequence, FinishReason.DEADLINE)
 
     def _learn(self, request: Request) -> None:
-        """Note the key, the ids and the contents of each full page that the request may ever commit."""
+        """Note the key, the ids and the contents of each full page that the request may ever offer."""
         reference, size = alone(request, encoder=self.encoder), self.pool.page_size
         self.references[request.id] = reference
         key = root_key("m", request.salt)
@@ -125,7 +125,7 @@ class FakeEngine:
     # --- what the engine's loop does ----------------------------------------------------------------------------
 
     def dispatch(self, only: Callable[[Sequence], bool] | None = None) -> Plan:
-        """Plan a step and start it; a plan that asks to drain is granted that."""
+        """Plan a step and start it. If the plan asks to drain, complete all steps in flight."""
         check = PlanCheck(self, only)
         plan = self.scheduler.plan(only) if only else self.scheduler.plan()
         check(plan)
@@ -139,10 +139,10 @@ class FakeEngine:
         return plan
 
     def collect(self) -> None:
-        """Read the oldest step's tokens, finish what stops, then complete the step."""
+        """Read the oldest step's tokens, finish the sequences that stop, then complete the step."""
         step = self.steps.popleft()
         for row, result in zip(step.plan.rows, step.results, strict=True):
-            self.seen["zombie rows"] += row.sequence.finish is not FinishReason.NOT_FINISHED
+            self.events["rows of ended requests"] += row.sequence.finish is not FinishReason.NOT_FINISHED
             if not result.finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
             elif row.sequence.finish is FinishReason.NOT_FINISHED and result.token is not None:
@@ -154,8 +154,8 @@ class FakeEngine:
             self.collect()
 
     def fail(self) -> None:
-        """A step raises: what was dispatched is lost with the cache."""
-        self.seen["failures"] += 1
+        """A step raises: all dispatched steps and the cache are lost."""
+        self.events["failures"] += 1
         self.steps.clear()
         self.device.wipe()
         self.scheduler.reset()
@@ -187,13 +187,13 @@ class FakeEngine:
         ]
         tables = [[tuple(table.pages) for table in r.sequence.tables] for r in plan.rows]
         self.decisions.append((rows, tables, [s.request.id for s in plan.admitted], plan.drain))
-        self.seen["drains"] += plan.drain
-        self.seen["evictions"] += check.evictions
-        self.seen["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
-        self.seen["passed pages"] += sum(table.released for s in self.live for table in s.tables)
+        self.events["drains"] += plan.drain
+        self.events["evictions"] += check.evictions
+        self.events["hits"] += sum(s.cached_tokens > 0 for s in plan.admitted)
+        self.events["released pages"] += sum(table.released for s in self.live for table in s.tables)
         behind = [s for s in plan.admitted if any(table.released for table in s.tables)]
-        self.seen["hits behind a window"] += len(behind)
-        self.seen["hits behind one of several windows"] += sum(s.tables[0].released == 0 for s in behind)
-        self.seen["sources"] += len(plan.encoder_rows)
-        self.seen["sources again"] += sum(r.sequence.preemptions > 0 for r in plan.encoder_rows)
-        self.seen["chunks"] += sum(not r.samples for r in plan.rows)
+        self.events["hits behind a window"] += len(behind)
+        self.events["hits behind one of several windows"] += sum(s.tables[0].released == 0 for s in behind)
+        self.events["encoder inputs"] += len(plan.encoder_rows)
+        self.events["encoder inputs again"] += sum(r.sequence.preemptions > 0 for r in plan.encoder_rows)
+        self.events["chunks"] += sum(not r.samples for r in plan.rows)

@@ -1,9 +1,9 @@
-"""What must hold after every event, and of every plan, whatever the requests: the scheduler's safety, said once.
+"""The scheduler's invariants: what holds after every event, and for every plan, whatever the requests.
 
 Each message starts with the invariant's number. `check_state` holds I1-I3, I5, I6, I9, I10, I12, I13, I18 and I19,
-`PlanCheck` I4, I7-I9, I11, I16 and I17, `check_idle` I20, I24 and, with I13, that a request's tokens depend neither on
-its neighbours nor on preemption (I14). The properties that need two runs or a special event stay with their tests:
-I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) and I23 (adapters) have no subject yet.
+`PlanCheck` I4, I7-I9, I11, I16 and I17. `check_idle` holds I20, I24 and, with I13, that a request's tokens depend
+neither on its neighbours nor on preemption (I14). Properties that need two runs or a special event are in their own
+tests: I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) and I23 (adapters) do not exist yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from jaxengine.cache.page_pool import SINK, page_key, root_key
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import FinishReason, Sequence
-from tests.jaxengine.fake_device import source_contents
+from tests.jaxengine.fake_device import encoder_contents
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -33,7 +33,7 @@ def check_state(engine: FakeEngine) -> None:
 
 
 def check_idle(engine: FakeEngine) -> None:
-    """Nothing is left of requests that all have ended, and each ended with the tokens it has when served alone."""
+    """All requests have ended, each with the tokens that it has when served alone, and nothing is left of them."""
     scheduler, pool = engine.scheduler, engine.pool
     assert scheduler.idle and not engine.steps, "I24: not idle"
     assert not any(pool.references), f"I24: pages still held: {pool.references}"
@@ -101,13 +101,13 @@ def _check_tables(engine: FakeEngine, sequence: Sequence) -> None:
     held = [page for table in tables for page in table.held]
     assert len(set(held)) == len(held), f"I3: a page twice in {held}"
     assert len({len(table.pages) for table in tables}) == 1, "I3: tables differ in length"
-    for table, most in zip(tables, engine.held(sequence.length), strict=True):
+    for table, most in zip(tables, engine.peak(sequence.length), strict=True):
         given = table.pages[: table.released]
         assert given == [SINK] * table.released, "I3: a page given back is still in the table"
         assert engine.encoder or len(table.held) <= most, f"I3: {len(table.held)} pages held, its window needs {most}"
     low, high = -(-sequence.computed // size), -(-sequence.length // size)
     encoder_pages, own = engine.device.tables(sequence)
-    assert len(encoder_pages) == -(-len(sequence.encoder_input) // size), "I3: pages of a source are missing"
+    assert len(encoder_pages) == -(-len(sequence.encoder_input) // size), "I3: pages of an encoder input are missing"
     assert low <= len(own[0]) <= high, f"I3: {len(own[0])} pages for {sequence.computed} of {sequence.length} tokens"
 
 
@@ -118,25 +118,25 @@ def _check_in_flight(engine: FakeEngine) -> None:
             sequence = row.sequence
             dispatched[id(sequence)] += 1
             now = [table.pages[: len(tables[0])] for table in sequence.tables]
-            held = sequence.slot == slot and seen(engine, now, row.start) == seen(engine, tables, row.start)
+            held = sequence.slot == slot and visible(engine, now, row.start) == visible(engine, tables, row.start)
             assert held, f"I9: request {sequence.request.id} lost its slot or pages under a dispatched step"
     for sequence in engine.sequences:
         assert sequence.in_flight == dispatched[id(sequence)], "I19: in_flight differs from the dispatched rows"
 
 
 def first_pages(engine: FakeEngine, position: int) -> list[int]:
-    """Of each table, where begins what a token at `position` sees."""
+    """For each table, the index of the first page that a token at `position` sees."""
     size, windows = engine.pool.page_size, engine.scheduler.tables.windows
     return [max(0, position - window + 1) // size if window else 0 for window in windows]
 
 
-def seen(engine: FakeEngine, tables: list[list[int]], position: int) -> list[list[int]]:
-    """What a token at `position` sees of `tables`, and what is behind it."""
+def visible(engine: FakeEngine, tables: list[list[int]], position: int) -> list[list[int]]:
+    """The pages of `tables` that a token at `position` sees, and those of later positions."""
     return [table[first:] for table, first in zip(tables, first_pages(engine, position), strict=True)]
 
 
 class PlanCheck:
-    """Looks at the scheduler before it plans, then judges the plan before it runs. `only` is what `plan` was given."""
+    """Records the state before a plan is made, then checks the plan before it runs. `only` is `plan`'s argument."""
 
     def __init__(self, engine: FakeEngine, only: Only | None) -> None:
         self.engine = engine
@@ -153,7 +153,7 @@ class PlanCheck:
         self._check_shape(plan)
         for row in plan.rows:
             self._check_row(row)
-        self._check_sources(plan)
+        self._check_encoder_rows(plan)
         self._check_writers(plan)
         self._check_preempted()
         starts = {id(row.sequence): row.start for row in plan.rows}
@@ -174,7 +174,7 @@ class PlanCheck:
         assert not (plan.drain and plan.rows), "I11: a plan that asks to drain has rows"
 
     def _check_row(self, row: Row) -> None:
-        """It computes what comes next, on pages that read back exactly what the sequence's own history implies."""
+        """The row computes what comes next, on pages that contain exactly what the sequence's own tokens imply."""
         sequence, size, end = row.sequence, self.engine.pool.page_size, row.start + row.count
         assert row.count >= 1 and sequence.computed == end, f"I11: row of {row.count} at {row.start}"
         _, own = self.engine.device.tables(sequence)
@@ -187,23 +187,23 @@ class PlanCheck:
                 true = history[page * size : row.start]
                 assert read == true, f"I8: request {sequence.request.id} reads what it did not write"
 
-    def _check_sources(self, plan: Plan) -> None:
-        """Encoded whole as they are admitted; whoever was admitted before finds its source as it was encoded."""
+    def _check_encoder_rows(self, plan: Plan) -> None:
+        """Encoder inputs are read whole in the step that admits them, and keep their contents from then on."""
         encoded = [row.sequence for row in plan.encoder_rows]
-        assert encoded == [s for s in plan.admitted if s.encoder_input], "I7: a source is encoded when it is admitted"
-        assert all(row.ids == row.sequence.encoder_input for row in plan.encoder_rows), "I11: a source is cut"
+        assert encoded == [s for s in plan.admitted if s.encoder_input], "I7: an encoder reads what is admitted"
+        assert all(row.ids == row.sequence.encoder_input for row in plan.encoder_rows), "I11: an encoder input is cut"
         together = plan.encoder_tokens
-        assert len(encoded) <= 1 or together <= self.engine.scheduler.token_budget, f"I11: {together} source tokens"
+        assert len(encoded) <= 1 or together <= self.engine.scheduler.token_budget, f"I11: {together} encoder tokens"
         for sequence in {row.sequence for row in plan.rows} - {*encoded}:
             if sequence.request.id not in self.engine.device.poisoned:
                 read = self.engine.device.read(self.engine.device.tables(sequence)[0], len(sequence.encoder_input))
-                assert read == source_contents(sequence.encoder_input), "I8: a source's pages were overwritten"
+                assert read == encoder_contents(sequence.encoder_input), "I8: an encoder input was overwritten"
 
     def _check_writers(self, plan: Plan) -> None:
-        """A page that a step writes has one holder, is not offered to others, and no dispatched step knows it else."""
+        """A page that a step writes has one holder, is not offered, and is in no other row of a dispatched step."""
         pool, size = self.engine.pool, self.engine.pool.page_size
         known = [
-            (row.sequence, {page for table in seen(self.engine, tables, row.start) for page in table})
+            (row.sequence, {page for table in visible(self.engine, tables, row.start) for page in table})
             for step in self.engine.steps
             for row, tables in zip(step.plan.rows, step.tables, strict=True)
         ]
@@ -218,13 +218,13 @@ class PlanCheck:
 
     def _check_preempted(self) -> None:
         preempted = [s for s, count in self.preemptions.items() if s.preemptions > count]
-        self.engine.seen["preemptions"] += len(preempted)
+        self.engine.events["preemptions"] += len(preempted)
         assert not (preempted and self.engine.steps), "I9: preempted while a step is in flight"
         assert self.only or not preempted or self.running[0] not in preempted, "I16: the oldest was preempted"
-        assert self.engine.scheduler.preemptions == self.engine.seen["preemptions"], "I19: preemptions miscounted"
+        assert self.engine.scheduler.preemptions == self.engine.events["preemptions"], "I19: preemptions miscounted"
 
     def _check_hit(self, sequence: Sequence, computed: int) -> None:
-        """As long as the index allows: entries may have been evicted during the plan, none was added."""
+        """The cached prefix is as long as the index allows; entries may have been evicted meanwhile, none added."""
         size, known = self.engine.pool.page_size, len(sequence.tokens)
         assert computed % size == 0 and computed < known, f"I7: {computed} of {known} tokens cached"
         if sequence.params.prompt_logprobs or not self.engine.scheduler.tables.prefix_cache:
@@ -234,7 +234,7 @@ class PlanCheck:
         assert shortest <= computed // size <= longest, f"I7: a hit of {computed // size}, longest {longest}"
 
     def _prefix(self, sequence: Sequence, indexed: set[tuple[int, bytes]]) -> int:
-        """The most pages of which every table has those that a token behind them sees, tried one by one."""
+        """The longest prefix, in pages, whose visible pages every table has; all lengths are tried."""
         size, keys = self.engine.pool.page_size, [root_key("m", sequence.request.salt)]
         for start in range(0, len(sequence.tokens) - size, size):
             keys.append(page_key(keys[-1], sequence.tokens[start : start + size]))
@@ -246,20 +246,20 @@ class PlanCheck:
         return max(count for count in range(len(keys)) if has(count))
 
     def _check_order(self, plan: Plan) -> None:
-        """No decode waits for a prefill, nobody is admitted past an older one of the same caller."""
+        """No decode waits for a prefill, and no request is admitted before an older one of the same caller."""
         scheduler = self.engine.scheduler
         if not plan.drain:
             rows = {id(r.sequence): r.start for r in plan.rows}
             ready = [s for s in self.running if s in scheduler.running and not s.exhausted]
-            waits = [s for s in ready if id(s) not in rows and s.computed == s.length - 1]
-            assert not waits, f"I17: a decode was left out: {[s.request.id for s in waits]}"
+            left_out = [s for s in ready if id(s) not in rows and s.computed == s.length - 1]
+            assert not left_out, f"I17: a decode was left out: {[s.request.id for s in left_out]}"
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
         older = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
-        passed = [s for s in older if not any(self._is_read_by(other, s) for other in scheduler.running)]
+        passed = [s for s in older if not any(self._waits_for_prefix(s, other) for other in scheduler.running)]
         assert not passed, "I17: admitted past an older one"
 
-    def _is_read_by(self, other: Sequence, sequence: Sequence) -> bool:
-        """Whether the next page that `other` offers is one that `sequence` may start from: it lets others pass."""
+    def _waits_for_prefix(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether the next page that `other` will offer is one `sequence` may start from; then others may pass it."""
         end = (other.offered_pages + 1) * self.engine.pool.page_size
         known = end <= len(other.tokens) and end < len(sequence.tokens)
         alike = sequence.request.salt == other.request.salt and sequence.tokens[:end] == other.tokens[:end]

@@ -1,4 +1,4 @@
-"""A seeded run of random events against the scheduler, checked after each: fast enough for tens of thousands."""
+"""A seeded run of random events against the scheduler, with all invariants checked after each event."""
 
 import random
 from typing import Self
@@ -8,13 +8,13 @@ from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
 from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
-WHOLE = 128  # a page for any sequence, as state spaces have
+WHOLE = 128  # a page size that holds any sequence whole, as with state spaces
 WINDOWS = [(0,), (0,), (2,), (5,), (12,), (0, 2), (0, 5, 5), (0, 3, 12)]
 EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
 
 
 class Walk:
-    """One engine of random proportions, and what happens to it."""
+    """An engine of random sizes, and the random events that happen to it."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -67,12 +67,12 @@ class Walk:
             )
 
     def _prompt(self) -> list[int]:
-        """The start of a text, or of what an earlier request was told, and a few tokens of its own."""
+        """The beginning of a shared text or of an earlier request's tokens, and a few tokens of its own."""
         text = self.random.choice([*self.texts, *(s.tokens for s in self.engine.sequences[-4:])])
         return text[: self.random.randint(0, len(text))] + self.random.choices(range(1, 8), k=self.random.randint(1, 3))
 
     def _abort(self) -> None:
-        """Anything that ever came in: waiting, running, leaving or long gone."""
+        """End one of the last requests, whether it is waiting, running, leaving or has ended."""
         if self.engine.sequences:
             self.engine.abort(self.random.choice(self.engine.sequences[-20:]))
 
@@ -80,12 +80,12 @@ class Walk:
         self.engine.advance(self.random.choice([0.5, 5.0, 30.0]))
 
     def _poison(self) -> None:
-        """The rows of a running request come out as NaN from now on."""
+        """From now on the rows of one running request are NaN."""
         if self.engine.scheduler.running:
             self.engine.device.poisoned.add(self.random.choice(self.engine.scheduler.running).request.id)
 
     def _probe(self) -> None:
-        """Serve some requests without the others, as the search for a step's culprit does."""
+        """Serve some requests without the others, as fault isolation does."""
         self.engine.collect_all()
         parity = self.random.randrange(2)
 

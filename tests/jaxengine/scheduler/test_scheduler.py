@@ -275,7 +275,7 @@ def test_tokens_a_request_has_generated_are_not_reported_as_cached_prompt_after_
     twin = served.add([1, 2], max_tokens=6, ignore_eos=True, priority=-1)
     served.fail()
     served.serve_until_idle()
-    assert twin.tokens == first.tokens and served.seen["hits"] == 0
+    assert twin.tokens == first.tokens and served.events["hits"] == 0
     assert first.cached_tokens == 0
 
 
@@ -291,7 +291,7 @@ def test_a_request_ends_at_eos_although_the_next_step_is_under_way() -> None:
     sequence = served.add([1, 2, 3], max_tokens=200)
     served.serve_until_idle()
     assert sequence.finish is FinishReason.EOS and sequence.tokens[-1] == EOS
-    assert served.seen["zombie rows"] == 1
+    assert served.events["rows of ended requests"] == 1
     check_idle(served)
 
 
