@@ -208,7 +208,7 @@ def test_tiles_cover_each_query_of_longer_rows_and_the_padding_once(queries: int
                 assert np.asarray(step.batch.position)[token] == position == keys - count
         longer = np.repeat([*(count != 1 for count in counts), True], [*counts, 96 - sum(counts)])
         np.testing.assert_array_equal(seen, longer)
-        assert np.count_nonzero(single_rows(step.batch).keys) == counts.count(1)
+        assert np.count_nonzero(single_rows(step.batch).kv_length) == counts.count(1)
 
 
 def test_programs_begin_with_the_tiles_that_see_most_and_end_with_those_that_have_nothing_to_do() -> None:
