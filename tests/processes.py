@@ -1,4 +1,4 @@
-"""Real processes for tests: the mock engine alone, or the launcher in front of it. Nothing outlives its `with`."""
+"""Real processes for tests: the mock engine alone, or the launcher in front of it. None outlives its `with` block."""
 
 import asyncio
 import errno
@@ -22,20 +22,20 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 
 ROOT = Path(__file__).parent.parent
-# For clients that are made by the dozen, or ask again and again: reading certificates costs each 20 ms of a core, and
-# who has connected before the last is made may be cut, because its request's head does not come.
+# For clients that are made by the dozen, or that ask again and again. Reading certificates costs each client 20 ms of a
+# core, and a client that connects before the last one is made may be disconnected, because its request's head is late.
 NO_CERTIFICATES = {"verify": False}
-PATIENCE = 80.0  # seconds for what takes one on an idle machine: only a failure waits so long
+PATIENCE = 80.0  # seconds for what takes one second on an idle machine: only a failure waits so long
 
 
 def ask(prompt: list[int], new_tokens: int, **fields: Any) -> pb.Generate:
-    """A request with every sampling option at rest."""
+    """A request with neutral sampling options."""
     neutral = pb.Sampling(top_p=1, typical_p=1, repetition_penalty=1)
     return pb.Generate(prompt=prompt, max_new_tokens=new_tokens, sampling=neutral, **fields)
 
 
 async def collect(client: EngineClient, request: pb.Generate) -> tuple[list[int], pb.RequestEvent | EngineUnavailable]:
-    """The ids a request brought, and how it ended."""
+    """The token ids of a request's events, and how the request ended."""
     ids: list[int] = []
     try:
         async for event in client.generate(request):
@@ -84,7 +84,7 @@ async def connected(engine: Engine, **options: Any) -> AsyncIterator[EngineClien
 
 
 async def until(condition: Any, seconds: float = PATIENCE) -> float:
-    """Wait for `condition()`; how long it took. Fails after `seconds`."""
+    """Wait for `condition()`; the seconds it took. Fails after `seconds`."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds, "waited in vain"
@@ -99,7 +99,7 @@ class Launcher:
     log: Path
 
     def engine_pid(self) -> int:
-        """The engine's process id, the launcher's only child. Fails if there is none for `PATIENCE`."""
+        """The process id of the engine, which is the launcher's only child. Fails after `PATIENCE` without one."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = time.monotonic() + PATIENCE
         while not (text := children.read_text()):
@@ -108,7 +108,7 @@ class Launcher:
         return int(text.split()[0])
 
     def status(self, path: str = "/health") -> int:
-        """Of a GET; 0 if nobody listens."""
+        """The status of a GET; 0 if nothing listens."""
         try:
             return httpx.get(self.url + path, timeout=PATIENCE, **NO_CERTIFICATES).status_code
         except httpx.TransportError:
@@ -124,12 +124,12 @@ class Launcher:
 
 @dataclass
 class MockLauncher(Launcher):
-    """While the file `hold` exists, the engine's loading waits, and a request gets its first token and no more."""
+    """A launcher whose mock engine pauses while the file `hold` exists: when it loads, and after each first token."""
 
     hold: Path
 
     def wait_for_line(self, text: str) -> None:
-        """Until the log has it. Fails after `PATIENCE`."""
+        """Wait until the log holds `text`. Fails after `PATIENCE`."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.log.read_text():
             assert time.monotonic() < deadline, f"{text!r} is not in {self.log.read_text()}"
@@ -140,7 +140,7 @@ class MockLauncher(Launcher):
 def running_launcher(
     directory: Path, *options: str, mock: tuple[str, ...] = (), held: bool = False
 ) -> Iterator[MockLauncher]:
-    """The launcher on a port of its choice with the mock engine; `directory` holds a model's text files and its log."""
+    """The launcher with the mock engine, on a free port; `directory` holds a model's text files and gets the log."""
     log, hold = directory / "launcher.log", directory / "hold"
     if held:
         hold.touch()
@@ -149,14 +149,14 @@ def running_launcher(
     with log.open("w") as stderr:
         process = start("tests.mock_launcher", *ours, "--", *its, stderr=stderr)
     try:
-        yield MockLauncher(process, address(process, log), log, hold)
+        yield MockLauncher(process, listening_url(process, log), log, hold)
     finally:
         process.kill()
         process.wait()
 
 
-def address(process: "subprocess.Popen[str]", log: Path) -> str:
-    """The URL that a launcher says it listens on; empty if it ends without."""
+def listening_url(process: "subprocess.Popen[str]", log: Path) -> str:
+    """The URL on which a launcher logs that it listens; empty if it ends before."""
     deadline = time.monotonic() + PATIENCE
     while not (found := re.search(r"listening on (http[^\s\"]+)", log.read_text())) and process.poll() is None:
         assert time.monotonic() < deadline, f"it does not listen: {log.read_text()}"
@@ -165,7 +165,7 @@ def address(process: "subprocess.Popen[str]", log: Path) -> str:
 
 
 def is_busy() -> bool:
-    """Whether more programs want to run than there are cores: then no time that was measured says anything."""
+    """Whether more programs want to run than there are cores: then a measured time means nothing."""
     return os.getloadavg()[0] > (os.cpu_count() or 1) + 1
 
 
@@ -184,9 +184,9 @@ def gone(pid: int, seconds: float = PATIENCE) -> bool:
 
 
 def closed(port: int, seconds: float = PATIENCE) -> bool:
-    """Whether nobody listens on the port of 127.0.0.1 any more within `seconds`.
+    """Whether nothing listens on the port of 127.0.0.1 any more, within `seconds`.
 
-    Not the same moment as `gone`: the other threads of a killed process hold its sockets a little longer.
+    This comes later than `gone`: the other threads of a killed process hold its sockets a little longer.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

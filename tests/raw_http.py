@@ -1,4 +1,4 @@
-"""HTTP by hand over asyncio, for tests with thousands of requests: a client library would be the slower side."""
+"""A minimal HTTP client over asyncio, for tests with thousands of requests: a client library would be too slow."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ class Connection:
 
     @classmethod
     async def send(cls, url: str, path: str, body: Any = None) -> "Connection":
-        """A POST of `body` as JSON, or without one a GET; the answer is to end the connection."""
+        """Send a POST of `body` as JSON, or a GET without a body; the server closes the connection after its answer."""
         host, _, port = url.removeprefix("http://").partition(":")
         content = b"" if body is None else json.dumps(body).encode()
         lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"host: {host}", "connection: close"]
@@ -40,7 +40,7 @@ class Connection:
         return Answer(int(first.split()[1]), headers, body)
 
     def leave(self) -> None:
-        """Close, whatever is still to come."""
+        """Close the connection without reading the rest."""
         self.writer.transport.abort()
 
 

@@ -1,4 +1,4 @@
-"""Whole servers for tests: the launcher, its engine and a real model, as users run them. None outlives its `with`."""
+"""Whole servers for tests: the launcher, its engine and a real model. None outlives its `with` block."""
 
 import os
 import signal
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.processes import PATIENCE, Launcher, address, gone, start
+from tests.processes import PATIENCE, Launcher, gone, listening_url, start
 
-READY_SECONDS = 240.0  # the first start of all fetches and converts the default model and compiles
+READY_SECONDS = 240.0  # the very first start fetches and converts the default model, and compiles
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Server(Launcher):
     uds_prefix: str = ""
 
     def engine_pid(self) -> int:
-        """The engine's process id. A restart waits for its backoff; fails after `PATIENCE`."""
+        """The engine's process id. A restart may wait for its backoff. Fails after `PATIENCE`."""
         deadline = time.monotonic() + PATIENCE
         while not (found := [pid for pid in children(self.process.pid) if "serve" in arguments(pid)]):
             assert time.monotonic() < deadline, "the launcher has no engine"
@@ -30,7 +30,7 @@ class Server(Launcher):
         return found[0]
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> float:
-        """Until it is ready; how long that took. Fails at once if it ends instead."""
+        """Wait until the server is ready; the seconds it took. Fails at once if the server ends."""
         began = time.monotonic()
         while self.status() != 200:
             assert self.process.poll() is None, f"the server ended: {self.log.read_text()}"
@@ -44,7 +44,7 @@ class Server(Launcher):
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def stop(self) -> None:
-        """SIGTERM. Fails unless everything ends well, and nothing of it is left."""
+        """Send SIGTERM. Fails unless the exit code is 0 and no process or directory is left."""
         family = [self.process.pid, *descendants(self.process.pid)]
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE)
@@ -59,13 +59,13 @@ class Server(Launcher):
 
 @contextmanager
 def serving(directory: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """The launcher on a loopback port of its choice, its log in `directory`. At the end it is checked to be gone."""
+    """The launcher on a free loopback port, with its log in `directory`. At the end all its processes must be gone."""
     prefix, log = f"{directory}/uds", directory / "server.log"
     flags = ("--port=0", "--hostname=127.0.0.1", f"--shard-uds-path={prefix}", *options)
     with log.open("w") as stderr:
         process = start("gateway.launcher", *flags, env=env, stdout=stderr, stderr=stderr)
     try:
-        yield (server := Server(process, address(process, log), log, prefix))
+        yield (server := Server(process, listening_url(process, log), log, prefix))
         if process.poll() is None:
             server.stop()
     finally:
@@ -76,7 +76,7 @@ def serving(directory: Path, *options: str, env: dict[str, str] | None = None) -
 
 
 def children(pid: int) -> list[int]:
-    """Of all its threads. None if it has ended."""
+    """The children of all threads of a process; none if it has ended."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

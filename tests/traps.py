@@ -1,4 +1,4 @@
-"""A directory full of files that Python would take for its own modules or ours, and a server that is started there."""
+"""Traps: files that Python would import instead of its own modules or ours, and a server started among them."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.processes import ROOT, Launcher, address
+from tests.processes import ROOT, Launcher, listening_url
 
 NAMES = (
     *("secrets.py", "json.py", "random.py", "site.py", "numpy.py", "jinja2.py"),
@@ -18,7 +18,7 @@ NAMES = (
 
 @dataclass
 class Trapped(Launcher):
-    """A launcher whose working directory is full of traps; `directory` is the one of its run."""
+    """A launcher whose working directory is full of traps; `directory` is its runtime directory."""
 
     prefix: str
 
@@ -28,7 +28,7 @@ class Trapped(Launcher):
 
 
 def set_traps(directory: Path) -> Path:
-    """Modules that write their name to the file that is returned, and end the process."""
+    """Write modules into `directory` that add their name to the returned file and end the process."""
     sprung = directory / "sprung"
     for name in NAMES:
         (directory / name).parent.mkdir(exist_ok=True)
@@ -38,7 +38,7 @@ def set_traps(directory: Path) -> Path:
 
 @contextmanager
 def in_a_trap(directory: Path, module: str, *options: str, env: dict[str, str] | None = None) -> Iterator[Trapped]:
-    """`module`'s main, as a console script runs it, in `directory` of traps; none of them is ever sprung."""
+    """Run `module`'s main as a console script in a directory of traps. Fails if one of them was imported."""
     (trap := directory / "trap").mkdir(exist_ok=True)
     sprung = set_traps(trap)
     (bin := directory / "bin").mkdir()
@@ -52,7 +52,7 @@ def in_a_trap(directory: Path, module: str, *options: str, env: dict[str, str] |
             [sys.executable, str(script), *flags], cwd=trap, env=environment, stdout=output, stderr=output, text=True
         )
     try:
-        yield Trapped(process, address(process, log), log, prefix)
+        yield Trapped(process, listening_url(process, log), log, prefix)
         assert not sprung.exists(), f"{sprung.read_text()}was run"
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""The mock engine without a process: the stand-in for the gateway's client."""
+"""The mock engine without a process: a stand-in for `EngineClient`."""
 
 import itertools
 from collections.abc import AsyncGenerator
@@ -10,10 +10,13 @@ from tests.engine_mock import Live, MockEngine, MockOptions
 
 
 class FakeEngineClient:
-    """What routes see of an engine (`gateway.engine.interface.Engine`), in their own process and without a socket.
+    """`gateway.engine.interface.Engine` in the routes' own process, without a socket.
 
-    Set `unavailable` to make it refuse or, with `die_after`, end a stream after so many events. `requests` keeps what
-    was asked, `open` counts streams that have not ended, `cancelled` the ids that were closed early.
+    unavailable: the reason with which it refuses requests or, with `die_after`, ends streams.
+    die_after: the number of events after which a stream ends.
+    requests: all requests so far.
+    open: the number of streams that have not ended.
+    cancelled: ids of the streams that were closed early.
     """
 
     def __init__(self, options: MockOptions | None = None) -> None:

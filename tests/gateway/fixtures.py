@@ -1,4 +1,4 @@
-"""A gateway over the fake engine, in this process: what the route tests talk to."""
+"""`serve`: the application over the fake engine, in this process, for the tests of routes."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ HELLO = [*byte_level().encode("hello world", add_special_tokens=False).ids, EOS]
 
 @dataclass
 class ServedApp:
-    """One gateway, its engine, and a client without a socket between them."""
+    """The application, its gateway and engine, and an HTTP client without a socket between them."""
 
     asgi: FastAPI
     gateway: Gateway
@@ -89,7 +89,7 @@ def events(response: httpx.Response) -> list[Any]:
 
 
 class Callers:
-    """The threads that call a function, which does as ever, by the names under which its users have imported it."""
+    """Records which threads call a function; `users` are the modules that have imported it by name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *users: ModuleType) -> None:
         self.threads: list[threading.Thread] = []
@@ -103,5 +103,5 @@ class Callers:
 
     @property
     def beside_the_event_loop(self) -> bool:
-        """Whether there were any, none of them the loop's, which in tests is the main one."""
+        """Whether the function was called, and never on the event loop's thread, which in tests is the main one."""
         return bool(self.threads) and threading.main_thread() not in self.threads

@@ -1,5 +1,5 @@
-"""A small application behind the real protocol on a real socket: routes of each dialect, which answer with no more than
-the length of a body.
+"""A small application behind the real protocol on a real socket: routes of each dialect that answer with the length of
+a request's body.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from gateway.routes.unrouted import refusal
 from tests.processes import PATIENCE
 
 LIMIT = 1000
-DEADLINE = 0.4  # seconds, where one is tested
+DEADLINE = 0.4  # seconds, in tests of deadlines
 
 
 async def echo(request: Request) -> Response:
-    """Answers with the length of the body."""
+    """Answer with the length of the body."""
     return PlainTextResponse(str(len(await request.body())))
 
 
@@ -35,7 +35,7 @@ async def hello() -> Response:
 
 
 async def stream() -> Response:
-    """Answers without end, until the client is gone."""
+    """Answer without end, until the client is gone."""
     return StreamingResponse(endless())
 
 
@@ -88,5 +88,5 @@ async def listening(app: ASGIApp, connections: int = 100) -> AsyncIterator[Liste
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
-    """What still comes."""
+    """Read until the server closes the connection; what came."""
     return await asyncio.wait_for(reader.read(), PATIENCE)

@@ -1,4 +1,4 @@
-"""Toy tokenizers small enough to check by eye, and the model directory a gateway reads."""
+"""Toy tokenizers, small enough to check by eye, and a model directory as the gateway reads it."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,10 @@ TEMPLATE = (
 
 
 def byte_level() -> Tokenizer:
-    """A byte-level BPE of `VOCABULARY` ids: EOS is 0, bytes are 1 … 256, then words, specials last; `<s>` leads."""
+    """A byte-level BPE of `VOCABULARY` ids: EOS is 0, bytes are 1 … 256, then words, then special tokens.
+
+    It puts `<s>` before every text.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"</s>": EOS} | {character: i for i, character in enumerate(alphabet, 1)}
     merges: list[tuple[str, str]] = []
@@ -41,7 +44,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentencepiece() -> Tokenizer:
-    """As Llama 2's: `▁` for a space, one put in front, and a byte token for whatever has no piece."""
+    """A tokenizer like Llama 2's: `▁` for a space, one before every text, and byte tokens where no piece fits."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", "h", "e", "l", "o", "w", "a", "b", "i", "n", "g", "é", ".", "he", "▁w", "in", "ing"]
     merges = [("h", "e"), ("▁", "w"), ("i", "n"), ("in", "g")]
@@ -56,7 +59,7 @@ def sentencepiece() -> Tokenizer:
 
 
 def write_model(directory: Path, *, template: str | None = TEMPLATE, **generation_config: Any) -> Path:
-    """A model directory with everything about text and nothing else."""
+    """Write the files about text of a model directory, and no weights."""
     byte_level().save(str(directory / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": "</s>"} | ({"chat_template": template} if template else {})
     (directory / "tokenizer_config.json").write_text(json.dumps(config))

@@ -2,9 +2,9 @@
 
 python -m tests.server.floods [ROUNDS]
 
-A lone stream's tokens a second, alone and beside each flood in turn, of the default model, whose engine wants every
-core, and of the mock engine, which leaves them to the gateway. The flood's clients, on connections that stay open, take
-from the same cores.
+It measures the tokens a second of one stream, alone and beside each flood: of the default model, whose engine uses
+every core, and of the mock engine, which leaves the cores to the gateway. The flood's clients keep their connections
+open and run on the same cores.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ def request(path: str, body: object = None) -> bytes:
     return "\r\n".join([*lines, f"content-length: {len(content)}", "", ""]).encode() + content
 
 
-FLOODS = {  # a second, and what is sent
+FLOODS = {  # requests a second, and the request
     "600 refused bodies a second": (600.0, request("/generate", REFUSED)),
     "64 probes a second": (64.0, request("/health")),
 }
 
 
 class Flood:
-    """A `with` block in which so many requests a second are sent, as far as they are answered."""
+    """A `with` block in which requests are sent at `rate` a second; each connection waits for its answers."""
 
     def __init__(self, port: int, rate: float, content: bytes) -> None:
         self._port, self._rate, self._content = port, rate, content
@@ -71,7 +71,7 @@ class Flood:
 
 
 async def stream_rate(port: int) -> float:
-    """Tokens a second of a stream, from its first on."""
+    """Tokens a second of a stream, from its first token on."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request("/generate_stream", LONG))
     await reader.readuntil(b"data:")

@@ -22,7 +22,7 @@ from tests.servers import READY_SECONDS, Server, serving
 
 SLACK = 2.0  # seconds
 BETWEEN = (1.0, 20.0)  # seconds from an answer to the next kill
-LOADING = (0.0, 6.0)  # seconds from a kill to one of the engine that loads
+LOADING = (0.0, 6.0)  # seconds from a kill to a second kill, while the new engine loads
 BODY = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 8}}
 
 
@@ -52,16 +52,16 @@ def recovers(server: Server, draw: random.Random, *, again: bool) -> bool:
 
 
 def kill(server: Server) -> float:
-    """When."""
+    """Kill the engine; the moment, in seconds since boot."""
     engine, moment = server.engine_pid(), now()
     os.kill(engine, signal.SIGKILL)
     assert gone(engine)
-    server.wait_for(503)  # its threads end a little later
+    server.wait_for(503)  # the engine's threads, which hold its socket, end a little later
     return moment
 
 
 def now() -> float:
-    """Seconds since boot, as the kernel notes the start of a process."""
+    """Seconds since boot, the clock by which the kernel dates the start of a process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -1,4 +1,4 @@
-"""What a client sees of one stream: its token ids, and how it ended. A stream that just stops is a failure."""
+"""One stream as a client sees it: its token ids, and how it ended. A stream that stops without an end is a failure."""
 
 import asyncio
 import json

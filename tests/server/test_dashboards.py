@@ -1,4 +1,4 @@
-"""What TGI's Grafana board, vLLM's autoscalers and gateways ask of `/metrics` has an answer after a little load."""
+"""Every query of TGI's Grafana dashboard and of vLLM's autoscalers and gateways finds a series, after a little load."""
 
 import asyncio
 
@@ -34,11 +34,11 @@ vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemption
 """
 
 
-JOINING = 5  # prompts: a busy gateway gets several steps as one message, which tells of the last of them
+JOINING = 5  # prompts: a busy gateway gets several steps as one message, which carries the statistics of the last step
 
 
 async def samples(server: Server) -> dict[str, float]:
-    """Those of /metrics after prompts have joined a request that ran, and one was refused."""
+    """The series of /metrics after prompts joined a running request and a request was refused."""
     begun = asyncio.Event()
     running = asyncio.create_task(stream(server.url, "The river", 1500, begun))
     await begun.wait()

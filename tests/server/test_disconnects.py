@@ -1,4 +1,4 @@
-"""Clients that go away, in numbers: nothing of theirs stays behind."""
+"""A thousand clients that leave: none of their pages or requests stays behind."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ POINTS = (None, 0, 1, 3, 10)  # events read before leaving; None: not even the h
 
 
 async def leave(url: str, inputs: str, events: int | None) -> None:
-    """Ask for a long answer, as a stream unless nothing of it will be read, and close the connection in the middle."""
+    """Ask for a long answer, as a stream if some events are to be read, and close the connection in the middle."""
     body = {"inputs": inputs, "parameters": {"max_new_tokens": NEW_TOKENS}}
     connection = await Connection.send(url, "/generate" if events is None else "/generate_stream", body)
     if events is None:
@@ -41,7 +41,7 @@ async def idle(server: Server) -> dict[str, float]:
 
 
 def pool(gauges: dict[str, float]) -> float:
-    """Pages that are free or could be: all of them, when nothing runs."""
+    """Pages that are free or cached: all pages, when nothing runs."""
     return sum(gauges[f'textgen_kv_pages{{state="{state}"}}'] for state in ("free", "cached"))
 
 

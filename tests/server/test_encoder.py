@@ -1,4 +1,4 @@
-"""A model with an encoder behind the whole server: TGI's conventions for such, and what transformers generates."""
+"""A model with an encoder behind the whole server: TGI's conventions for such models, and transformers' output."""
 
 from collections.abc import Iterator
 from pathlib import Path

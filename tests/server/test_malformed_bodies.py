@@ -1,4 +1,4 @@
-"""Two thousand broken bodies against a real server and engine: no 5xx, and its arithmetic is untouched afterwards."""
+"""Two thousand broken bodies against a real server and engine: no 5xx, and the same answers afterwards."""
 
 import random
 from pathlib import Path

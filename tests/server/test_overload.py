@@ -1,4 +1,4 @@
-"""A full server says so at once, and when to come back."""
+"""A full server refuses at once and says when to come back."""
 
 import asyncio
 import os
@@ -46,9 +46,9 @@ async def test_beyond_the_concurrency_limit_every_route_answers_429_with_retry_a
 
 @asynccontextmanager
 async def streaming(http: httpx.AsyncClient) -> AsyncIterator[None]:
-    """A long stream that has begun, and is left in the middle when the `with` ends."""
+    """A long stream that has begun; its client leaves when the `with` block ends."""
     async with http.stream("POST", "/v1/completions", json=LONG) as answer:
-        lines = answer.aiter_lines()  # once collected, it would close the connection
+        lines = answer.aiter_lines()  # kept in a variable: a collected iterator closes the connection
         assert answer.status_code == 200 and await anext(lines)
         yield
 
@@ -61,7 +61,7 @@ def assert_worded(path: str, error: Any) -> None:
 
 
 async def accepted(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> httpx.Response:
-    """The answer once the clients that left have been noticed. Fails after `PATIENCE`."""
+    """The first 200, once the server has noticed the clients that left. Fails after `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         answer = await http.post(path, json=body)

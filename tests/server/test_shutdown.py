@@ -1,4 +1,4 @@
-"""SIGTERM with a real engine: what was accepted is finished, what comes too late is told when to return."""
+"""SIGTERM with a real engine: accepted requests are finished, later ones are told when to return."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ async def test_sigterm_lets_accepted_streams_finish_exactly_and_turns_new_ones_a
         expected = [await stream(server.url, prompt, NEW_TOKENS) for prompt in PROMPTS]
         family = [server.process.pid, *descendants(server.process.pid)]
         running = await asyncio.gather(*(begin(server.url, prompt) for prompt in [*PROMPTS, *PROMPTS]))
-        os.kill(server.engine_pid(), signal.SIGSTOP)  # so that all still run when the end is seen
+        os.kill(server.engine_pid(), signal.SIGSTOP)  # so that all still run when the drain begins
         server.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(server.wait_for, 503)
         late = httpx.post(server.url + "/v1/completions", json={"prompt": "late"}, timeout=PATIENCE)
@@ -36,7 +36,7 @@ async def test_sigterm_lets_accepted_streams_finish_exactly_and_turns_new_ones_a
 
 
 async def begin(url: str, prompt: str) -> "asyncio.Task[Outcome]":
-    """A stream that has its first token."""
+    """Start a stream, and wait for its first token."""
     begun = asyncio.Event()
     task = asyncio.create_task(stream(url, prompt, NEW_TOKENS, begun))
     await asyncio.wait_for(begun.wait(), PATIENCE)

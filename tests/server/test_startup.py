@@ -1,4 +1,4 @@
-"""Starting: later starts are quick and need nobody, and what cannot start says so in one line."""
+"""Starting: later starts are quick and need no network, and a start that fails says why in one line."""
 
 import json
 import os

@@ -21,8 +21,8 @@ MANY = 50
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_all_logprobs_there_are(whole: Server, stream: bool) -> None:
-    """Of a server that is started for them they are the model's whole distribution, by -1 or by their number."""
+def test_a_server_may_list_the_logprobs_of_the_whole_vocabulary(whole: Server, stream: bool) -> None:
+    """They are the model's whole distribution, whether asked for by -1 or by the size of the vocabulary."""
     for asked in (-1, len(tokenizer())):
         body = {"prompt": [5, 6], "max_tokens": 2, "temperature": 1, "seed": 1, "ignore_eos": True, "stream": stream}
         fields = {"logprobs": asked, "return_tokens_as_token_ids": True}
@@ -33,7 +33,7 @@ def test_all_logprobs_there_are(whole: Server, stream: bool) -> None:
             assert math.fsum(map(math.exp, each.values())) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_prompt_lists_a_bounded_number(whole: Server) -> None:
+def test_the_logprobs_of_a_prompt_are_bounded(whole: Server) -> None:
     body = {"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": MAX_ALTERNATIVES + 1}
     refused = httpx.post(f"{whole.url}/v1/completions", json=body, timeout=PATIENCE)
     assert (refused.status_code, f"{MAX_ALTERNATIVES}" in refused.text) == (400, True)
@@ -55,7 +55,7 @@ def whole(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield server
 
 
-def test_names_and_as_many_logprobs_as_the_server_is_started_for(tiny_model: Path, tmp_path: Path) -> None:
+def test_names_and_the_number_of_logprobs_are_those_of_the_options(tiny_model: Path, tmp_path: Path) -> None:
     options = ("--served-model-name", "mine", "other", f"--max-logprobs={MANY}", "--max-total-tokens=64")
     with serving(tmp_path, f"--model-id={tiny_model}", *TINY_OPTIONS, *options) as server:
         server.wait_ready()

@@ -1,4 +1,4 @@
-"""`--help`, the READMEs and the code say the same: whoever changes one is told what else to change."""
+"""`--help`, the READMEs and the code say the same: a change of one fails here until the others follow."""
 
 import re
 
@@ -51,7 +51,7 @@ def test_help_has_its_groups(help_text: str) -> None:
     assert re.findall(r"^(\S.*):$", help_text, re.MULTILINE) == ["options", *titles]
 
 
-def test_what_has_no_effect_comes_last_under_a_title_of_its_own() -> None:
+def test_options_without_effect_come_last_under_a_title_of_their_own() -> None:
     idle = [row.metadata["idle"] for row in ROWS.values()]
     first = idle.index(True)
     assert all(idle[first:])
@@ -72,7 +72,7 @@ def test_a_readme_names_no_variable_that_is_not_read(name: str) -> None:
 
 
 def test_defaults_in_the_table_of_differences_are_the_defaults() -> None:
-    """As `--name` (90 s), or `--name` defaults to …"""
+    """Written as `--name` (90 s)."""
     said = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s[);]", READMES["gateway/README.md"])
     assert said
     for name, seconds in said:

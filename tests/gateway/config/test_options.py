@@ -62,7 +62,7 @@ def test_every_row_has_an_example() -> None:
 
 
 def flags(name: str) -> list[str]:
-    """`name` with its example, and what cannot be without it."""
+    """`name` with its example, and the options that it requires."""
     return [f"{flag(each)}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))]
 
 
@@ -129,13 +129,13 @@ def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.metadata["idle"]])
-def test_an_option_without_effect_is_taken_with_one_warning_that_says_what_happens_instead(name: str) -> None:
+def test_an_option_without_effect_is_accepted_with_one_warning(name: str) -> None:
     [warning] = parse(flags(name), {}).warnings
     assert warning.startswith(f"{flag(name)} has no effect: ")
     assert warning.endswith(ROWS[name].metadata["help"])
 
 
-def test_options_with_an_effect_are_taken_without_warning() -> None:
+def test_options_with_an_effect_are_accepted_without_warning() -> None:
     idle = {name for name, row in ROWS.items() if row.metadata["idle"]} | {"max_input_length"}
     given = [f"{flag(name)}={value}" for name, value in EXAMPLES.items() if name not in idle]
     assert parse(given, {}).warnings == []
@@ -166,7 +166,7 @@ def test_the_older_name_of_the_input_limit_means_the_same() -> None:
     assert parse(["--max-input-length=77"], {}).max_input_tokens == 77
 
 
-def test_a_container_name_in_HOSTNAME_is_no_address() -> None:
+def test_a_container_name_in_HOSTNAME_is_ignored() -> None:
     assert parse([], {"HOSTNAME": "f3a9c2b1"}).hostname == "0.0.0.0"
     assert parse([], {"HOSTNAME": "::1"}).hostname == "::1"
 
@@ -185,7 +185,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2() -> None:
 
 
 def test_the_gateway_starts_without_what_only_the_engine_needs() -> None:
-    """Listening within a second and a half depends on it."""
+    """The port is bound within a second and a half only because these modules are not imported."""
     heavy = "{'jax', 'jaxlib', 'flax', 'transformers', 'torch', 'convert', 'jaxengine.request.sampling_params'}"
     code = f"import sys, gateway.launcher, gateway.processes.server; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)

@@ -21,7 +21,7 @@ LIMIT = 3.0  # seconds: six heartbeats, so that a busy machine is not taken for 
 
 
 class Recorder(EngineListener):
-    """Keeps what it is told of the engine: "prepare mock/model", "ready", "lost", "hung"."""
+    """Keeps what it hears of the engine: "prepare mock/model", "ready", "lost", "hung"."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -56,7 +56,7 @@ async def test_streams_are_exact_and_in_order(tmp_path: Path) -> None:
 async def test_every_stream_of_a_killed_engine_ends_exact_or_in_one_clear_error(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     with running_engine(tmp_path, STEP) as engine:
-        async with connected(engine, hang_limit=1e6) as client:  # by silence it would never be noticed
+        async with connected(engine, hang_limit=1e6) as client:  # so that silence is never noticed
             lengths = [chance.randint(1, 200) for _ in range(16)]
             tasks = [asyncio.create_task(collect(client, ask([n], length))) for n, length in enumerate(lengths, 1)]
             await asyncio.sleep(chance.uniform(0, 0.3))
@@ -144,7 +144,7 @@ async def test_a_gateway_that_was_stalled_itself_does_not_blame_the_engine(tmp_p
     listener = Recorder()
     with running_engine(tmp_path) as engine:
         async with connected(engine, hang_limit=LIMIT, listeners=[listener]) as client:
-            time.sleep(1.5 * LIMIT)  # the event loop, deliberately
+            time.sleep(1.5 * LIMIT)  # blocks the event loop on purpose
             await asyncio.sleep(0.3)
             assert client.ready and not listener.hung
 
@@ -186,7 +186,7 @@ async def test_preparation_comes_before_readiness(tmp_path: Path) -> None:
             assert listener.heard == ["prepare mock/model", "ready"]
 
 
-async def test_every_listener_is_told_the_same_in_turn(tmp_path: Path) -> None:
+async def test_every_listener_is_told_the_same(tmp_path: Path) -> None:
     first, second = Recorder(), Recorder()
     with running_engine(tmp_path) as engine:
         async with connected(engine, listeners=[first, second]) as client:

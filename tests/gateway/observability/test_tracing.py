@@ -41,7 +41,7 @@ class Collector(trace_grpc.TraceServiceServicer):
         return [span for resource in resources for scope in resource.scope_spans for span in scope.spans]
 
     def wait_for(self, *names: str) -> None:
-        """Until spans of these names have come. Fails after `PATIENCE`."""
+        """Wait until spans of these names have come. Fails after `PATIENCE`."""
         deadline = time.monotonic() + PATIENCE
         while not {span.name for span in self.spans}.issuperset(names):
             assert time.monotonic() < deadline, self.spans
@@ -89,7 +89,9 @@ def test_the_spans_of_a_request_are_one_tree_from_the_client_to_the_engine(
         headers = {"traceparent": TRACEPARENT}
         answer = httpx.post(server.url + "/generate", json=body, headers=headers, timeout=PATIENCE)
         assert answer.status_code == 200
-        kept.wait_for("POST /generate", "infer")  # the last of each process; at its end it has but a moment
+        kept.wait_for(
+            "POST /generate", "infer"
+        )  # the last span of each process, which has little time to send it when it ends
         server.process.terminate()
         assert server.process.wait(PATIENCE) == 0
     found = kept.spans
@@ -130,7 +132,7 @@ def test_a_malformed_context_is_no_context(text: str) -> None:
     assert valid_traceparent(text) == ""
 
 
-def test_a_collector_that_is_not_there_does_not_hold_up_the_end() -> None:
+def test_a_missing_collector_does_not_delay_the_end() -> None:
     tracing = Tracing.to("http://127.0.0.1:9", "mine")
     tracing.start("work").end()
     tracing.close()

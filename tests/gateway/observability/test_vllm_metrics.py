@@ -70,7 +70,7 @@ SAMPLE = re.compile(r"^([a-z0-9_:]+)(?:{(.*)})? (\S+)$")
 
 
 async def scraped() -> list[tuple[str, str, float]]:
-    """Name, labels and value of every sample after requests of each kind and steps of both."""
+    """Name, labels and value of every sample, after requests and steps of each kind."""
     async with serve() as app:
         metrics = app.gateway.metrics
         assert app.engine.description is not None
@@ -116,7 +116,7 @@ def test_names_types_labels_and_buckets_are_vllms() -> None:
 
 
 async def test_a_step_counts_the_tokens_that_it_answered() -> None:
-    """One that only reads a part of a prompt answers none, and is not counted: so it is in vLLM."""
+    """As in vLLM, a step that only reads part of a prompt answers no token and is not counted."""
     samples = {(name, labels): value for name, labels, value in await scraped()}
     model = 'engine="0",model_name="mock/model"'
     assert samples["vllm:iteration_tokens_total_count", model] == 1
@@ -131,7 +131,7 @@ async def test_each_sequence_of_a_request_is_counted_and_the_longest_is_the_requ
     assert samples["vllm:request_max_num_generation_tokens_sum"] == len(HELLO) + 2
 
 
-async def test_who_waits_does_so_for_capacity_and_the_engine_is_awake() -> None:
+async def test_waiting_requests_wait_for_capacity_and_the_engine_is_awake() -> None:
     gauges = {(name, labels.partition("=")[0], labels.rpartition("=")[2]): v for name, labels, v in await scraped()}
     assert gauges["vllm:num_requests_waiting_by_reason", "engine", '"capacity"'] == 3
     assert gauges["vllm:num_requests_waiting_by_reason", "engine", '"deferred"'] == 0
@@ -156,7 +156,7 @@ async def test_a_requests_preemptions_are_counted(monkeypatch: pytest.MonkeyPatc
     assert 'vllm:request_num_preemptions_sum{engine="0",model_name="mock/model"} 2.0' in text.splitlines()
 
 
-async def test_refusals_are_counted_by_the_bound_that_was_met() -> None:
+async def test_refusals_are_counted_by_their_bound() -> None:
     async with serve() as app:
         admission, metrics = app.gateway.admission, app.gateway.metrics
         assert app.engine.description is not None
@@ -192,7 +192,7 @@ def test_the_cache_is_described_in_vllms_words() -> None:
     }
 
 
-async def test_three_millisecond_steps_can_be_told_apart() -> None:
+async def test_buckets_tell_steps_of_three_milliseconds_apart() -> None:
     samples = await scraped()
     for name in ("vllm:inter_token_latency_seconds_bucket", "textgen_inter_token_seconds_bucket"):
         bounds = sorted({float(re.findall(r'le="([^"]+)"', labels)[0]) for its, labels, _ in samples if its == name})

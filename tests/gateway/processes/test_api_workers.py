@@ -22,7 +22,7 @@ from tests.processes import PATIENCE, ROOT, Launcher, MockLauncher, closed, gone
 from tests.servers import arguments, children
 
 LIMIT = 16
-SEVERAL = 24  # on connections of their own: that all reach one of two processes has a chance of 1 in 8 million
+SEVERAL = 24  # connections: the chance that all reach one of two processes is 1 in 8 million
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockLauncher]:
 
 
 def worker(server: Launcher) -> int:
-    """The process id of the HTTP process beside the launcher. Fails if there is none for `PATIENCE`."""
+    """The process id of the HTTP worker. Fails after `PATIENCE` without one."""
     deadline = time.monotonic() + PATIENCE
     while not (found := [pid for pid in children(server.process.pid) if WORKER_MODULE in arguments(pid)]):
         assert time.monotonic() < deadline, server.log.read_text()
@@ -43,7 +43,7 @@ def worker(server: Launcher) -> int:
 
 
 async def held_streams(server: MockLauncher, new_tokens: int) -> list[asyncio.Task[Any]]:
-    """As many streams of "hello" as there may be, all with their first token; they go on when the hold is gone."""
+    """As many streams of "hello" as there are permits, each with its first token; they wait while the hold exists."""
     server.hold.touch()
     return await asyncio.gather(*(begin(server.url, "hello", new_tokens) for _ in range(LIMIT)))
 
@@ -54,7 +54,7 @@ def gauges(server: Launcher) -> dict[str, float]:
 
 
 def settled(server: Launcher) -> list[dict[str, float]]:
-    """What scrapes of all processes say, once they agree; what tells of the scrape itself left out."""
+    """Scrapes of all processes, once they agree; without the series that differs from scrape to scrape."""
     deadline = time.monotonic() + PATIENCE
     while True:
         scrapes = [gauges(server) for _ in range(SEVERAL)]
@@ -97,11 +97,11 @@ async def test_a_process_that_dies_costs_its_own_streams_only_and_comes_back(ser
     running = await held_streams(server, 400)
     os.kill(killed, signal.SIGKILL)
     server.hold.unlink()
-    whole, cut = (continuation(prompt_ids("hello"), 400), None), 0
+    whole, broken = (continuation(prompt_ids("hello"), 400), None), 0
     for outcome in await asyncio.gather(*running, return_exceptions=True):
-        cut += isinstance(outcome, httpx.TransportError)
+        broken += isinstance(outcome, httpx.TransportError)
         assert isinstance(outcome, httpx.TransportError) or outcome == whole
-    assert cut < LIMIT  # that all were the dead one's has a chance of 1 in 65,536
+    assert broken < LIMIT  # that the killed process had all streams has a chance of 1 in 65,536
     assert await asyncio.to_thread(worker, server) != killed
     await asyncio.to_thread(server.wait_for, 200)
     outcomes = await asyncio.gather(*(stream(server.url, "hello", 400) for _ in range(LIMIT)))
@@ -109,7 +109,7 @@ async def test_a_process_that_dies_costs_its_own_streams_only_and_comes_back(ser
     assert {each["tgi_request_count"] for each in settled(server)} == {before + 2 * LIMIT}
 
 
-async def test_sigterm_lets_the_streams_of_all_finish_and_turns_new_ones_away(tmp_path: Path) -> None:
+async def test_sigterm_lets_the_streams_of_all_processes_finish_and_turns_new_ones_away(tmp_path: Path) -> None:
     with running_launcher(write_model(tmp_path), "--api-workers=3") as server:
         server.wait_for(200)
         family = [server.process.pid, *children(server.process.pid)]
@@ -124,7 +124,7 @@ async def test_sigterm_lets_the_streams_of_all_finish_and_turns_new_ones_away(tm
 
 
 async def refusal_by_all(server: Launcher) -> set[str]:
-    """What late requests are told, once none is taken any more: each process learns of the end in its own time."""
+    """The messages of refused requests, once no process takes any: each process gets its SIGTERM at its own time."""
     while True:
         late = await asyncio.gather(*(stream(server.url, "late", 1) for _ in range(2 * LIMIT)))
         if all(error is not None for _, error in late):

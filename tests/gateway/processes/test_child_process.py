@@ -1,4 +1,4 @@
-"""What a child process is started with: code, files and secrets of nobody's choice but ours."""
+"""What a child process is started with: only our code, and only the files and secrets that it needs."""
 
 import dataclasses
 import json
@@ -35,13 +35,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_no_process_of_a_server_runs_what_lies_where_it_was_started(tmp_path: Path, workers: int) -> None:
+def test_no_process_of_a_server_runs_files_of_its_working_directory(tmp_path: Path, workers: int) -> None:
     (model := tmp_path / "model").mkdir()
     write_model(model)
     flags = (f"--api-workers={workers}", "--", f"--model-dir={model}")
     with in_a_trap(tmp_path, "tests.mock_launcher", *flags) as server:
         server.wait_for(200)
-        for _ in range(4 * workers):  # on connections of their own, so that each process renders
+        for _ in range(4 * workers):  # new connections, so that each process renders a template
             answer = httpx.post(server.url + "/v1/chat/completions", json=CHAT, timeout=PATIENCE)
             assert answer.status_code == 200, answer.text
         family = descendants(server.process.pid)
@@ -126,7 +126,7 @@ def test_any_other_model_id_stays_as_it_is(here: Path, model_id: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_http_process_is_told_every_option_as_the_launcher_has_it(here: Path, name: str) -> None:
+def test_an_http_worker_gets_every_option_as_the_launcher_has_it(here: Path, name: str) -> None:
     options = parse([f"--{each.replace('_', '-')}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))], {})
     listener: Any = SimpleNamespace(fileno=lambda: 7)
     line = worker_spec.to_line(WorkerSpec(1, listener, here / "engine.sock", "token", SharedCounters(), here), options)
@@ -134,8 +134,8 @@ def test_an_http_process_is_told_every_option_as_the_launcher_has_it(here: Path,
     assert line.count(b"\n") == 1 and set(json.loads(line)["options"]) == {f.name for f in dataclasses.fields(Options)}
 
 
-def test_what_lies_there_is_run_without_a_safe_path(tmp_path: Path) -> None:
-    """The traps work: else the tests above say nothing."""
+def test_without_a_safe_path_files_of_the_working_directory_are_run(tmp_path: Path) -> None:
+    """The traps work: otherwise the tests above would prove nothing."""
     sprung = set_traps(tmp_path)
     for module in ("secrets", "gateway.text.template_renderer"):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The launcher as users run it: a real process, real signals, an engine that dies, and what clients see of it all."""
+"""The launcher as users run it: a real process, real signals, an engine that dies, and what clients see of it."""
 
 import asyncio
 import json
@@ -32,8 +32,10 @@ def prompt_ids(text: str) -> list[int]:
 async def stream(
     url: str, text: str, new_tokens: int, begun: asyncio.Event | None = None, **client: Any
 ) -> tuple[list[int], dict[str, Any] | None]:
-    """Token ids of a `/generate_stream`, and the error it ended in: an event, or an answer other than 200. `begun` is
-    set by the first token."""
+    """Token ids of a `/generate_stream`, and the error in which it ended: an event, or an answer other than 200.
+
+    The first token sets `begun`.
+    """
     body = {"inputs": text, "parameters": {"max_new_tokens": new_tokens}}
     ids: list[int] = []
     async with (
@@ -55,7 +57,7 @@ async def stream(
 
 
 async def begin(url: str, text: str, new_tokens: int) -> "asyncio.Task[tuple[list[int], dict[str, Any] | None]]":
-    """A `stream` that has its first token."""
+    """Start a `stream`, and wait for its first token."""
     begun = asyncio.Event()
     task = asyncio.create_task(stream(url, text, new_tokens, begun))
     await asyncio.wait_for(begun.wait(), PATIENCE)
@@ -184,7 +186,7 @@ async def test_a_signal_lets_running_streams_finish_and_turns_new_ones_away(mode
     assert not list(model.glob("s-*"))
 
 
-async def test_what_is_not_done_after_the_grace_time_ends_in_an_error_event(model: Path) -> None:
+async def test_streams_that_outlast_the_grace_time_end_in_an_error_event(model: Path) -> None:
     with running_launcher(model, "-g", "0.5") as server:
         server.wait_for(200)
         server.hold.touch()
@@ -272,7 +274,7 @@ def test_killing_the_launcher_leaves_no_engine_and_the_next_one_finds_the_port_f
         (["--hostname=::1"], False),
     ],
 )
-def test_who_listens_to_everybody_without_a_key_is_told(model: Path, flags: list[str], warned: bool) -> None:
+def test_listening_beyond_the_machine_without_a_key_is_warned_of(model: Path, flags: list[str], warned: bool) -> None:
     with running_launcher(model, *flags) as server:
         log = server.log.read_text()
     port = server.url.rpartition(":")[2]
@@ -297,7 +299,7 @@ def test_the_key_guards_every_route_that_computes_and_is_in_no_argument_of_the_e
     assert "hush" not in server.log.read_text()
 
 
-def test_the_engines_lines_are_json_too_and_its_last_words_as_well(model: Path) -> None:
+def test_the_engines_lines_are_json_too_and_so_is_its_last(model: Path) -> None:
     with running_launcher(model, "--json-output", mock=("--fail-with=65",)) as server:
         assert server.process.wait(PATIENCE) == 65
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The directory a server lives in: private, one server's, gone with it, and taken away by the next if it was killed."""
+"""The runtime directory: private, of one server, removed with it, or by the next server if it was killed."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def abandon(directory: Path) -> Path:
-    """As a server that was killed leaves it."""
+    """Make a directory as a killed server leaves it."""
     directory.mkdir(mode=0o700)
     for name in (LOCK, "engine.sock", "counters"):
         (directory / name).touch()
@@ -36,7 +36,7 @@ def test_what_a_killed_server_left_goes_when_the_next_one_starts(tmp_path: Path)
         assert directory == same_port and [each.name for each in directory.iterdir()] == [LOCK]
 
 
-def test_what_lives_or_is_not_a_servers_is_left_alone(tmp_path: Path) -> None:
+def test_directories_in_use_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
     abandon(tmp_path / "s-notes")
     abandon(tmp_path / "s-3").chmod(0o755)
     (tmp_path / "t-1").mkdir()
@@ -50,7 +50,7 @@ def test_what_lives_or_is_not_a_servers_is_left_alone(tmp_path: Path) -> None:
     assert all((tmp_path / name / "counters").exists() for name in ("s-notes", "s-3", "elsewhere"))
 
 
-def test_a_second_server_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     with runtime_directory(tmp_path / "s", 1) as first:
         with (
             pytest.raises(ValueError, match=r"another server uses .*s-1: .*--shard-uds-path"),
@@ -60,7 +60,9 @@ def test_a_second_server_in_it_is_refused(tmp_path: Path) -> None:
         assert first.exists()
 
 
-def test_one_that_is_taken_away_at_this_moment_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_is_removed_at_this_moment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Path] = []
 
     def make(directory: Path) -> None:
@@ -74,7 +76,7 @@ def test_one_that_is_taken_away_at_this_moment_is_made_again(tmp_path: Path, mon
         assert (directory / LOCK).exists() and len(made) == 2
 
 
-def test_one_that_others_may_look_into_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_others_may_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s-1").mkdir(mode=0o755)
     with pytest.raises(ValueError, match="mode 0700"), runtime_directory(tmp_path / "s", 1):
         pass

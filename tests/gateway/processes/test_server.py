@@ -1,4 +1,4 @@
-"""How a run ends when one of its parts does."""
+"""The exit code of a run when one of its parts ends."""
 
 import asyncio
 import os

@@ -42,13 +42,13 @@ def test_every_state_is_reached_from_the_start() -> None:
     assert reached == set(State)
 
 
-def test_the_first_restart_comes_at_once_and_so_does_that_of_whatever_lived_for_a_while() -> None:
+def test_the_first_restart_comes_at_once_and_so_does_one_after_a_long_life() -> None:
     budget = RestartBudget(100, 600)
     assert budget.next_delay(0, 0) == 0
     assert [budget.next_delay(now, 5) for now in range(50)] == [0] * 50
 
 
-def test_starts_of_short_lives_are_ever_further_apart_up_to_two_seconds() -> None:
+def test_pauses_after_short_lives_grow_up_to_two_seconds() -> None:
     budget = RestartBudget(100, 600)
     assert [budget.next_delay(now, 0.25) for now in range(6)] == [0, 0.25, 0.75, 1.75, 1.75, 1.75]
     budget.next_delay(10, 5)
@@ -62,13 +62,13 @@ def test_one_death_too_many_within_the_window_is_the_last() -> None:
     assert budget.next_delay(102, 5) is None
 
 
-def test_slow_starts_that_all_fail_end_too() -> None:
+def test_slow_starts_that_all_fail_are_given_up_too() -> None:
     budget = RestartBudget(3, 100)
     delays = [budget.next_delay(now * 200.0, 150, was_ready=False) for now in range(4)]
     assert delays == [0, 0, 0, None]
 
 
-def test_twelve_kills_in_a_few_minutes_are_survived_unless_told_otherwise() -> None:
+def test_the_default_budget_survives_twelve_kills_in_a_few_minutes() -> None:
     options = Options()
     budget = RestartBudget(options.max_engine_restarts, options.engine_restart_window)
     assert None not in [budget.next_delay(now * 10.0, 5, was_ready=now % 2 == 0) for now in range(12)]
@@ -167,7 +167,7 @@ async def test_stopping_during_the_backoff_ends_at_once(
     assert supervisor.state is State.STOPPED
 
 
-async def test_an_engine_whose_directory_was_taken_away_starts_in_a_new_one(
+async def test_an_engine_whose_directory_was_removed_starts_in_a_new_one(
     supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
     tmp_path.rmdir()
@@ -187,7 +187,7 @@ def test_the_engine_sees_an_allowed_environment_only() -> None:
     }  # fmt: skip
 
 
-def test_the_hubs_token_may_have_its_oldest_name() -> None:
+def test_the_hubs_token_may_have_its_older_name() -> None:
     assert engine_process.environment({"HF_API_TOKEN": "old"}, "t")["HF_TOKEN"] == "old"
     assert engine_process.environment({"HF_API_TOKEN": "old", "HF_TOKEN": "new"}, "t")["HF_TOKEN"] == "new"
 
@@ -214,7 +214,7 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
 @pytest.mark.parametrize(
     ("sharded", "num_shard", "devices"), [(None, None, 1), (True, None, 0), (False, None, 1), (False, 2, 2)]
 )
-def test_a_model_is_split_over_all_devices_only_if_told_so(
+def test_a_model_is_split_over_all_devices_only_if_an_option_says_so(
     sharded: bool | None, num_shard: int | None, devices: int
 ) -> None:
     command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), Path("/s"), 1)

@@ -1,4 +1,4 @@
-"""How much work is let in, and what those who are not let in are told."""
+"""How many requests are admitted, and what refused requests are told."""
 
 import pytest
 

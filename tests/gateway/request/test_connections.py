@@ -1,4 +1,4 @@
-"""Leaving, waiting, starving: connections of streams and plain answers. Raw ASGI, where a client can walk away."""
+"""Connections of streams and plain answers: clients that leave, wait or starve. Over raw ASGI, so that they can."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ async def test_a_stream_waits_with_its_headers_for_the_first_event() -> None:
         ("/v1/chat/completions", lambda event: event["choices"][0]["delta"].get("content", "")),
     ],
 )
-async def test_an_event_is_one_line_also_to_clients_who_split_lines_as_python_does(
+async def test_an_event_is_one_line_also_to_clients_that_split_lines_as_python_does(
     path: str, text_of: Callable[[Any], str]
 ) -> None:
     """As httpx does, and so huggingface_hub: at U+0085, U+2028 and U+2029 too, which JSON lets stand in a string."""
@@ -96,7 +96,7 @@ async def test_an_event_is_one_line_also_to_clients_who_split_lines_as_python_do
         assert "".join(map(text_of, events)) == text
 
 
-async def test_one_failing_choice_ends_them_all() -> None:
+async def test_one_failing_choice_ends_all_choices() -> None:
     async with serve() as app:
         app.engine.unavailable, app.engine.die_after = "the engine stopped", 3
         response = await app.post("/v1/completions", prompt="lo", n=4)

@@ -1,4 +1,4 @@
-"""Deadlines: the engine is told them, and each has its status in each dialect."""
+"""Deadlines: the engine gets them, and each has its own status in each dialect."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -18,7 +18,7 @@ def end_with(app: ServedApp, finish: "pb.FinishReason") -> None:
     app.engine.generate = generate  # type: ignore[method-assign]
 
 
-async def test_the_engine_is_told_both_deadlines() -> None:
+async def test_the_engine_gets_both_deadlines() -> None:
     async with serve(request_timeout=9.0, queue_timeout=3.0) as app:
         for path, body in REQUESTS:
             await app.post(path, body)
@@ -37,7 +37,7 @@ async def test_zero_means_no_deadline() -> None:
 @pytest.mark.parametrize(
     ("finish", "limit"), [(pb.QUEUE_TIMEOUT, "3 s (--queue-timeout)"), (pb.DEADLINE, "9.5 s (--request-timeout)")]
 )
-async def test_who_was_too_late_is_told_the_limit_and_its_option(finish: "pb.FinishReason", limit: str) -> None:
+async def test_a_missed_deadline_names_its_limit_and_option(finish: "pb.FinishReason", limit: str) -> None:
     async with serve(request_timeout=9.5, queue_timeout=3.0) as app:
         end_with(app, finish)
         for path, body in REQUESTS:
@@ -45,7 +45,7 @@ async def test_who_was_too_late_is_told_the_limit_and_its_option(finish: "pb.Fin
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_too_long_in_the_queue_is_429_and_too_long_in_all_504(stream: bool) -> None:
+async def test_a_queue_timeout_is_429_and_a_request_timeout_504(stream: bool) -> None:
     async with serve() as app:
         for finish, status in ((pb.QUEUE_TIMEOUT, 429), (pb.DEADLINE, 504)):
             end_with(app, finish)

@@ -1,4 +1,4 @@
-"""Several API keys: which open, what they share, and that one cannot take everything."""
+"""Several API keys: which are accepted, what callers share, and that one key cannot take every permit."""
 
 from pathlib import Path
 
@@ -20,13 +20,13 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", ["first key", "second-key"])
-async def test_every_key_opens(key: str) -> None:
+async def test_every_key_is_accepted(key: str) -> None:
     async with serve(api_key=TWO) as app:
         assert (await app.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))).status_code == 200
 
 
 @pytest.mark.parametrize("key", ["first", "first key\nsecond-key", "FIRST KEY", "second-key ,", ""])
-async def test_nothing_else_opens(key: str) -> None:
+async def test_nothing_else_is_accepted(key: str) -> None:
     async with serve(api_key=TWO) as app:
         response = await app.http.get("/info", headers={b"authorization": f"Bearer {key}".encode()})
         assert response.status_code == 401
@@ -39,7 +39,7 @@ async def scrape(app: ServedApp, key: str | None = None) -> httpx.Response:
     return await app.http.get("/metrics", headers={} if key is None else bearer(key))
 
 
-async def test_metrics_name_the_model_only_to_who_sends_a_key() -> None:
+async def test_metrics_name_the_model_only_to_clients_that_send_a_key() -> None:
     async with serve(api_key=TWO) as app:
         anybodys, theirs = (await scrape(app)).text, (await scrape(app, "second-key")).text
         assert "mock/model" not in anybodys and 'model_name="mock/model"' in theirs
@@ -85,7 +85,7 @@ def test_a_file_of_keys_that_cannot_be_read_is_a_wrong_option(tmp_path: Path, mo
         parse([f"--api-key-file={file}"], {})
 
 
-def test_callers_with_different_keys_share_no_cache_unless_told_to() -> None:
+def test_callers_with_different_keys_share_no_cache_unless_the_option_says_so() -> None:
     keys = Keys(["a", "b"])
     a, b = keys.caller(["Bearer a"]), keys.caller(["Bearer b"])
     assert a is not None and b is not None
@@ -112,7 +112,7 @@ async def test_a_clients_own_salt_stays_within_its_keys() -> None:
         assert first.endswith(b"mine") and second.endswith(b"mine")
 
 
-async def test_the_engine_is_told_whose_a_request_is() -> None:
+async def test_the_engine_gets_each_requests_caller() -> None:
     async with serve(api_key=TWO) as app:
         for key in ("second-key", "first key"):
             await app.http.post("/generate", json={"inputs": "lo"}, headers=bearer(key))

@@ -1,9 +1,9 @@
-"""More load than the server can carry: what it carries stays what it was, and everybody else is told when to return.
+"""More load than the server can carry: its goodput stays, and all other requests are told when to return.
 
-The mock engine has a known speed, so capacity is a number. Load is open: requests come at their rate whatever becomes
-of those before. Other work on the machine only ever takes away from goodput, so the best of some tries is what the
-server can do, and with more work than cores nothing is. `python -m tests.gateway.request.test_overload 30` runs it for
-30 s each, with the figures.
+The mock engine has a known speed, so capacity is a number. The load is open: requests come at their rate, however the
+requests before are answered. Other work on the machine only lowers goodput, so the best of several tries is what the
+server can do; a try on a machine with more work than cores proves nothing.
+`python -m tests.gateway.request.test_overload 30` runs for 30 s each and prints the figures.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ ROWS, STEP_SECONDS, TOKENS, PERMITS = 4, 0.025, 10, 12
 CAPACITY = ROWS / (STEP_SECONDS * TOKENS)  # requests a second
 SECONDS = 3.0
 GOODPUT = 0.9  # share of what the server carries when it is just busy
-PROBE_SECONDS = 0.05  # 99 of 100
+PROBE_SECONDS = 0.05  # within which 99 of 100 probes are answered
 
 
 @dataclass(frozen=True)
 class Load:
-    """What became of requests sent at `rate` for `seconds`."""
+    """The answers to requests sent at `rate` a second for `seconds`."""
 
     rate: float
     seconds: float
     statuses: Counter[int]
-    advice: tuple[int, ...]  # Retry-After of the refused
-    waits: tuple[float, ...]  # seconds of each answer that is one
-    probes: tuple[float, ...]  # and of the live probe's
-    crowded: bool  # by other work: then no time that was measured says anything
+    advice: tuple[int, ...]  # Retry-After of the refusals
+    waits: tuple[float, ...]  # seconds until each 200
+    probes: tuple[float, ...]  # seconds until each answer of the live probe
+    crowded: bool  # the machine was busy with other work, so the times mean nothing
 
     @property
     def goodput(self) -> float:
@@ -52,7 +52,7 @@ class Load:
         return quantiles(self.probes, n=100)[98]
 
     def carries(self, peak: float) -> bool:
-        """Whether it kept to what is promised of a server that answers `peak` requests a second when just busy."""
+        """Whether goodput and probes were as promised, for a server that answers `peak` requests a second when busy."""
         return self.crowded or (self.goodput >= GOODPUT * peak and self.probe < PROBE_SECONDS)
 
 
@@ -65,7 +65,7 @@ async def overloadable(directory: Path) -> AsyncIterator[Launcher]:
 
 
 async def busy(server: Launcher, seconds: float) -> float:
-    """Requests a second when as many clients as there are permits ask again as soon as they are answered."""
+    """Answers a second when as many clients as there are permits ask again as soon as they are answered."""
     done, began = 0, time.perf_counter()
 
     async def ask_on() -> None:
@@ -112,7 +112,7 @@ async def timed(asking: Awaitable[Answer]) -> tuple[Answer, float]:
 
 @pytest.fixture(scope="module", params=[2, 10])
 def loads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[float, Load]]:
-    """Tries of an overload, each behind what the server carried when just busy, until one shows what is promised."""
+    """Tries, each of answers a second when busy and then an overload, until one is as promised."""
     return asyncio.run(tries(tmp_path_factory.mktemp("overload"), request.param))
 
 
@@ -130,7 +130,7 @@ def test_an_overloaded_server_answers_200_and_429_only(loads: list[tuple[float, 
         assert each.statuses.keys() == {200, 429}, each
 
 
-def test_who_is_refused_is_told_when_to_return(loads: list[tuple[float, Load]]) -> None:
+def test_refusals_say_when_to_return(loads: list[tuple[float, Load]]) -> None:
     for _, each in loads:
         assert len(each.advice) == each.statuses[429] and all(1 <= seconds <= 60 for seconds in each.advice)
 

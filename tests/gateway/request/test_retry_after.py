@@ -1,8 +1,8 @@
-"""What refused clients are told brings them back when there is room: no earlier, so that they are not refused again and
-again, and no later, so that no permit stands idle.
+"""Retry-After brings refused clients back when a permit is free: no earlier, so that they are not refused again, and no
+later, so that no permit is idle.
 
-A crowd of clients on a clock of its own asks the gateway's real admission. Each does as it is told, or not; one that
-is answered asks again at once, the worst neighbour a waiting client can have. Service times are as wide as those of
+A crowd of clients, with a simulated clock, asks the gateway's real admission. A client follows the advice, or not; one
+that is answered asks again at once, which is the worst neighbour of a waiting client. Service times vary as those of
 answers of all lengths.
 """
 
@@ -24,23 +24,25 @@ from gateway.request.waiting_line import PATIENCE
 from jaxengine.rpc import engine_pb2 as pb
 
 CLIENTS, PERMITS = 600, 128
-SERVICE_SECONDS, SPREAD = 11.0, 0.6  # mean, and standard deviation by mean
+SERVICE_SECONDS, SPREAD = 11.0, 0.6  # mean, and standard deviation divided by the mean
 ROUND_TRIP = 0.01
-Advice = Callable[[int, int], float]  # of a client's number and what it was told, the seconds it stays away
+Behaviour = Callable[[int, int], float]  # from a client's number and its advice to the seconds it stays away
 
 
-def obedient(client: int, told: int) -> float:
-    return told
+def obedient(client: int, advice: int) -> float:
+    return advice
 
 
 @dataclass
 class Crowd:
-    """Clients of a server, and what becomes of them.
+    """A simulation of clients and one server.
 
     Args:
-        processes: of the server; which of them a request reaches is chance.
-        arrival: seconds within which all have come for the first time.
-        heeds: what a client makes of Retry-After.
+        seconds: length of the simulation.
+        arrival: seconds within which all clients come for the first time.
+        service: mean seconds of an answer.
+        behaviour: how long a refused client stays away.
+        shared: counters of the server's processes, of which each request reaches a random one.
     """
 
     seconds: float
@@ -48,20 +50,20 @@ class Crowd:
     permits: int = PERMITS
     arrival: float = 0.05
     service: float = SERVICE_SECONDS
-    heeds: Advice = obedient
+    behaviour: Behaviour = obedient
     shared: Sequence[SharedCounters] = ()
     now: float = 0.0
     answered: Counter[int] = field(default_factory=Counter)
     refused: Counter[int] = field(default_factory=Counter)
-    told: list[int] = field(default_factory=list)
-    full: float = math.inf  # when somebody was first refused
-    busy: float = 0.0  # permit-seconds since
+    advice: list[int] = field(default_factory=list)
+    full: float = math.inf  # moment of the first refusal
+    busy: float = 0.0  # permit-seconds since then
 
     def __post_init__(self) -> None:
         self._chance = random.Random(1)
         self._order = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._doors = [
+        self._admissions = [
             Admission(self.permits, 1 << 30, counters, clock=lambda: self.now, chance=self._chance.random)
             for counters in self.shared or [SharedCounters()]
         ]
@@ -72,7 +74,7 @@ class Crowd:
         while self._events[0][0] < self.seconds:
             moment, _, event = heapq.heappop(self._events)
             if self.now >= self.full:
-                self.busy += self._doors[0].active * (moment - self.now)
+                self.busy += self._admissions[0].active * (moment - self.now)
             self.now = moment
             event()
         return self
@@ -82,7 +84,7 @@ class Crowd:
         return self.busy / (self.permits * (self.now - self.full))
 
     def refusals_per_answer(self, first: int = 0) -> float:
-        """Of all clients from number `first` on."""
+        """Refusals for each answer, of the clients from number `first` on."""
         refused, answered = (
             sum(count[each] for each in count if each >= first) for count in (self.refused, self.answered)
         )
@@ -92,15 +94,15 @@ class Crowd:
         heapq.heappush(self._events, (moment, next(self._order), event))
 
     def _ask(self, client: int) -> None:
-        request = self._chance.choice(self._doors).request()
+        request = self._chance.choice(self._admissions).request()
         try:
             ticket = request.__enter__()
         except Overloaded as refusal:
             assert refusal.retry_after is not None
             self.full = min(self.full, self.now)
             self.refused[client] += 1
-            self.told.append(refusal.retry_after)
-            self._return(client, self.heeds(client, refusal.retry_after))
+            self.advice.append(refusal.retry_after)
+            self._return(client, self.behaviour(client, refusal.retry_after))
             return
         ticket.started()
         self._at(self.now + self._service(), lambda: self._answer(client, request))
@@ -123,25 +125,25 @@ def crowd(request: pytest.FixtureRequest) -> Crowd:
     return Crowd(seconds=300, arrival=request.param).run()
 
 
-def test_a_success_costs_one_refusal_or_two(crowd: Crowd) -> None:
-    assert crowd.refusals_per_answer() <= 2  # it was 40 when all were told to come again after a second
+def test_an_answer_costs_at_most_two_refusals(crowd: Crowd) -> None:
+    assert crowd.refusals_per_answer() <= 2  # 40 if all are told to come again after a second
 
 
-def test_no_permit_stands_idle_because_everybody_was_told_to_come_too_late(crowd: Crowd) -> None:
+def test_permits_are_nearly_always_in_use(crowd: Crowd) -> None:
     assert crowd.utilisation >= 0.95
 
 
-def test_who_waits_is_not_starved_by_who_asks_again_at_once(crowd: Crowd) -> None:
+def test_clients_that_ask_again_at_once_starve_no_waiting_client(crowd: Crowd) -> None:
     assert len(crowd.answered) == CLIENTS
 
 
-def test_advice_is_a_whole_number_of_seconds_within_its_bounds_and_differs(crowd: Crowd) -> None:
-    assert {type(told) for told in crowd.told} == {int}
-    assert min(crowd.told) == 1 and max(crowd.told) <= 60 and len(set(crowd.told)) > 20
+def test_advice_is_whole_seconds_within_bounds_and_spread(crowd: Crowd) -> None:
+    assert {type(each) for each in crowd.advice} == {int}
+    assert min(crowd.advice) == 1 and max(crowd.advice) <= 60 and len(set(crowd.advice)) > 20
 
 
 @pytest.mark.parametrize(("service", "permits", "clients"), [(1, 128, 600), (2, 12, 60), (10, 4, 20)])
-def test_so_it_is_for_quick_answers_and_small_servers(service: float, permits: int, clients: int) -> None:
+def test_the_same_holds_for_quick_answers_and_small_servers(service: float, permits: int, clients: int) -> None:
     crowd = Crowd(100 * service, permits=permits, clients=clients, service=service, arrival=service).run()
     assert crowd.refusals_per_answer() <= 2 and crowd.utilisation >= 0.95
     assert len(crowd.answered) == clients
@@ -154,11 +156,11 @@ def test_several_processes_promise_no_permit_twice(tmp_path: Path) -> None:
     assert crowd.refusals_per_answer() <= 2 and crowd.utilisation >= 0.95
 
 
-def test_who_ignores_the_advice_does_not_spoil_it_for_others() -> None:
-    """Of the clients one in twenty asks ten times a second."""
+def test_clients_that_ignore_the_advice_do_not_harm_the_others() -> None:
+    """One client in twenty asks ten times a second."""
     few = CLIENTS // 20
     among_all = Crowd(300, service=5).run()
-    beside_them = Crowd(300, service=5, heeds=lambda client, told: 0.1 if client < few else told).run()
+    beside_them = Crowd(300, service=5, behaviour=lambda client, advice: 0.1 if client < few else advice).run()
     others = sum(beside_them.answered[client] for client in range(few, CLIENTS))
     fair = among_all.answered.total() * (CLIENTS - few) / CLIENTS
     assert beside_them.refusals_per_answer(few) <= 2 and others >= 0.8 * fair
@@ -166,15 +168,15 @@ def test_who_ignores_the_advice_does_not_spoil_it_for_others() -> None:
 
 
 def refusal(admission: Admission, copies: int = 1, caller: int = 0) -> int:
-    """What a request is told that is refused. Fails if it is not."""
+    """The advice of a refused request. Fails if the request is admitted."""
     with pytest.raises(Overloaded) as refused, admission.request(copies, caller):
         pass
     assert refused.value.retry_after is not None
     return refused.value.retry_after
 
 
-class Hand:
-    """A clock set by hand."""
+class ManualClock:
+    """A clock that a test sets."""
 
     now = 1000.0
 
@@ -183,70 +185,70 @@ class Hand:
 
 
 @pytest.fixture
-def hand() -> Hand:
-    return Hand()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @contextmanager
-def full(hand: Hand, permits: int, holding: float) -> Iterator[Admission]:
-    """A server whose permits were held for `holding` seconds each, and all are again."""
-    admission = Admission(permits, 10**6, clock=hand, chance=lambda: 0)
+def full(clock: ManualClock, permits: int, holding: float) -> Iterator[Admission]:
+    """A server whose permits were held for `holding` seconds each, and are all held again."""
+    admission = Admission(permits, 10**6, clock=clock, chance=lambda: 0)
     with admission.request(permits) as ticket:
         ticket.started()
-        hand.now += holding
+        clock.now += holding
     with admission.request(permits):
         yield admission
 
 
-def test_each_refusal_is_told_the_next_permit(hand: Hand) -> None:
-    with full(hand, permits=4, holding=8) as admission:
+def test_each_refusal_is_advised_of_the_next_permit(clock: ManualClock) -> None:
+    with full(clock, permits=4, holding=8) as admission:
         assert [refusal(admission) for _ in range(3)] == [2, 4, 6]
         assert refusal(admission, copies=2) == 10
 
 
-def test_bookings_pass_with_time(hand: Hand) -> None:
-    with full(hand, permits=4, holding=8) as admission:
+def test_bookings_pass_with_time(clock: ManualClock) -> None:
+    with full(clock, permits=4, holding=8) as admission:
         assert [refusal(admission) for _ in range(4)][-1] == 8
-        hand.now += 8
+        clock.now += 8
         assert refusal(admission) == 2
 
 
 @pytest.mark.parametrize(("holding", "most"), [(8, 8 * MAX_TURNOVERS), (100, 60)])
-def test_no_more_is_promised_than_comes_back_in_a_few_turns(hand: Hand, holding: float, most: int) -> None:
-    with full(hand, permits=4, holding=holding) as admission:
+def test_promises_reach_no_further_than_a_few_turnovers(clock: ManualClock, holding: float, most: int) -> None:
+    with full(clock, permits=4, holding=holding) as admission:
         assert max(refusal(admission) for _ in range(1000)) == most
 
 
-def test_requests_that_failed_at_once_say_nothing_of_how_long_one_takes(hand: Hand) -> None:
-    with full(hand, permits=4, holding=8) as admission:
+def test_requests_that_fail_at_once_do_not_count_for_the_holding_time(clock: ManualClock) -> None:
+    with full(clock, permits=4, holding=8) as admission:
         pass
     for _ in range(1000):
         with admission.request():
-            hand.now += 0.001
+            clock.now += 0.001
     with admission.request(4):
         assert refusal(admission) == 2
 
 
-def test_long_requests_behind_short_ones_are_noticed_before_they_end(hand: Hand) -> None:
-    with full(hand, permits=4, holding=0.125) as admission:
+def test_long_requests_after_short_ones_are_noticed_before_they_end(clock: ManualClock) -> None:
+    with full(clock, permits=4, holding=0.125) as admission:
         assert refusal(admission) == 1
-        hand.now += 40
+        clock.now += 40
         assert refusal(admission) == 10
 
 
-def test_who_is_refused_for_its_share_waits_for_its_own_permits(hand: Hand) -> None:
-    admission = Admission(10, 10**6, SharedCounters(callers=2), clock=hand, chance=lambda: 0)
+def test_a_caller_above_its_threshold_waits_for_its_own_permits(clock: ManualClock) -> None:
+    admission = Admission(10, 10**6, SharedCounters(callers=2), clock=clock, chance=lambda: 0)
     with admission.request(8) as ticket:
         ticket.started()
-        hand.now += 16
+        clock.now += 16
     with admission.request(8):
         assert [refusal(admission, caller=0) for _ in range(2)] == [2, 4]
         with admission.request(caller=1):
             pass
 
 
-def test_a_prompt_beyond_the_queue_waits_until_so_much_is_computed(hand: Hand) -> None:
-    admission = Admission(10, 1000, clock=hand, chance=lambda: 0)
+def test_a_prompt_that_does_not_fit_the_queue_waits_until_enough_is_computed(clock: ManualClock) -> None:
+    admission = Admission(10, 1000, clock=clock, chance=lambda: 0)
     admission.throughput.observe(pb.Stats(step_prefill_tokens=100, step_seconds=1))
     with admission.request() as first, admission.request() as second:
         first.queue(1000)
@@ -257,27 +259,27 @@ def test_a_prompt_beyond_the_queue_waits_until_so_much_is_computed(hand: Hand) -
 
 
 @pytest.fixture
-def told(hand: Hand) -> Admission:
-    """A server whose only permit has just come back, half a second before one that was refused is to return."""
-    admission = Admission(1, 10**6, clock=hand, chance=lambda: 0)
+def promised(clock: ManualClock) -> Admission:
+    """A server whose only permit has just come back, half a second before a refused client is due."""
+    admission = Admission(1, 10**6, clock=clock, chance=lambda: 0)
     with admission.request() as ticket:
         ticket.started()
-        hand.now += 20
+        clock.now += 20
     with admission.request():
         assert refusal(admission) == 20
-        hand.now += 19.5
+        clock.now += 19.5
     return admission
 
 
-def test_a_permit_is_kept_for_who_is_about_to_return(told: Admission, hand: Hand) -> None:
-    assert refusal(told)
-    hand.now += 0.5
-    with told.request():
+def test_a_permit_is_kept_for_a_client_that_is_about_to_return(promised: Admission, clock: ManualClock) -> None:
+    assert refusal(promised)
+    clock.now += 0.5
+    with promised.request():
         pass
 
 
-def test_a_permit_that_nobody_calls_for_is_anybodys(told: Admission, hand: Hand) -> None:
-    hand.now += 0.5 + PATIENCE + 0.1
+def test_a_permit_that_no_client_claims_is_free_for_all(promised: Admission, clock: ManualClock) -> None:
+    clock.now += 0.5 + PATIENCE + 0.1
     for _ in range(3):
-        with told.request():
+        with promised.request():
             pass
