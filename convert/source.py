@@ -13,11 +13,11 @@ from pathlib import Path
 
 from convert import checkpoint
 from convert.cache import cache_root, disk_errors, locked, stamp
+from convert.compose import compose
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
 from convert.config.rope_override import Scaling, override_rope
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
-from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_tokenizer import write_tokenizer
 from convert.formats.shards import open_tensors

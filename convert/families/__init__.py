@@ -1,18 +1,15 @@
 """The families we can convert, by `model_type`."""
 
-import re
 from collections.abc import Callable
-from dataclasses import replace
 
 from convert.config.config import Config
-from convert.errors import CheckpointError
 from convert.families.baichuan import baichuan
 from convert.families.bart import BART
 from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
 from convert.families.falcon import FALCON
-from convert.families.family import Family, check_copies, complete_spec, refuse_quantized, with_family_names
+from convert.families.family import Family, refuse_quantized
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
@@ -23,7 +20,6 @@ from convert.families.llama import LLAMA, MISTRAL
 from convert.families.mamba import FALCON_MAMBA, MAMBA
 from convert.families.mixtral import MIXTRAL, PHIMOE
 from convert.families.mpt import MPT
-from convert.families.multimodal import text_part
 from convert.families.olmo2 import OLMO2
 from convert.families.opt import OPT
 from convert.families.phi import PHI, PHI3
@@ -31,12 +27,6 @@ from convert.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from convert.families.stablelm import STABLELM
 from convert.families.starcoder2 import STARCODER2
 from convert.families.t5 import t5
-from convert.formats.tensors import Tensors
-from convert.hf.traced_source import open_traced
-from convert.mapping.composition import ComposedSource
-from convert.mapping.kv_scales import PATTERNS, cache_scales
-from convert.mapping.recipes import recipes
-from jaxengine.spec.parameters import ParameterSource
 
 FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "RefinedWeb": FALCON,
@@ -82,19 +72,6 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
 }
 
 
-def compose(config: Config, tensors: Tensors) -> ParameterSource:
-    """The parameters of the checkpoint that `config` describes and `tensors` holds.
-
-    Raises:
-        CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
-    """
-    refuse_quantized(config)
-    config, tensors = text_part(config, tensors)
-    if config.text("model_type") not in FAMILIES:
-        return open_traced(config, tensors, FAMILIES)
-    return compose_as(config, family_of(config), tensors)
-
-
 def family_of(config: Config) -> Family:
     """The family that `config` names."""
     model_type = config.text("model_type")
@@ -103,22 +80,3 @@ def family_of(config: Config) -> Family:
     refuse_quantized(config)
     chosen = FAMILIES[model_type]
     return chosen if isinstance(chosen, Family) else chosen(config)
-
-
-def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
-    """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints."""
-    renamed = with_family_names(family, tensors)
-    check_copies(family, renamed)
-    ignore = (*family.ignore, family.copies)
-    try:
-        spec = complete_spec(family.spec(config), family, renamed)
-        if spec.head.tied:  # the checkpoint may hold a copy of the embedding as head
-            ignore = (*ignore, *map(re.escape, family.tensors["head"]))
-        if spec.encoder is None and spec.state_space is None:
-            spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))
-            ignore = (*ignore, *PATTERNS)
-    except CheckpointError:
-        raise
-    except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
-        raise CheckpointError(f"{config.where}: {error}") from error
-    return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)

@@ -13,7 +13,8 @@ from dataclasses import replace
 import gguf
 import numpy as np
 
-from convert.families import compose_as, family_of
+from convert.compose import compose_as
+from convert.families import family_of
 from convert.families.family import Family
 from convert.formats.gguf import GgufFile
 from convert.formats.tensors import Index

@@ -22,8 +22,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from convert.compose import compose
 from convert.config.config import Config
-from convert.families import compose
 from convert.families.llama import TENSORS
 from convert.formats.safetensors import encode_header
 from convert.formats.shards import open_tensors

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convert.compose import compose
 from convert.config.config import Config
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits

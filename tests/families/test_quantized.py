@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from convert.compose import compose
 from convert.config.config import Config
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import ModelSpec

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from tests.families.forward import Forward
 from tests.families.seq2seq import SEQ2SEQ, seq2seq_logits, start_of

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from convert.compose import compose
 from convert.config.config import Config
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits

@@ -10,9 +10,9 @@ import pytest
 import transformers
 from safetensors.numpy import load_file, save_file
 
+from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from jaxengine.spec.model import LayerKind, ModelSpec, Rope
 from tests.tiny import TINY, reference_logits

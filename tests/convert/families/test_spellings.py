@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from convert.families import compose
 from convert.families.family import alibi_slopes
 from convert.formats.shards import open_tensors
 from jaxengine.spec.model import LayerKind, ModelSpec, Rope

@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
+from convert.compose import compose
 from convert.config.config import Config
-from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp import architectures

@@ -10,9 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
+from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from convert.families import compose
 from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from convert.mapping.composition import ComposedSource
 from jaxengine.spec.parameters import parameter_table

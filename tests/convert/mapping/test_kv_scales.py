@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from convert.checkpoint import open_checkpoint, write_checkpoint
+from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from convert.families import compose
 from convert.formats.shards import open_tensors
 from jaxengine.spec.model import ModelSpec
 

@@ -1,0 +1,48 @@
+"""From a configuration and tensors to parameters: by the family of the model, or else by transformers' own module."""
+
+import re
+from dataclasses import replace
+
+from convert.config.config import Config
+from convert.errors import CheckpointError
+from convert.families import FAMILIES, family_of
+from convert.families.family import Family, check_copies, complete_spec, refuse_quantized, with_family_names
+from convert.families.multimodal import text_part
+from convert.formats.tensors import Tensors
+from convert.hf.traced_source import open_traced
+from convert.mapping.composition import ComposedSource
+from convert.mapping.kv_scales import PATTERNS, cache_scales
+from convert.mapping.recipes import recipes
+from jaxengine.spec.parameters import ParameterSource
+
+
+def compose(config: Config, tensors: Tensors) -> ParameterSource:
+    """The parameters of the checkpoint that `config` describes and `tensors` holds.
+
+    Raises:
+        CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
+    """
+    refuse_quantized(config)
+    config, tensors = text_part(config, tensors)
+    if config.text("model_type") not in FAMILIES:
+        return open_traced(config, tensors, FAMILIES)
+    return compose_as(config, family_of(config), tensors)
+
+
+def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
+    """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints."""
+    renamed = with_family_names(family, tensors)
+    check_copies(family, renamed)
+    ignore = (*family.ignore, family.copies)
+    try:
+        spec = complete_spec(family.spec(config), family, renamed)
+        if spec.head.tied:  # the checkpoint may hold a copy of the embedding as head
+            ignore = (*ignore, *map(re.escape, family.tensors["head"]))
+        if spec.encoder is None and spec.state_space is None:
+            spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))
+            ignore = (*ignore, *PATTERNS)
+    except CheckpointError:
+        raise
+    except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
+        raise CheckpointError(f"{config.where}: {error}") from error
+    return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
