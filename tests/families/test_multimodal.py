@@ -58,6 +58,7 @@ def write(directory: Path, name: str) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_path: Path) -> None:
     model, ids = write(tmp_path, name), prompt(24)
