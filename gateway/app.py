@@ -1,7 +1,7 @@
-"""The HTTP application: which routes, behind which guards.
+"""The HTTP application on the main port: routes and middleware.
 
-Middleware is pure ASGI: Starlette's base class for it buffers streams. Nothing is started or stopped here: engine and
-server belong to the launcher.
+All middleware is pure ASGI, because Starlette's base class for it buffers streams. Nothing is started or stopped here:
+engine and server belong to the launcher.
 """
 
 from fastapi import Depends, FastAPI
@@ -58,7 +58,7 @@ def _add_middleware(app: FastAPI, gateway: Gateway, max_requests: int) -> None:
     options = gateway.options
     probes = frozenset(filter(None, (*QUIET_PATHS, options.aip_health_route)))
     app.add_middleware(BodyGuard, limit=options.payload_limit, refuse=refusal)
-    app.add_middleware(RequestLimit, most=max_requests, exempt=probes, refuse=refusal)
+    app.add_middleware(RequestLimit, limit=max_requests, exempt=probes, refuse=refusal)
     app.add_middleware(PacedRefusals, busy=lambda: gateway.admission.active > 0)
     if options.cors_allow_origin:
         app.add_middleware(

@@ -1,4 +1,6 @@
-"""Numbers and strings as they go on the wire, fast (one call per generated token each), and long answers in threads."""
+"""JSON as it goes on the wire: numbers and strings, which are encoded once for each generated token, and long answers,
+which are encoded in threads.
+"""
 
 import asyncio
 import json
@@ -24,14 +26,16 @@ def json_text(text: str) -> str:
 
 
 def json_list(written: Iterable[str]) -> str:
-    """A JSON array of values that are `written`, for a thread: a generator lets others run between them, where the
-    encoder of 300,000 objects holds the interpreter for 0.4 s.
+    """A JSON array of values that are encoded already. Meant for threads: other threads run between the values of a
+    generator, where one call of the JSON encoder for 300,000 objects holds the interpreter for 0.4 s.
     """
     return f"[{','.join(written)}]"
 
 
 def _one_line(written: str) -> str:
-    """With what `str.splitlines`, and so httpx, takes for the end of a line escaped: events are read by lines."""
+    """`written` with every character escaped that `str.splitlines`, and so httpx, takes for the end of a line: clients
+    read events by lines.
+    """
     if not written.isascii():
         for end, escaped in _LINE_ENDS.items():
             written = written.replace(end, escaped)
@@ -51,6 +55,6 @@ def finite_or_none(value: float) -> float | None:
     return short_float(value) if math.isfinite(value) else None
 
 
-async def aside(work: Callable[[], Result], *, large: bool) -> Result:
-    """`work()`, in a thread where it is `large`: 20 logprobs for each of 2,000 tokens are 0.4 s of wording."""
-    return await asyncio.to_thread(work) if large else work()
+async def in_thread(work: Callable[[], Result], *, when: bool) -> Result:
+    """`work()`, in a thread `when` it takes long: to encode 20 logprobs for each of 2,000 tokens takes 0.4 s."""
+    return await asyncio.to_thread(work) if when else work()

@@ -1,8 +1,8 @@
-"""What a client may not do to the server before a route sees its request: be endless, be huge, be slow, be too many.
+"""Limits on requests before a route sees them: the size and duration of bodies, and the number of requests.
 
-`BodyGuard` bounds what a route can read of a body, in size and time, and all bodies together. It reads nothing
-itself, so a request that is refused by its head (no such route, no key, not JSON) costs no more than its head.
-`RequestLimit` bounds the requests at work. `gateway.http.protocol` does the same for a connection.
+`BodyGuard` bounds the size and the time of a body, and the size of all bodies together. It reads nothing itself, so a
+request that is refused by its head (no such route, no key, not JSON) costs no more than its head. `RequestLimit` bounds
+the requests at work. `gateway.http.protocol` bounds what a client can do to a connection.
 """
 
 import asyncio
@@ -14,17 +14,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import Kind, RequestError
 from gateway.http.protocol import BODY_SECONDS, MAX_HEAD_BYTES
 
-Refuse = Callable[[str, RequestError], Response]  # an error in the dialect spoken at a path
+Refuse = Callable[[str, RequestError], Response]  # words an error in the dialect spoken at a path
 
-BODIES = 64  # of the largest size: how much of all bodies is held at once
-SMALL = 64 << 10  # bytes of a body that are always taken, as a head of that size is
-RETRY_SECONDS = 1  # requests that only wait to be refused are over that soon
+BODIES = 64  # bodies of the largest size: all bodies together may hold so much
+SMALL = 64 << 10  # bytes of a body that are always read, as a head of that size is
+RETRY_SECONDS = 1  # advised to a client: so soon most requests at work are over
 
 
 class BodyGuard:
-    """ASGI: a body above `limit` bytes is a 413, one not complete after `seconds` a 408, one of two lengths, by which
-    a second request is smuggled past a proxy (RFC 9112, 6.1), a 400, and a head above its size a 431. Where all bodies
-    together take more than `BODIES` of the largest, further ones above `SMALL` bytes are a 503.
+    """ASGI: refuses bodies that are too long, too slow or ambiguous.
+
+    413: the body is longer than `limit` bytes. 408: it is not complete after `seconds`. 400: it states two lengths, by
+    which a second request can be smuggled past a proxy (RFC 9112, 6.1). 431: the head is too long. 503: the body is
+    longer than `SMALL` bytes, and all bodies together hold more than `BODIES` of `limit` bytes.
     """
 
     def __init__(self, app: ASGIApp, limit: int, refuse: Refuse, seconds: float = BODY_SECONDS) -> None:
@@ -32,7 +34,7 @@ class BodyGuard:
         self._refuse = refuse
         self._limit = limit
         self._seconds = seconds
-        self._held = 0  # bytes of bodies that are not complete
+        self._held = 0  # bytes of all bodies that are being read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,7 +47,7 @@ class BodyGuard:
             await self._guarded(scope, receive, send)
 
     def _error(self, scope: Scope) -> RequestError | None:
-        """What is wrong with the request's head."""
+        """The error in the request's head; None if there is none."""
         headers = dict(scope["headers"])
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD_BYTES:
             message = f"The request's headers are longer than {MAX_HEAD_BYTES} bytes"
@@ -96,24 +98,24 @@ class BodyGuard:
 
 
 class RequestLimit:
-    """ASGI: with `most` requests at work a further one is a 503, unless it asks one of the `exempt` paths, which are
-    the probes': they are answered at once, and an operator must see a server that is full.
+    """ASGI: with `limit` requests at work a further one is a 503. Requests to the `exempt` paths are always answered:
+    they are probes, by which an operator sees that the server is full, and take no time.
 
-    While a request waits for its body it is not at work: its client could let it wait at no cost, so it must not take
-    the place of another. `gateway.http.connections` bounds how many wait.
+    A request that waits for its body is not at work: its client could let it wait at no cost, so it must not take the
+    place of another. `gateway.http.connections` bounds how many wait.
     """
 
-    def __init__(self, app: ASGIApp, most: int, exempt: Collection[str], refuse: Refuse) -> None:
+    def __init__(self, app: ASGIApp, limit: int, exempt: Collection[str], refuse: Refuse) -> None:
         self._app = app
         self._refuse = refuse
-        self._most, self._exempt = most, exempt
+        self._limit, self._exempt = limit, exempt
         self._working = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD") and scope["path"] in self._exempt):
             await self._app(scope, receive, send)
             return
-        if self._working >= self._most:
+        if self._working >= self._limit:
             refusal = self._refuse(scope["path"], self._too_many())
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
@@ -125,7 +127,7 @@ class RequestLimit:
             self._working -= 1
 
     def _waiting(self, receive: Receive) -> Receive:
-        """`receive`, during which its request is not at work until the body is whole."""
+        """`receive`, which does not count its request as at work while the body is incomplete."""
         whole = False
 
         async def waiting() -> Message:
@@ -138,12 +140,12 @@ class RequestLimit:
             finally:
                 self._working += 1
             whole = not message.get("more_body", False)
-            if whole and self._working > self._most:
+            if whole and self._working > self._limit:
                 raise self._too_many()
             return message
 
         return waiting
 
     def _too_many(self) -> RequestError:
-        message = f"more than {self._most} requests at once"
+        message = f"more than {self._limit} requests at once"
         return RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""The port. It is bound before anything slow: a busy one fails at once, and clients get a 503 with advice meanwhile."""
+"""Binds the port before anything slow is done: a busy port fails at once, and clients get a 503 while a model loads."""
 
 import ipaddress
 import socket
@@ -30,7 +30,7 @@ def _bind(hostname: str, port: int, sockets: int) -> list[socket.socket]:
     if sockets == 1:
         return [first]
     port = first.getsockname()[1]
-    first.close()  # it was free: with SO_REUSEPORT nobody would be told that another server of ours has it
+    first.close()  # the port was free; a bind with SO_REUSEPORT would succeed beside another server of ours
     return [_listen(hostname, port, shared=True) for _ in range(sockets)]
 
 

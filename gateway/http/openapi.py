@@ -1,6 +1,7 @@
-"""What the OpenAPI document is told of a route: the bodies it takes and what it answers.
+"""Descriptions of routes for the OpenAPI document: the bodies they take, their answers and their errors.
 
-Routes read bytes and write bytes, so nothing here runs in a request; the tests hold real answers against the document.
+FastAPI cannot derive them, because routes read and write bytes. Nothing here runs in a request; the tests compare real
+answers with the document.
 """
 
 from collections.abc import Iterable
@@ -9,23 +10,23 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-REFUSED_EARLY = (404, 405, 408, 413, 431, 503)  # by no route, see `gateway.http.guard` and `gateway.routes.unrouted`
-ABSENT: Any = Field(default_factory=list)  # of a field that need not be there
+REFUSED_EARLY = (404, 405, 408, 413, 431, 503)  # by `gateway.http.guard` and `gateway.routes.unrouted`, before a route
+OPTIONAL_LIST: Any = Field(default_factory=list)  # default of a list that an answer may leave out
 
 
-class Told(BaseModel):
-    """A part of an answer, with no field that is not named."""
+class AnswerModel(BaseModel):
+    """A part of an answer. It has no other fields than the declared ones."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def takes(*models: type[BaseModel]) -> dict[str, Any]:
-    """A route whose body is one of `models`, read by `read_body`."""
+    """The description of a route whose body is one of `models`."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _either(models)}}}}
 
 
 def answers(*models: Any, events: str = "") -> dict[str, Any]:
-    """A route whose 200 is one of `models`, a stream of `events`, or, of neither, empty."""
+    """The description of a route whose 200 is one of `models`, or a stream of `events`; without either it is empty."""
     content: dict[str, Any] = {}
     if models:
         content["application/json"] = {"schema": _either(models)}
@@ -37,7 +38,7 @@ def answers(*models: Any, events: str = "") -> dict[str, Any]:
 
 
 def refusals(statuses: Iterable[int | str], schema: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    """The errors of a router: `statuses` of its own and those refused before it."""
+    """The errors of a router: its own `statuses`, and those of requests refused before a route is chosen."""
     content = {"application/json": {"schema": schema}}
     every = sorted({*map(int, statuses), *REFUSED_EARLY})
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in every}
@@ -49,7 +50,7 @@ def _either(models: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _inlined(model: Any) -> dict[str, Any]:
-    """The model's JSON schema without references, which would point outside the OpenAPI document."""
+    """The model's JSON schema with its references replaced: they would point outside the OpenAPI document."""
     schema = TypeAdapter(model).json_schema()
     definitions = schema.pop("$defs", {})
 

@@ -1,8 +1,8 @@
-"""HTTP/1.1 over one connection: uvicorn's h11 protocol, with bounds on what a client may do to it.
+"""HTTP/1.1 over one connection: uvicorn's h11 protocol, with limits on what a client can do to it.
 
-uvicorn waits without limit for a request's head, for the rest of a body that nobody reads any more, and for a client
-to go on reading; each has a deadline here. A connection is closed so that a client which is still sending can read why
-(RFC 9112, 9.6). A client that closes its sending side after a whole request gets its answer.
+uvicorn waits without limit for a request's head, for the rest of a body that nobody reads any more, and for a client to
+go on reading; each wait has a deadline here. A connection is closed in such a way that a client which is still sending
+can read why (RFC 9112, 9.6). A client that closes its sending side after a whole request gets its answer.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from gateway.http.connections import Connections
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 30.0
 STALL_SECONDS = 30.0
-LINGER_SECONDS = 5.0  # for a client to stop sending and read why it was refused
+LINGER_SECONDS = 5.0  # for a client to stop sending, and to read why it was refused
 MAX_HEAD_BYTES = 64 << 10
-MAX_CHUNKS = 4096  # of one body: each costs 8 us at least, and 40,000 may come at once
-FIRST_LOOK, LAST_LOOK = 0.005, 5.0  # seconds after a client's end of sending, for whether it has left
+MAX_CHUNKS = 4096  # of one body: each costs at least 8 us, and 40,000 can arrive at once
+FIRST_POLL, LAST_POLL = 0.005, 5.0  # seconds after the client has closed its sending side; whether it has left
 TCP_CLOSE = 7  # of linux/tcp_states.h: the client has reset the connection
 
 
 class GuardedProtocol(H11Protocol):
-    """One connection. It tells the table `connections` whether it waits for its client or works for it."""
+    """One connection. It keeps `connections` told whether it waits for its client or works."""
 
     def __init__(self, *args: Any, connections: Connections, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.conn: _BoundedChunks = _BoundedChunks(h11.SERVER, MAX_HEAD_BYTES)
         self._table = connections
-        self._deadline: asyncio.TimerHandle | None = None  # for the client to send what it owes
+        self._deadline: asyncio.TimerHandle | None = None  # for the client to send the rest of a request
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._look_timer: asyncio.TimerHandle | None = None
+        self._poll_timer: asyncio.TimerHandle | None = None
         self._lingers = self._ended = False
 
     @property
@@ -50,29 +50,30 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._lingers or self.conn.their_state is h11.MUST_CLOSE:
-            return  # nobody's request any more
+            return  # these bytes belong to no request
         super().data_received(data)
         if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= MAX_HEAD_BYTES:
-            self.flow.resume_reading()  # uvicorn pauses at a further request, and would not see the client leave
+            self.flow.resume_reading()  # uvicorn stops reading at a further request, and would not see the client leave
         self._update_table()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """The client sends no more. True keeps the connection open for the answer to a request that came whole."""
+        """The client has closed its sending side. True keeps the connection open for the answer to a whole request."""
         self._ended = True
         if self._client_owes or self.scheme == "https":  # TLS cannot be closed on one side
             return None
-        self._ask_whether_it_left()
+        self._find_out_whether_it_left()
         return True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._update_table()
-        if self._ended and self._client_owes:  # no further request of it is waiting here
+        if self._ended and self._client_owes:  # no further request was received
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, a head above its size, or a body in too many chunks. A route that is at work for it
-        learns that its client is gone. Where an answer has begun or is out, there is no second one.
+        """Refuse what is not HTTP, a head that is too long, or a body in too many chunks.
+
+        A route that is answering the request learns that its client is gone. If an answer has begun, no other is sent.
         """
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -94,10 +95,10 @@ class GuardedProtocol(H11Protocol):
             self.transport.write(self.conn.send(event))
 
     def _should_upgrade(self) -> bool:
-        return False  # there is nothing to upgrade to, and uvicorn's advice to install it would fill the log
+        return False  # no other protocol is spoken; uvicorn would log advice to install one at every request
 
     def shutdown(self) -> None:
-        """The server ends. A client that still owes a body, or time to read why it was refused, is not waited for."""
+        """The server stops. It does not wait for the rest of a body, nor for a client to read why it was refused."""
         if self._lingers or self.conn.their_state is h11.SEND_BODY:
             self.abort()
         else:
@@ -112,19 +113,19 @@ class GuardedProtocol(H11Protocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._stall_timer, self._look_timer, self._deadline):
+        for timer in (self._stall_timer, self._poll_timer, self._deadline):
             _cancel(timer)
         self._table.closed(self)
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close at once, whatever is still to be written."""
+        """Close at once, without writing what is still buffered."""
         self.transport.abort()
 
     def linger(self, transport: asyncio.Transport) -> None:
-        """Close `transport` behind what was written, once the client has stopped sending or had time to.
+        """Close `transport` after the buffered data is written and the client has stopped sending, or had time to.
 
-        With data unread the kernel would reset the connection, and the client lose what was written.
+        If data were left unread, the kernel would reset the connection, and the client would lose what was written.
         """
         sending = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and not self._ended
         if self._lingers or transport.is_closing() or not sending:
@@ -143,7 +144,7 @@ class GuardedProtocol(H11Protocol):
         return self._lingers
 
     def _update_table(self) -> None:
-        """Whose turn it is may have changed."""
+        """Tell `connections` whether the client or the server has to act next."""
         if self._client_owes:
             self._table.waits(self)
         else:
@@ -151,8 +152,9 @@ class GuardedProtocol(H11Protocol):
         self._set_deadline()
 
     def _set_deadline(self) -> None:
-        """Run the clock while the client owes something that nobody else times: a head, unless uvicorn's own clock runs
-        for it after an answer, or the rest of a body whose answer is already out.
+        """Run the deadline while the client has to send something for which no other timer runs.
+
+        That is a head, unless uvicorn's keep-alive timer runs for it, or the rest of a body that is already answered.
         """
         if self._lingers:
             return
@@ -164,35 +166,37 @@ class GuardedProtocol(H11Protocol):
         elif self._deadline is None:
             self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
-    def _ask_whether_it_left(self) -> None:
-        """Find out whether the client reads on or has closed altogether, which looks the same from here until
-        something is sent: its system answers that with a reset. An interim response may be sent to a client of
-        HTTP/1.1 at any time before its answer, and says nothing; during the answer its own bytes do it. One of HTTP/1.0
-        knows no interim responses: it has left if its answer has not begun by the last look. Older nginx speaks
-        HTTP/1.0 by default, and closes when its own client leaves.
+    def _find_out_whether_it_left(self) -> None:
+        """Find out whether the client still reads, or has closed the connection altogether.
+
+        The two look the same until something is sent, which the system of a client that has left answers with a reset.
+        Before the answer begins an interim response is sent, which HTTP/1.1 allows at any time and which means nothing.
+        Later the bytes of the answer serve. HTTP/1.0 knows no interim responses: such a client counts as gone if its
+        answer has not begun by the last poll. Older nginx speaks HTTP/1.0 by default, and closes when its own client
+        leaves.
         """
         if self.conn.our_state is h11.SEND_RESPONSE and self.conn.their_http_version == b"1.1":
             interim = self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
             self.transport.write(interim)
-        self._look(FIRST_LOOK)
+        self._poll_for_reset(FIRST_POLL)
 
-    def _look(self, seconds: float) -> None:
-        """Look for that reset, again after `seconds`, and then ever later."""
+    def _poll_for_reset(self, seconds: float) -> None:
+        """Look for that reset now, after `seconds`, and then at doubled intervals."""
         if self.transport.is_closing():
             return
         channel: socket.socket = self.transport.get_extra_info("socket")
         reset = channel.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
         unasked = self.conn.our_state is h11.SEND_RESPONSE and self.conn.their_http_version != b"1.1"
-        if reset or (unasked and seconds > LAST_LOOK):
+        if reset or (unasked and seconds > LAST_POLL):
             self.abort()
-        elif seconds <= LAST_LOOK:
-            self._look_timer = self.loop.call_later(seconds, self._look, 2 * seconds)
+        elif seconds <= LAST_POLL:
+            self._poll_timer = self.loop.call_later(seconds, self._poll_for_reset, 2 * seconds)
 
 
 class _BoundedChunks(h11.Connection):
-    """h11's side of a connection, where a body in more than `MAX_CHUNKS` chunks is a protocol error."""
+    """h11's state of a connection, with a body in more than `MAX_CHUNKS` chunks as a protocol error."""
 
-    chunks = 0  # of the last body, so far
+    chunks = 0  # received of the latest body
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -206,7 +210,7 @@ class _BoundedChunks(h11.Connection):
 
 
 class _Lingering:
-    """A transport whose `close` is the protocol's `linger`: uvicorn closes in a dozen places."""
+    """A transport whose `close` calls the protocol's `linger`, because uvicorn closes in a dozen places."""
 
     def __init__(self, transport: asyncio.Transport, protocol: GuardedProtocol) -> None:
         self._transport, self._protocol = transport, protocol

@@ -1,9 +1,10 @@
-"""Refusals at a bounded rate while others are being answered.
+"""Bounds the rate of refusals while other requests are being answered.
 
-A refusal costs the event loop 0.4 to 1 ms, as much as 20 to 50 events of a stream, and its sender nothing. Beyond
-`BURST` at once, and `PER_SECOND` from then on, each waits its turn, so a client that sends nothing but refused requests
-slows itself down. None waits longer than `LONGEST`, lest a flood keep others from reading what was wrong. Who is
-refused for want of room (429) is told when to return and does not wait, nor does who has left (499).
+A refusal costs the event loop 0.4 to 1 ms, as much as 20 to 50 events of a stream, and costs its sender nothing. The
+first `BURST` refusals go out at once, further ones at `PER_SECOND`: a client that sends nothing but refused requests
+slows itself down. No refusal waits longer than `LONGEST`, so that a flood does not keep other clients from reading what
+is wrong with their requests. A refusal for overload (429) already tells the client when to return, and a client that
+has left (499) reads nothing: neither waits.
 """
 
 import asyncio
@@ -20,11 +21,10 @@ AT_ONCE = (429, CLIENT_CLOSED_REQUEST)
 
 
 class PacedRefusals:
-    """ASGI: holds an answer of status 4xx back until it is its turn. The application is done with the request then, so
-    it holds nothing that others want.
+    """ASGI: delays answers of status 4xx. A delayed answer holds no permit: the application is done with its request.
 
     Args:
-        busy: whether anybody is being answered who would be slowed down.
+        busy: whether requests are being answered that refusals would slow down.
     """
 
     def __init__(self, app: ASGIApp, busy: Callable[[], bool]) -> None:
@@ -35,19 +35,19 @@ class PacedRefusals:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal: list[Message] = []
 
-        async def unless_refused(message: Message) -> None:
+        async def send_unless_refused(message: Message) -> None:
             if refusal or _is_paced(message):
                 refusal.append(message)
             else:
                 await send(message)
 
-        await self._app(scope, receive, unless_refused)
+        await self._app(scope, receive, send_unless_refused)
         if refusal:
-            await self._turn()
+            await self._wait()
         for message in refusal:
             await send(message)
 
-    async def _turn(self) -> None:
+    async def _wait(self) -> None:
         if not self._busy():
             return
         now = asyncio.get_running_loop().time()
@@ -57,5 +57,5 @@ class PacedRefusals:
 
 
 def _is_paced(message: Message) -> bool:
-    status = message.get("status", 0)  # of a message that begins an answer
+    status = message.get("status", 0)  # only the message that begins an answer has one
     return 400 <= status < 500 and status not in AT_ONCE

@@ -25,8 +25,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.http.disconnect import disconnected, stop, while_connected
 
-LOOK_SECONDS = 7.5  # between looks at a stream: a comment is sent after 7.5 to 15 s of silence
-SEND_SECONDS = 22.5  # of a look that the client does not let through; `gateway.http.protocol` closes after 30
+PING_SECONDS = 7.5  # between pings; only one that follows silence is a comment, so it comes after 7.5 to 15 s
+SEND_SECONDS = 22.5  # that a ping may take; `gateway.http.protocol` closes a connection that is not read for 30
 EVENTS_PER_TURN = 32  # a generator that always has an event ready must not keep the loop from everybody else
 COMMENT = b":\n\n"  # as TGI's; clients ignore it
 
@@ -48,13 +48,13 @@ class EventStream(EventSourceResponse):
         super().__init__(
             rest,
             headers={**headers, "cache-control": "no-cache"},
-            ping=LOOK_SECONDS,
-            ping_message_factory=self._look,  # type: ignore[arg-type]  # bytes are sent as they are
+            ping=PING_SECONDS,
+            ping_message_factory=self._ping_content,  # type: ignore[arg-type]  # bytes are sent as they are
             send_timeout=SEND_SECONDS,
         )
         del self.headers["connection"]  # it belongs to the protocol, which may have to close
         self._first, self._rest, self._failure = first, rest, failure
-        self._silent = False  # since the last look
+        self._silent = False  # since the last ping
 
     @classmethod
     async def begin(
@@ -80,9 +80,9 @@ class EventStream(EventSourceResponse):
         ):  # the request is over; uvicorn takes an unfinished answer to a connected client for a bug
             await disconnected(receive)
 
-    def _look(self) -> bytes:
-        """What the library's ping sends: a comment after silence, else nothing. Either waits while the client does not
-        read, so `send_timeout` counts for a stream that is being written too.
+    def _ping_content(self) -> bytes:
+        """A comment if the stream was silent since the last ping, else no bytes. Even a ping without bytes waits while
+        the client does not read, so pings alone find a client that has stopped reading.
         """
         silent, self._silent = self._silent, True
         return COMMENT if silent else b""

@@ -1,18 +1,19 @@
-"""What pydantic found wrong with a body, in our words: field, what it must be, what was given.
+"""Messages for bodies that pydantic refuses: the field, what it must be, and what was given.
 
-A value that fits no branch of a union is wrong once, not once per branch: of several complaints about one field those
-about its type are joined, and they go where another branch got further. Text that a client sent is never echoed.
+pydantic reports a value that fits no branch of a union once per branch. Here it is reported once: errors about the type
+of one field are joined, and left out if another branch accepted the type and found an error further inside. Text that a
+client sent is never repeated.
 """
 
 from typing import Any
 
 from pydantic import ValidationError
 
-MAX_PROBLEMS = 10  # told at once
-MAX_CHARACTERS = 200  # of one
-MAX_SHOWN = 24  # characters of a number shown in one
+MAX_FIELDS = 10  # in one message
+MAX_CHARACTERS = 200  # for one field
+MAX_SHOWN = 24  # characters of a number that is repeated
 
-TYPES = {  # pydantic's name of the complaint: what the value must be
+TYPES = {  # pydantic's type of error: what the value must be
     "string_type": "a string",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -23,7 +24,7 @@ TYPES = {  # pydantic's name of the complaint: what the value must be
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-LIMITS = {  # likewise, with the names of its context
+LIMITS = {  # likewise, with names of values in the error's context
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt}",
@@ -39,45 +40,45 @@ LIMITS = {  # likewise, with the names of its context
 }
 
 
-def described(error: ValidationError) -> tuple[str, str | None]:
-    """All of it in one line of bounded length, and the first field that is wrong, if it is a field."""
+def describe(error: ValidationError) -> tuple[str, str | None]:
+    """One line of bounded length about all wrong fields, and the name of the first; None if the whole body is wrong."""
     found: dict[str, list[Any]] = {}
-    for problem in error.errors(include_url=False):
-        found.setdefault(_field(problem["loc"]), []).append(problem)
-    above = {field[:at] for field in found for at, character in enumerate(field) if character in ".["}
-    fields = [field for field, problems in found.items() if field not in above or not _only_of_types(problems)]
-    lines = [_line(field, found[field]) for field in fields[:MAX_PROBLEMS]]
-    more = f" (and {len(fields) - MAX_PROBLEMS} more)" if len(fields) > MAX_PROBLEMS else ""
+    for each in error.errors(include_url=False):
+        found.setdefault(_field(each["loc"]), []).append(each)
+    parents = {field[:at] for field in found for at, character in enumerate(field) if character in ".["}
+    fields = [field for field, errors in found.items() if field not in parents or not _only_of_types(errors)]
+    lines = [_line(field, found[field]) for field in fields[:MAX_FIELDS]]
+    more = f" (and {len(fields) - MAX_FIELDS} more)" if len(fields) > MAX_FIELDS else ""
     return "; ".join(lines) + more, fields[0] or None
 
 
-def _only_of_types(problems: list[Any]) -> bool:
-    """Above others' fields: the branches of a union whose other branch complains of what lies below."""
-    return all(problem["type"] in TYPES for problem in problems)
+def _only_of_types(errors: list[Any]) -> bool:
+    """Whether all errors are about the type. In a parent of other wrong fields they are of a union's other branches."""
+    return all(error["type"] in TYPES for error in errors)
 
 
-def _line(field: str, problems: list[Any]) -> str:
-    others = [problem for problem in problems if problem["type"] not in TYPES]
+def _line(field: str, errors: list[Any]) -> str:
+    others = [error for error in errors if error["type"] not in TYPES]
     if others:
         message = _message(others[0])
     else:
-        message = "must be " + " or ".join(dict.fromkeys(TYPES[problem["type"]] for problem in problems))
-    return f"{field + ': ' if field else 'the body '}{message}"[:MAX_CHARACTERS] + _given(problems[0])
+        message = "must be " + " or ".join(dict.fromkeys(TYPES[error["type"]] for error in errors))
+    return f"{field + ': ' if field else 'the body '}{message}"[:MAX_CHARACTERS] + _given(errors[0])
 
 
-def _message(problem: Any) -> str:
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    limits = problem.get("ctx", {})
+def _message(error: Any) -> str:
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    limits = error.get("ctx", {})
     if limits.get("min_length") == 1:
         return "must not be empty"
     plain = {name: f"{value:g}" if isinstance(value, float) else value for name, value in limits.items()}
-    return LIMITS.get(problem["type"], "is not valid").format(**plain)
+    return LIMITS.get(error["type"], "is not valid").format(**plain)
 
 
-def _given(problem: Any) -> str:
-    """The value where it is a number, its length where that was the matter."""
-    value, kind = problem["input"], problem["type"]
+def _given(error: Any) -> str:
+    """The given value if it is a number or a boolean; its length if it is too long."""
+    value, kind = error["input"], error["type"]
     if kind == "missing":
         return ""
     if kind.endswith("too_long"):
@@ -89,7 +90,7 @@ def _given(problem: Any) -> str:
 
 
 def _field(location: tuple[int | str, ...]) -> str:
-    """`("stop", "list[str]", 0)` as `stop[0]`: names of union branches say nothing to a client."""
+    """`("stop", "list[str]", 0)` as `stop[0]`: the names of union branches mean nothing to a client."""
     path = ""
     for part in location:
         if isinstance(part, int):

@@ -1,7 +1,8 @@
-"""What probes ask. Live: this process answers and the engine can still be brought back. Ready: a request sent now runs,
-whichever HTTP process takes it.
+"""Probes. Live: this process answers, and the engine runs or can be started again. Ready: a request that is sent now
+is served, whichever HTTP process takes it.
 
-No probe calls the engine: readiness is what its step loop last showed, so an overloaded server still answers at once.
+No probe calls the engine: readiness follows from the last heartbeat of its step loop, so that an overloaded server
+still answers probes at once.
 """
 
 from typing import Any

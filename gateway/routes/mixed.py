@@ -1,5 +1,5 @@
-"""Routes that two dialects share, told apart by the names in the body: `inputs` is TGI's, `messages` and `prompt` are
-OpenAI's. Errors are in the dialect of the body; one that fits neither is told so in TGI's, whose routes these are.
+"""Routes that two dialects share. The fields of the body tell the dialect: `inputs` is TGI's, `messages` and `prompt`
+are OpenAI's. Errors are worded in the dialect of the body, and in TGI's if the body is of neither.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, Depends, Request, Response
 
 from gateway.errors import Kind, RequestError
-from gateway.http.body import names_in, read_body
+from gateway.http.body import field_names, read_body
 from gateway.http.encoding import json_list, json_text
 from gateway.http.openapi import answers, refusals, takes
 from gateway.request.lifecycle import serving
@@ -44,7 +44,7 @@ EITHER = refusals({*TGI_ERRORS, *OPENAI_ERRORS}, {"anyOf": [TGI_SCHEMA, OPENAI_S
     responses=EITHER,
 )
 async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """As SageMaker calls: the body of `/`, of a chat or of a completion, and that route's answer."""
+    """SageMaker's route: the body of `/`, of a chat or of a completion, and that route's answer."""
     return await _by_body(
         request, gateway, inputs=tgi.compatible, messages=openai.chat_completions, prompt=openai.text_completions
     )
@@ -56,7 +56,7 @@ async def invocations(request: Request, gateway: Gateway = Depends(gateway_of)) 
     responses=EITHER,
 )
 async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """Tokens: of `inputs` with their byte ranges, as TGI; of `prompt` or `messages` counted, as vLLM."""
+    """The tokens of a text: with their byte ranges for `inputs`, as TGI; ids and their count otherwise, as vLLM."""
     return await _by_body(
         request, gateway, inputs=_tokenize_inputs, messages=tokens.tokenize_chat, prompt=tokens.tokenize_text
     )
@@ -64,7 +64,7 @@ async def tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> 
 
 @router.post("/chat_tokenize", openapi_extra=takes(ChatRequest) | answers(TemplatedChat))
 async def chat_tokenize(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """A chat as the text its template makes of it, and that text's tokens."""
+    """A chat as the text that its template makes of it, and that text's tokens."""
     body = await read_body(request, ChatRequest)
     model, _ = serving(gateway)
     text = await prompt_text(model, body)
@@ -84,7 +84,7 @@ async def _tokenize_inputs(request: Request, gateway: Gateway) -> Response:
 async def _by_body(
     request: Request, gateway: Gateway, *, inputs: Handler, messages: Handler, prompt: Handler
 ) -> Response:
-    names = await names_in(request)
+    names = await field_names(request)
     if "inputs" in names:
         return await inputs(request, gateway)
     if "messages" in names:

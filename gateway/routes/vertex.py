@@ -1,4 +1,4 @@
-"""Vertex AI's prediction route: several requests, of TGI's kind or chats, in one call, answered by their texts."""
+"""Vertex AI's prediction route: several of TGI's requests or chats in one call, answered by their texts."""
 
 import asyncio
 import time

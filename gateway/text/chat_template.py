@@ -1,11 +1,11 @@
 """The model's chat template: messages to one prompt string, as transformers' `apply_chat_template` renders them.
 
-A template is a program that came with a model, so it runs in Jinja's immutable sandbox with little in reach, and with
-products, powers, ranges and output bounded. What the sandbox can't bound (time, memory of clever string building) is
-bounded by the process `gateway.text.template_renderer` runs this in, so that a template may even come from a request.
+A template is a program that comes with a model. It runs in Jinja's immutable sandbox, with few functions, and with
+bounded products, powers, ranges and output. The sandbox cannot bound time, or the memory of built-up strings: the
+process in which `gateway.text.template_renderer` runs it does, so that a template may even come from a request.
 
-As in transformers, text of a message that spells a control token becomes that token when the prompt is encoded:
-the ids equal the reference's. Deployments that take untrusted text into a trusted prompt must filter it.
+As in transformers, text of a message that spells a control token becomes that token when the prompt is encoded, so the
+ids equal the reference's. Deployments that put untrusted text into a trusted prompt must filter it.
 """
 
 import json
@@ -29,15 +29,15 @@ RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt",
 
 
 class TemplateError(Exception):
-    """The template refused these messages, or broke on them. The message is the template's own, or one line of ours."""
+    """The template refuses these messages, or fails on them. The text is the template's own, or one line of ours."""
 
 
 class TooLongError(TemplateError):
-    """What it writes can't fit the context."""
+    """The rendered text cannot fit the context."""
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens it may mention.
+    """A compiled template and the special tokens that it may use.
 
     Raises:
         TemplateError: the source is not valid Jinja.
@@ -61,10 +61,10 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: dict[str, Any] | None = None,
     ) -> str:
-        """The prompt for `messages`. With `continue_final_message` it ends inside the last one, for the model to go on.
+        """The prompt for `messages`; with `continue_final_message` it ends inside the last, for the model to continue.
 
         Raises:
-            TemplateError: see there.
+            TemplateError: the template refuses these messages, or fails on them.
         """
         if continue_final_message:
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + CONTINUE_MARK}]
@@ -79,7 +79,7 @@ class ChatTemplate:
 
     @cached_property
     def _wants_parts(self) -> bool:
-        """Whether it looks for text in lists of parts, as those of models that see do: plain text they leave out."""
+        """Whether the template reads text in lists of parts and drops plain strings, as those of vision models do."""
         return not self._shows(PROBE) and self._shows(_parts(PROBE))
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
@@ -88,7 +88,7 @@ class ChatTemplate:
             text = self._run({**self._values, "messages": messages, "add_generation_prompt": True})
         except TemplateError:
             return False
-        return PROBE in text and str(_parts(PROBE)[0]) not in text  # a part written as Python writes it is no text
+        return PROBE in text and str(_parts(PROBE)[0]) not in text  # not if it shows Python's notation of a part
 
     def _run(self, values: dict[str, Any]) -> str:
         parts: list[str] = []
@@ -103,7 +103,7 @@ class ChatTemplate:
             raise TemplateError(str(error.message or "the chat template failed")[:500]) from error
         except TemplateError:
             raise
-        except Exception as error:  # a template may do anything, and its traceback would show what a client wrote
+        except Exception as error:  # a template can fail in any way, and a traceback would show a client's text
             raise TemplateError("the chat template does not support these messages") from error
         return "".join(parts)
 

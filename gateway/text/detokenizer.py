@@ -1,8 +1,8 @@
 """Token ids to text, one id at a time.
 
-A token may hold part of a character, and many tokenizers write a token differently at the start of a text than inside
-it. So the last tokens are decoded twice, with and without the new ones, and the difference is what they add. Text is
-held back while it ends in U+FFFD, the sign of a character that later tokens may complete, and released at the end:
+A token may hold part of a character, and many tokenizers decode a token differently at the start of a text than inside
+it. So the last tokens are decoded twice, with and without the new ones, and the difference is the new text. Text that
+ends in U+FFFD, the sign of an incomplete character, is held back until later tokens complete it or the sequence ends:
 the pieces together equal one decode of all ids.
 """
 
@@ -12,7 +12,7 @@ from gateway.text.tokenizer import Tokenizer
 
 CONTEXT = 5  # prompt tokens decoded before the first new one, so that it gets its leading space
 MAX_BYTES = 4  # of a character
-MAX_PENDING = 32  # tokens ending in U+FFFD that are shown as that: no character takes so many bytes
+MAX_PENDING = 32  # tokens held back at most: no character takes so many bytes, so their U+FFFD is shown
 
 
 class Detokenizer:
@@ -26,7 +26,7 @@ class Detokenizer:
         self._released = self._decode(self._window)
 
     def push(self, id: int) -> str:
-        """The text `id` completes: "" while a character is incomplete, or for an id that shows nothing."""
+        """The text that `id` completes: "" while a character is incomplete, or if the id has no text."""
         if not self._shown(id):
             return ""
         self._window.append(id)
@@ -44,7 +44,7 @@ class Detokenizer:
         return self._release(self._decode(self._window)) if self._read < len(self._window) else ""
 
     def _context(self, prompt: list[int]) -> list[int]:
-        """The end of the prompt, from the start of a character on: byte tokens decode to nothing from its middle."""
+        """The last ids of the prompt, from the start of a character on: from its middle they would decode to U+FFFD."""
         for length in range(CONTEXT, CONTEXT + MAX_BYTES):
             ids = [id for id in prompt[-length:] if self._shown(id)]
             if "\ufffd" not in self._decode(ids):

@@ -14,7 +14,7 @@ class UnusableModel(Exception):
 
 
 class ModelTextLoader:
-    """The text model of whatever engine is up: `prepare` loads it, `current` is what routes use."""
+    """`prepare` loads the text side of the engine's model, `current` is what routes use."""
 
     def __init__(self, workers: int, config_path: Path | None = None, *, payload_limit: int) -> None:
         self._payload_limit = payload_limit

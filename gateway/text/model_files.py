@@ -1,4 +1,4 @@
-"""What a model's directory says of text besides its tokenizer: JSON files, and the chat template."""
+"""The files of a model's directory about text, besides its tokenizer: JSON files and the chat template."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in it; empty where there is no such file. Raises ValueError naming the file."""
+    """The JSON object in a file; empty if there is no such file. Raises ValueError, naming the file."""
     if not path.is_file():
         return {}
     try:
@@ -27,10 +27,11 @@ def _read_text(path: Path) -> str:
 
 
 def find_template(directory: Path, config: dict[str, Any], *, chosen: bool = False) -> str | None:
-    """The template of a model directory: `chat_template.jinja`, else `chat_template` of chat_template.json, else of
-    `config`, its tokenizer_config.json; one that the operator has `chosen` instead of that comes first.
+    """The chat template of a model directory; None if it has none.
 
-    A list of named templates gives the one called "default". None: the model has no template.
+    It is `chat_template.jinja`, else the field `chat_template` of chat_template.json, else that of `config`, the
+    tokenizer_config.json. If the operator has `chosen` another `config`, its template comes first. Of a list of named
+    templates the one called "default" counts.
 
     Raises:
         ValueError: a file cannot be read; the message names it.
@@ -52,8 +53,8 @@ def _template_in(config: dict[str, Any]) -> str | None:
 
 
 def special_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
-    """`bos_token`, `eos_token` and the like from `config`, its tokenizer_config.json, else from special_tokens_map.json
-    (older checkpoints have one); written as strings or as objects.
+    """`bos_token`, `eos_token` and the like, from `config`, the tokenizer_config.json, or else from
+    special_tokens_map.json, which older checkpoints have. Both write a token as a string or as an object.
 
     Raises:
         ValueError: a file cannot be read; the message names it.

@@ -1,7 +1,4 @@
-"""Everything about text the served model brings along: tokenizer, chat template, sampling defaults.
-
-The engine reports the directory; it is read once per model, before the engine counts as ready.
-"""
+"""The text side of a model, read from its directory: tokenizer, chat template and sampling defaults."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -13,25 +10,35 @@ from gateway.errors import TOO_LONG, Kind, RequestError
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import find_template, read_json, special_tokens
 from gateway.text.sampling_defaults import recommended
-from gateway.text.template_renderer import Renderer
+from gateway.text.template_renderer import TemplateRenderer
 from gateway.text.tokenizer import Tokenizer, TokenSpan
 
-TEMPLATE_CHARACTERS = 65_536  # that a chat template may add to what a request holds
-TOKENIZER_CLASS = "PreTrainedTokenizerFast"  # transformers', of a tokenizer.json whose model does not name another
-INLINE_CHARACTERS = 2048  # tokenised on the event loop: about 0.6 ms, where a hop to a thread takes 0.1
+TEMPLATE_CHARACTERS = 65_536  # that a chat template may write besides those of the request
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"  # transformers' class for a tokenizer.json, if the model names no other
+INLINE_CHARACTERS = 2048  # are tokenised on the event loop in 0.6 ms; a longer text is worth the 0.1 ms of a thread
 
 Side = Literal["left", "right"]
-Cuttable = TypeVar("Cuttable", str, list[int])
+Text = TypeVar("Text", str, list[int])
 
 
-def shortened(sequence: Cuttable, most: int, cut: Side) -> Cuttable:
-    """At most `most` of `sequence`, which loses what it must at the side `cut`."""
-    return sequence[-most:] if cut == "left" else sequence[:most]
+def truncate(text: Text, length: int, cut: Side) -> Text:
+    """At most `length` characters or ids of `text`, which is `cut` at that side."""
+    return text[-length:] if cut == "left" else text[:length]
 
 
 class ModelText:
-    """The text side of one model. `continues` is whether what it generates goes on where the prompt ends; behind an
-    encoder it begins anew. `payload_limit` is that of a request's body, in bytes: short templates can write long texts.
+    """The text side of one model.
+
+    Args:
+        directory: of the model.
+        max_total_tokens: the length of its context.
+        executor: threads that tokenise long texts.
+        config_path: a tokenizer_config.json instead of the directory's.
+        continues: whether generated text continues the prompt; behind an encoder it begins anew.
+        payload_limit: bytes of a request's body. It bounds rendered chats, as a short template can write a long text.
+
+    Raises:
+        OSError, ValueError: a file is missing or cannot be read.
     """
 
     def __init__(
@@ -53,18 +60,20 @@ class ModelText:
         template = find_template(directory, config, chosen=config_path is not None)
         self.template, self.special_tokens = template, special_tokens(directory, config)
         self.tokenizer_class = str(config.get("tokenizer_class") or TOKENIZER_CLASS)
-        self._renderer = Renderer(template, self.special_tokens, self.max_characters) if template else None
-        self._guest = Renderer(None, self.special_tokens, self.max_characters)  # of requests
+        self._renderer = TemplateRenderer(template, self.special_tokens, self.max_characters) if template else None
+        self._request_renderer = TemplateRenderer(None, self.special_tokens, self.max_characters)
         self.knows_developer = template is not None and "developer" in template
         self._executor = executor
 
     async def encode(self, text: str, *, add_special_tokens: bool, field: str, cut: Side | None = None) -> list[int]:
-        """Token ids of `text`; where the caller will shorten them, of what may be left when it is `cut` at that side.
+        """Token ids of `text`. With `cut` the caller truncates them at that side, so a text that is too long is
+        truncated first, to what can be left of it.
 
-        Raises RequestError when it is too long to fit the context.
+        Raises:
+            RequestError: the text is too long to fit the context; `field` is its name in the request.
         """
         if cut is not None:
-            text = shortened(text, self.max_characters, cut)
+            text = truncate(text, self.max_characters, cut)
         self._check_length(text, field)
         if len(text) <= INLINE_CHARACTERS:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -91,13 +100,13 @@ class ModelText:
             )
 
     async def render(self, *, template: str | None = None, **chat: Any) -> str:
-        """The prompt for a chat: `ChatTemplate.render`, of the model's own template unless another is given.
+        """The prompt for a chat: `ChatTemplate.render` of the model's template, or of `template` if one is given.
 
         Raises:
-            RequestError: of kind TEMPLATE, or CONTEXT_LENGTH where it writes more than can fit.
+            RequestError: of kind TEMPLATE, or CONTEXT_LENGTH if the template writes more than can fit.
         """
         if template is not None:
-            return await self._guest.render(source=template, **chat)
+            return await self._request_renderer.render(source=template, **chat)
         if self._renderer is None:
             raise RequestError(Kind.TEMPLATE, "the model has no chat template", param="messages")
         return await self._renderer.render(**chat)
@@ -107,6 +116,6 @@ class ModelText:
         return Detokenizer(self.tokenizer, context, skip_special_tokens=skip_special_tokens)
 
     async def close(self) -> None:
-        await self._guest.close()
+        await self._request_renderer.close()
         if self._renderer is not None:
             await self._renderer.close()

@@ -1,10 +1,12 @@
-"""What the dialects share of sampling: what float32 can compute with, and what a model's author recommends."""
+"""Sampling parameters that all dialects share: the ranges that float32 can compute with, and the defaults that a
+model's author recommends.
+"""
 
 from typing import Any
 
 MIN_SCALE, MAX_SCALE = 1e-3, 100.0  # of temperature and repetition penalty: float32 logits stay finite
 GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
-RANGES = {  # of what generation_config.json may recommend
+RANGES = {  # of the defaults in generation_config.json
     "temperature": (0.0, MAX_SCALE),
     "top_k": (0, 2**31 - 1),
     "top_p": (0.0, 1.0),
@@ -15,7 +17,7 @@ RANGES = {  # of what generation_config.json may recommend
 
 
 def recommended(config: dict[str, Any]) -> dict[str, float]:
-    """What generation_config.json says, for requests that leave it open. Raises ValueError."""
+    """The defaults in a generation_config.json, for fields that requests leave open. Raises ValueError."""
     chosen = {name: config[name] for name in RANGES if config.get(name) is not None}
     for name, value in chosen.items():
         low, high = RANGES[name]

@@ -1,57 +1,57 @@
-"""Stop strings: found anywhere in the generated text, whatever tokens it arrives in.
+"""Finds stop strings anywhere in the generated text, however it is split into tokens.
 
-A match is the first end of any stop string in the text; of several that end together the longest counts. Matching
-depends on the characters only, so every split of the same text gives the same result. What may still become a match
-is held back unless the dialect keeps stop strings in the output, where nothing needs to wait.
+The stop string that ends first is the match; of several that end together, the longest. Matching depends on the
+characters only, so every split of the same text gives the same result. Text that may be the beginning of a stop string
+is held back, unless stop strings stay in the output.
 """
 
 from dataclasses import dataclass
 
-MAX_STOP_CHARACTERS = 256  # of one: it is looked for at every token
+MAX_STOP_CHARACTERS = 256  # of one stop string: each is searched for at every token
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Text that may be shown now, and the stop string that ended the generation, if one did."""
+    """Text that may be shown now, and the stop string that ends the generation, if there is one."""
 
     text: str
     stop: str | None = None
 
 
 class StopMatcher:
-    """Watches one sequence's text for `stops` (none of them empty)."""
+    """Searches the text of one sequence for `stops`, none of which is empty; with `keep` they stay in the output."""
 
     def __init__(self, stops: list[str], *, keep: bool) -> None:
         self._stops = stops
         self._keep = keep
-        self._tail = ""  # unreleased text, or with `keep` the released end that a match may begin in
+        self._tail = ""  # the end of the text, in which a match may begin; with `keep` it is released
         self._longest = max(map(len, stops), default=0)
 
     def push(self, text: str, *, may_end: bool = True) -> Release:
-        """Add `text`, in which a stop string `may_end`; after a match the caller must not push again."""
+        """Add `text`; a stop string that ends in it counts only if it `may_end`. After a match nothing may follow."""
         if not self._stops:
             return Release(text)
         buffer = self._tail + text
         match = self._first_match(buffer) if may_end else None
         if match is None:
-            return self._wait(buffer, text)
+            return self._hold_back(buffer, text)
         start, stop = match
         if self._keep:
             return Release(buffer[len(self._tail) : start + len(stop)], stop)
         return Release(buffer[:start], stop)
 
     def flush(self) -> str:
-        """The text held back for a match that never came."""
+        """The text that is still held back, at the end of the sequence."""
         held = "" if self._keep else self._tail
         self._tail = ""
         return held
 
     def _first_match(self, buffer: str) -> tuple[int, str] | None:
-        old = len(self._tail)  # whatever ends within it was let pass
+        old = len(self._tail)  # a stop string that ends within the tail was allowed to pass
         found = [(at, stop) for stop in self._stops if (at := buffer.find(stop, max(0, old + 1 - len(stop)))) >= 0]
         return min(found, key=lambda match: (match[0] + len(match[1]), match[0]), default=None)
 
-    def _wait(self, buffer: str, text: str) -> Release:
+    def _hold_back(self, buffer: str, text: str) -> Release:
         if self._keep:
             self._tail = buffer[-(self._longest - 1) :] if self._longest > 1 else ""
             return Release(text)
@@ -61,7 +61,7 @@ class StopMatcher:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `stop`."""
+    """Length of the longest end of `text` that is a beginning of `stop`, but not all of it."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
             return length

@@ -1,11 +1,12 @@
-"""Renders chat templates in a process of its own, because only a process can be stopped.
+"""Renders chat templates in a helper process, because only a process can be stopped.
 
-No sandbox bounds the time or memory of a template, and a thread that hangs keeps its core. So one helper process with
-a memory limit reads a JSON line per chat and answers with one; a chat that takes more CPU time than `CPU_LIMIT` costs
-the helper its life, and the next chat starts a new one (0.15 s). It is CPU time because a template does nothing but
-compute, and is not to blame for a busy machine. A render and its two pipe hops take about 0.2 ms.
-The helper inherits no environment but what Python needs: no keys, no tokens. Templates that come with a request run in
-a helper of their own: what they waste is the time of others like them.
+No sandbox bounds the time or memory of a template, and a thread that hangs keeps its core. So a helper process with
+limited memory reads a line of JSON per chat and answers with one. The kernel ends a helper that spends more than
+`CPU_LIMIT` on one chat, and the next chat starts a new helper (0.15 s). The limit is of CPU time: a template only
+computes, and a busy machine is not its fault. Rendering a chat, with both ways through the pipe, takes about 0.2 ms.
+
+The helper inherits only the environment that Python needs: no keys, no tokens. Templates that come with a request run
+in a second helper, so that they waste only the time of other such templates.
 """
 
 import asyncio
@@ -22,14 +23,14 @@ from gateway import child_process
 from gateway.errors import TOO_LONG, Kind, RequestError
 from gateway.text.chat_template import ChatTemplate, TemplateError, TooLongError
 
-CPU_LIMIT = 2.0  # seconds per chat, which the kernel enforces
-TIME_LIMIT = 30.0  # for an answer, or a fresh helper's start, on a busy machine
+CPU_LIMIT = 2.0  # seconds of CPU time per chat
+TIME_LIMIT = 30.0  # seconds for an answer, or for the start of a helper, on a busy machine
 MEMORY_LIMIT = 512 << 20  # bytes of address space
 MAX_LINE = 64 << 20
 
 
-class Renderer:
-    """One template behind one helper process, started on first use; without a `source` every chat brings its own."""
+class TemplateRenderer:
+    """One helper process, started on first use, for the template `source`; if it is None every chat brings its own."""
 
     def __init__(self, source: str | None, special_tokens: dict[str, str], max_characters: int) -> None:
         self._setup = [source, special_tokens, max_characters]
@@ -37,12 +38,12 @@ class Renderer:
         self._turn = asyncio.Lock()
 
     async def render(self, **chat: Any) -> str:
-        """`ChatTemplate.render(**chat)`; a `source` in it is the template. Raises RequestError."""
+        """`ChatTemplate.render(**chat)`, of the template `source` if `chat` has one. Raises RequestError."""
         async with self._turn:
             helper = self._helper or await self._start()
             try:
                 answer = await asyncio.wait_for(_ask(helper, chat), TIME_LIMIT)
-            except BaseException as error:  # also a cancelled request: its answer would be read by the next one
+            except BaseException as error:  # cancellation too: the next request would read this one's answer
                 await self.close()
                 if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError | ValueError):
                     raise _failed("the chat template took too much time or memory on these messages", chat) from error
@@ -96,7 +97,7 @@ async def _ask(helper: asyncio.subprocess.Process, question: Any) -> dict[str, A
 
 
 def main() -> None:
-    """The helper: one setup line, then one answer per chat until the gateway closes the pipe."""
+    """The helper process: it reads a line of settings, then answers one chat a line until its input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     source, special_tokens, max_characters = json.loads(sys.stdin.buffer.readline())

@@ -1,10 +1,9 @@
-"""The model's tokenizer, read from `tokenizer.json`: text to ids, ids to text, and what one id means.
+"""The model's tokenizer, read from `tokenizer.json`: text to ids, ids to text, and the bytes of one id.
 
-Only the `tokenizers` library is used: importing transformers takes seconds, and a gateway must listen in one.
-Ids are exactly those of transformers' `AutoTokenizer` on the same directory. Text is decoded without
-`clean_up_tokenization_spaces`, which guesses at spaces and so can't be streamed.
-
-It refuses nothing about lengths: limits on prompts belong to the routes.
+Only the `tokenizers` library is used: importing transformers takes seconds, and a gateway must listen within one. Ids
+are exactly those of transformers' `AutoTokenizer` on the same directory. Text is decoded without
+`clean_up_tokenization_spaces`, which guesses at spaces and so cannot be streamed. Limits on lengths belong to the
+callers.
 """
 
 import json
@@ -20,7 +19,7 @@ _BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """A token and where it stands in the text: `[start, stop)` in UTF-8 bytes; (0, 0) for added special tokens."""
+    """A token and its place in the text: `[start, stop)` in UTF-8 bytes; (0, 0) for added special tokens."""
 
     id: int
     text: str
@@ -38,7 +37,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._added = {id: token.content for id, token in added.items()}
-        self.put_around = self._special.intersection(backend.encode("").ids)  # what a text is put between, if anything
+        self.wrapping_ids = self._special.intersection(backend.encode("").ids)  # special tokens put around every text
         described = json.loads(backend.to_str())
         self._spelling = _Spelling(described["decoder"])
         vocabulary = described["model"]["vocab"]  # a dictionary of pieces, or Unigram's list of pairs
@@ -65,7 +64,7 @@ class Tokenizer:
         return [list(encoding.ids) for encoding in encodings]
 
     def spans(self, text: str, *, add_special_tokens: bool = True) -> list[TokenSpan]:
-        """Every token of `text` with its byte range: what /tokenize answers."""
+        """Every token of `text` with its byte range."""
         [encoding] = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         byte_at = _byte_offsets(text)
         return [
@@ -78,7 +77,7 @@ class Tokenizer:
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def decode_long(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        """The same, for a thread: others may run meanwhile, as in `encode_each`."""
+        """As `decode`, but without the GIL, as `encode_each`: for long texts, in a thread."""
         [text] = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return str(text)
 
@@ -89,11 +88,11 @@ class Tokenizer:
         return self._backend.id_to_token(id) is not None
 
     def piece(self, id: int) -> str:
-        """How the vocabulary spells a token (`Ġis`, `▁the`); "" for an id it lacks."""
+        """The vocabulary's spelling of a token (`Ġis`, `▁the`); "" for an unknown id."""
         return str(self._backend.id_to_token(id) or "")
 
     def token_bytes(self, id: int) -> bytes:
-        """The exact UTF-8 bytes a token stands for inside a text; perhaps only part of a character."""
+        """The exact UTF-8 bytes of a token inside a text; they may be part of a character."""
         if id in self._added:
             return self._added[id].encode()
         piece = self._backend.id_to_token(id)
@@ -103,12 +102,12 @@ class Tokenizer:
         return exact if exact is not None else self.decode([id], skip_special_tokens=False).encode()
 
     def token_text(self, id: int) -> str:
-        """`token_bytes` for display: U+FFFD where they are not whole characters."""
+        """`token_bytes` as text, with U+FFFD for what is no whole character."""
         return self.token_bytes(id).decode("utf-8", errors="replace")
 
 
 class _Spelling:
-    """How the vocabulary writes bytes: GPT-2's printable alphabet, or `▁` for space and `<0x0A>` for a byte."""
+    """How the vocabulary spells bytes: in GPT-2's alphabet, or with `▁` for a space and `<0x0A>` for a byte."""
 
     def __init__(self, decoder: dict[str, Any] | None) -> None:
         steps = _decoder_steps(decoder)
@@ -118,7 +117,7 @@ class _Spelling:
         self._space = _space_marker(steps)
 
     def bytes_of(self, piece: str) -> bytes | None:
-        """None when only the decoder itself knows."""
+        """The bytes of a vocabulary's `piece`; None if only the decoder knows them."""
         if self._alphabet is not None:
             spelled = [self._alphabet.get(character) for character in piece]
             return None if None in spelled else bytes(byte for byte in spelled if byte is not None)

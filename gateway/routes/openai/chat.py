@@ -11,8 +11,8 @@ from gateway.request.output import OutputDelta, OutputProcessor
 from gateway.request.state import Gateway
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.chat_prompt import prompt_ids
-from gateway.routes.openai.envelope import ending
-from gateway.routes.openai.logprobs import Names, chat_logprobs, prompt_logprobs
+from gateway.routes.openai.envelope import finish_fields
+from gateway.routes.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from gateway.routes.openai.respond import Choice, Reply
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.text.model_text import ModelText
@@ -101,7 +101,7 @@ class _ChatChoice:
         self._echoed = body.echoed
         self._shows_ids, self._lists_logprobs = bool(body.return_token_ids), bool(body.logprobs)
         self._top = body.top_logprobs or 0
-        self._names = Names(output.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+        self._names = TokenNames(output.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._answered = 0
 
     def whole(self, index: int, deltas: list[OutputDelta]) -> dict[str, Any]:
@@ -110,7 +110,8 @@ class _ChatChoice:
         message = {"role": "assistant", "content": content, "refusal": None, "reasoning": None}
         logprobs = chat_logprobs(self._names, tokens, self._top) if self._lists_logprobs else None
         ids = [token.id for token in tokens] if self._shows_ids else None
-        return {"index": index, "message": message, "logprobs": logprobs, **ending(self.output), "token_ids": ids}
+        fields = {"index": index, "message": message, "logprobs": logprobs}
+        return {**fields, **finish_fields(self.output), "token_ids": ids}
 
     def chunks(self, delta: OutputDelta) -> list[tuple[bytes, int]]:
         """Before the first delta the role and what is echoed; behind the last one the end."""
@@ -119,7 +120,8 @@ class _ChatChoice:
         chunks = self._content(delta)
         if delta.finish is not None:
             last = self._delta("") if self._as_tgi else {}
-            chunks.append(json_bytes({"index": self._index, "delta": last, "logprobs": None, **ending(self.output)}))
+            fields = {"index": self._index, "delta": last, "logprobs": None}
+            chunks.append(json_bytes({**fields, **finish_fields(self.output)}))
         return opening + [(chunk, self._answered) for chunk in chunks]
 
     def _opening(self) -> list[bytes]:

@@ -1,7 +1,7 @@
-"""What both generating routes of `/v1` accept, field by field. `null` means absent everywhere.
+"""The fields that both generating routes of `/v1` accept. `null` means absent everywhere.
 
-Ranges that need no tokens are checked here, so that every refusal names its field. Fields we know but do not serve, and
-hints, are in `unsupported.py`; fields nobody knows are ignored, as OpenAI's clients grow faster than servers.
+Ranges that need no tokens are checked here, so that every refusal names its field. Known fields that are not served,
+and hints, are in `unsupported.py`. Unknown fields are ignored, because OpenAI's clients grow faster than servers.
 """
 
 import re
@@ -23,11 +23,11 @@ MAX_BAD_WORD_CHARACTERS = 64
 MAX_BIAS = 100
 PLAIN_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # "05" beside "5" would be two biases of one token
 WORD = re.compile(r"[A-Za-z0-9_.+-]{1,24}")
-MAX_WORDS = 8  # of a client's, told in one refusal
+MAX_WORDS = 8  # of a client's that one refusal repeats
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-MANY = 200
+MANY = 200  # alternatives of one token
 
 Alternatives = Annotated[int, Field(ge=WHOLE_VOCABULARY, le=2**31 - 1)]
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
@@ -84,21 +84,22 @@ class Common(StrictModel):
 
     @property
     def sequences(self) -> int:
-        """How many are generated; a completion may choose the best of more than it answers."""
+        """How many sequences are generated: more than `choices` if a completion answers the best of them."""
         return self.choices
 
     @property
     def alternatives(self) -> dict[str, int]:
-        """How many are to be listed beside each token, by the field that asks for them."""
+        """How many alternatives to list beside each token, by the field that asks for them."""
         return {"prompt_logprobs": self.prompt_logprobs or 0}
 
     @property
     def lists_logprobs(self) -> bool:
+        """Whether a whole answer lists logprobs of any kind."""
         return self.prompt_logprobs is not None
 
     @property
     def lists_many(self) -> bool:
-        """Whether the alternatives of one token alone take milliseconds to word."""
+        """Whether it takes milliseconds to encode the alternatives of one token."""
         return max(self.alternatives.values()) > MANY
 
     @property
@@ -107,7 +108,7 @@ class Common(StrictModel):
 
     @property
     def cut(self) -> Side | None:
-        """The side at which a prompt that is too long loses tokens; None where it may not."""
+        """The side at which a prompt that is too long loses tokens; None if it may not lose any."""
         return None if self.truncate_prompt_tokens is None else self.truncation_side or "left"
 
     @property

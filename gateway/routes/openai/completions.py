@@ -1,4 +1,4 @@
-"""`/v1/completions`: plain prompts, one or several, as texts or token ids."""
+"""`/v1/completions`: one prompt or several, each a text or token ids."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,15 @@ from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputDelta, OutputProcessor, TokenText
 from gateway.request.state import Gateway
 from gateway.routes.openai import sampling, validation
-from gateway.routes.openai.envelope import ending, usage
-from gateway.routes.openai.logprobs import Names, completion_logprobs, prompt_logprobs, prompt_offsets
+from gateway.routes.openai.envelope import finish_fields, usage
+from gateway.routes.openai.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.routes.openai.respond import Choice, Reply, Run
 from gateway.routes.openai.schemas import CompletionRequest
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 
 DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
-VLLMS = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # null in a whole choice unless asked for
+NULL_UNLESS_ASKED = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # vLLM's fields of a whole choice
 
 
 async def begin(gateway: Gateway, body: CompletionRequest, lifecycle: RequestLifecycle) -> Reply:
@@ -47,7 +47,7 @@ async def _outputs(
     ids = validation.truncated(asked, body, gateway.max_input_tokens)
     limit = validation.new_tokens(
         ids,
-        1 if body.silent else body.max_tokens,
+        1 if body.echo_only else body.max_tokens,
         gateway.max_input_tokens,
         description.max_total_tokens,
         "prompt",
@@ -68,12 +68,14 @@ async def _ids(model: ModelText, body: CompletionRequest, prompt: str | list[int
 
 
 def _echo(model: ModelText, prompt: str | list[int], ids: list[int], *, whole: bool) -> str:
-    """The prompt as it was sent: a text, or the text of all its ids; what is left of it where it is not `whole`."""
+    """The prompt as the answer repeats it: the text that was sent, or the text of its ids; if it was truncated, what is
+    left of it.
+    """
     if isinstance(prompt, list):
         return model.tokenizer.decode(ids, skip_special_tokens=False)
     if whole:
         return prompt
-    own = [id for id in ids if id not in model.tokenizer.put_around]
+    own = [id for id in ids if id not in model.tokenizer.wrapping_ids]
     return model.tokenizer.decode(own, skip_special_tokens=False)
 
 
@@ -97,7 +99,7 @@ class _TextReply(Reply):
 
     def usage(self) -> dict[str, Any]:
         """The one token that the engine must make for an echo is not counted."""
-        return usage(self.outputs, generated=0 if self._body.silent else None)
+        return usage(self.outputs, generated=0 if self._body.echo_only else None)
 
 
 def _mean_logprob(deltas: list[OutputDelta]) -> float:
@@ -106,19 +108,19 @@ def _mean_logprob(deltas: list[OutputDelta]) -> float:
 
 
 class _TextChoice:
-    """One sequence, and the prompt text it echoes."""
+    """A generated text, behind the prompt that it echoes."""
 
     def __init__(self, body: CompletionRequest, index: int, output: OutputProcessor, echo: str) -> None:
         self.output = output
         self._index, self._echo = index, echo
-        self._silent = body.silent
+        self._echo_only = body.echo_only
         self._lists_logprobs = body.logprobs is not None
         self._top = body.logprobs or 0
         self._prompt_top = body.prompt_logprobs
         self._echoes_logprobs = self._lists_logprobs and bool(body.echo)
         self._shows_ids = bool(body.return_token_ids)
         self._tokenizer = output.model.tokenizer
-        self._names = Names(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+        self._names = TokenNames(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._began = False
         self._answered = 0
 
@@ -127,7 +129,7 @@ class _TextChoice:
         prompt = next((delta.prompt for delta in deltas if delta.prompt is not None), None)
         tokens = [token for delta in deltas for token in delta.tokens]
         merged = OutputDelta(tokens, self.output.text, self.output.finish, prompt)
-        fields = dict.fromkeys(VLLMS) | self._fields(merged, self._echo)
+        fields = dict.fromkeys(NULL_UNLESS_ASKED) | self._fields(merged, self._echo)
         if self._prompt_top is not None:
             known = prompt.tokens if prompt is not None else []
             fields["prompt_logprobs"] = prompt_logprobs(self._tokenizer, known, self._prompt_top)
@@ -135,7 +137,7 @@ class _TextChoice:
 
     def chunks(self, delta: OutputDelta) -> list[tuple[bytes, int]]:
         """At most one chunk; the echo comes with the first."""
-        self._answered += 0 if self._silent else len(delta.tokens)
+        self._answered += 0 if self._echo_only else len(delta.tokens)
         chunk = self._chunk(delta)
         return [] if chunk is None else [(chunk, self._answered)]
 
@@ -154,19 +156,19 @@ class _TextChoice:
         return f'{{"index":{self._index},"text":{text},"logprobs":null,"finish_reason":null}}'.encode()
 
     def _fields(self, delta: OutputDelta, echo: str, *, first: bool = True) -> dict[str, Any]:
-        end = ending(self.output) if delta.finish is not None else {"finish_reason": None}
-        text = echo if self._silent else echo + delta.text
+        end = finish_fields(self.output) if delta.finish is not None else {"finish_reason": None}
+        text = echo if self._echo_only else echo + delta.text
         ids = self._ids(delta, first=first) if self._shows_ids else {}
         return {"index": self._index, "text": text, "logprobs": self._logprobs(delta), **end, **ids}
 
     def _ids(self, delta: OutputDelta, *, first: bool) -> dict[str, list[int]]:
         prompt = {"prompt_token_ids": self.output.prompt_ids} if first else {}
-        return {"token_ids": [] if self._silent else [token.id for token in delta.tokens], **prompt}
+        return {"token_ids": [] if self._echo_only else [token.id for token in delta.tokens], **prompt}
 
     def _logprobs(self, delta: OutputDelta) -> dict[str, Any] | None:
         if not self._lists_logprobs:
             return None
-        shown = [] if self._silent else delta.tokens
+        shown = [] if self._echo_only else delta.tokens
         tokens: list[TokenText | pb.Token] = list(shown)
         offsets = [len(self._echo) + token.start for token in shown]
         if self._echoes_logprobs and delta.prompt is not None:

@@ -1,6 +1,6 @@
-"""What all answers of one `/v1` request share: id, time, model, fingerprint, usage, and the bytes of its chunks.
+"""The fields around the choices: id, time, model, fingerprint and usage, in whole answers and in chunks.
 
-The part of a chunk that never changes is serialised once per request: a stream has thousands of them.
+A stream has thousands of chunks: the part that all of them share is serialised once per request.
 """
 
 import time
@@ -38,11 +38,11 @@ class Envelope:
         self._once = b""
 
     def add_to_next_chunk(self, fields: dict[str, Any]) -> None:
-        """Fields beside `choices`, which the next chunk carries and no other."""
+        """Fields beside `choices` that only the next chunk carries."""
         self._once = b"," + json_bytes(fields)[1:-1] if fields else b""
 
     def chunk(self, choice: bytes, output: OutputProcessor, generated: int) -> bytes:
-        """One event with one choice; continuous usage is of that choice alone, `generated` tokens so far."""
+        """One event with one choice; continuous usage counts the `generated` tokens of that choice so far."""
         if self._continuous:
             return self.with_usage(choice, usage([output], generated=generated))
         return self._head + choice + self._end_of_choices() + self._tail
@@ -57,16 +57,16 @@ class Envelope:
     def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any], **more: Any) -> Response:
         """The whole answer of a request that does not stream, with `more` beside its choices.
 
-        Clients of vLLM read by attribute, so what it has and we do not is null, unless OpenAI's schema forbids that.
+        Clients of vLLM read fields by attribute: those that only vLLM fills are null if OpenAI's schema permits it.
         """
         absent = {"service_tier": None, "kv_transfer_params": None, "metrics": None}
         return JSONResponse({**self.fields, "choices": choices, "usage": counts, **absent, **more})
 
 
 def usage(outputs: list[OutputProcessor], *, generated: int | None = None) -> dict[str, Any]:
-    """Tokens spent: every distinct prompt once, every generated token.
+    """Counts of tokens: of every distinct prompt once, and of every sequence.
 
-    `generated` overrides the count where not all of them were asked for, or have been answered yet.
+    `generated` replaces the count of generated tokens where not all were asked for, or not all are answered yet.
     """
     prompts = {id(each.prompt_ids): each for each in outputs}.values()
     prompt_tokens = sum(len(each.prompt_ids) for each in prompts)
@@ -79,7 +79,7 @@ def usage(outputs: list[OutputProcessor], *, generated: int | None = None) -> di
     }
 
 
-def ending(output: OutputProcessor) -> dict[str, Any]:
-    """Why a choice ended; `stop_reason` is the stop text or id that did it, as in vLLM."""
-    assert output.finish is not None, "asked for the end of a choice that goes on"
+def finish_fields(output: OutputProcessor) -> dict[str, Any]:
+    """Why a choice ended; `stop_reason` is the stop text or token id that ended it, as in vLLM."""
+    assert output.finish is not None, "the choice has not ended"
     return {"finish_reason": FINISH_REASONS[output.finish], "stop_reason": output.stop_reason}

@@ -1,7 +1,7 @@
-"""How `/v1` words an error: OpenAI's object, its codes, and whether its clients should try again.
+"""Errors in OpenAI's words: the error object, its codes, and whether clients should try again.
 
-OpenAI's SDKs repeat 408, 409, 429 and every 5xx unless `x-should-retry` says otherwise; a request that failed for
-reasons of its own would fail, and cost, three times.
+OpenAI's SDKs repeat requests after 408, 409, 429 and every 5xx unless `x-should-retry` says otherwise. A request that
+fails for reasons of its own would fail, and cost, three times.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -58,7 +58,7 @@ RESPONSES = refusals((status for status, _, _ in WORDING.values()), SCHEMA)
 
 
 def error_object(message: str, type: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """`{"error": {…}}`, all four keys always there."""
+    """`{"error": {…}}`, always with all four keys."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
@@ -101,7 +101,7 @@ class OpenAIRoute(APIRoute):
 
 
 async def worded(request: Request, work: Awaitable[Response]) -> Response:
-    """What `work` answers, its exceptions in OpenAI's words."""
+    """The answer of `work`, or its exception in OpenAI's words."""
     try:
         response = await work
     except ClientGone:

@@ -1,4 +1,4 @@
-"""Ids of requests and answers, and the names of the model."""
+"""The ids of requests and the names of the model."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def request_id(request: Request, named: str | None = None) -> str:
-    """The client's X-Request-Id where it is safe to repeat, else what its body calls it, else one of ours.
+    """The client's X-Request-Id if it is safe to repeat, else the `named` of its body, else a new one.
 
     The first call decides for the whole request.
     """
@@ -24,7 +24,7 @@ def request_id(request: Request, named: str | None = None) -> str:
 
 
 def names(options: Options, description: pb.Description) -> tuple[str, ...]:
-    """What clients may call the model; answers say the first."""
+    """The names by which clients may ask for the model; answers carry the first."""
     return options.served_model_name or (description.model_id,)
 
 

@@ -1,8 +1,8 @@
-"""Logprobs in OpenAI's two layouts: one entry for each generated token, as `token_ids` and `usage` count them.
+"""Logprobs in OpenAI's two layouts: one entry for each generated token that `token_ids` and `usage` count.
 
-So the token that ended the text is listed, and the one a stop string cut, with nothing of them in the text; and an
-entry is sent when its token is made, while a possible stop string may still hold back the text. A masked token's -inf
-is written as -9999, JSON having no infinity.
+So the token that ends the text has an entry, and each token of a stop string, though the text shows neither. An entry
+is sent as soon as its token is generated, even if its text is held back because a stop string may have begun. The -inf
+of a masked token is written as -9999, because JSON has no infinity.
 """
 
 import codecs
@@ -18,18 +18,18 @@ from jaxengine.rpc import engine_pb2 as pb
 MASKED = -9999.0
 
 
-class Names:
-    """How tokens are called in the logprobs of one request."""
+class TokenNames:
+    """The names of tokens in the logprobs of one request."""
 
     def __init__(self, tokenizer: Tokenizer, *, by_id: bool) -> None:
         self._tokenizer, self._by_id = tokenizer, by_id
 
     def shown(self, id: int) -> str:
-        """Its text, U+FFFD for what is not a whole character: the exact bytes stand beside it."""
+        """The token's text, with U+FFFD for bytes that are no whole character: the entry lists the exact bytes too."""
         return f"token_id:{id}" if self._by_id else self._tokenizer.token_text(id)
 
     def exact(self, id: int) -> str:
-        """Its text, or `bytes:\\xe2\\x80` where it is not whole characters: a key must tell such tokens apart."""
+        """The token's text, or `bytes:\\xe2\\x80` if it is no whole character: keys must tell such tokens apart."""
         if self._by_id:
             return f"token_id:{id}"
         exact = self.bytes(id)
@@ -42,7 +42,7 @@ class Names:
         return self._tokenizer.token_bytes(id)
 
 
-def chat_logprobs(names: Names, tokens: list[TokenText], top: int) -> dict[str, Any]:
+def chat_logprobs(names: TokenNames, tokens: list[TokenText], top: int) -> dict[str, Any]:
     """`{"content": [{token, logprob, bytes, top_logprobs}]}`."""
     content = [
         _entry(names, token) | {"top_logprobs": [_entry(names, each) for each in token.top[:top]]} for token in tokens
@@ -50,7 +50,7 @@ def chat_logprobs(names: Names, tokens: list[TokenText], top: int) -> dict[str, 
     return {"content": content, "refusal": None}
 
 
-def _entry(names: Names, token: TokenText | pb.Alternative) -> dict[str, Any]:
+def _entry(names: TokenNames, token: TokenText | pb.Alternative) -> dict[str, Any]:
     return {
         "token": names.shown(token.id),
         "logprob": _number(token.logprob),
@@ -59,7 +59,7 @@ def _entry(names: Names, token: TokenText | pb.Alternative) -> dict[str, Any]:
 
 
 def completion_logprobs(
-    names: Names, tokens: Sequence[TokenText | pb.Token], offsets: list[int], top: int
+    names: TokenNames, tokens: Sequence[TokenText | pb.Token], offsets: list[int], top: int
 ) -> dict[str, Any]:
     """`{tokens, token_logprobs, top_logprobs, text_offset}`; the prompt's first token has no logprob."""
     return {
@@ -70,8 +70,10 @@ def completion_logprobs(
     }
 
 
-def _alternatives(names: Names, token: TokenText | pb.Token, top: int) -> dict[str, float]:
-    """Text to logprob: the token itself, then the `top` likeliest by rank; of one text the likeliest id counts."""
+def _alternatives(names: TokenNames, token: TokenText | pb.Token, top: int) -> dict[str, float]:
+    """Logprobs by text: of the token itself, then of the `top` likeliest by rank. Of ids with one text the likeliest
+    counts.
+    """
     found: dict[str, float] = {}
     for each in (token, *token.top[:top]):
         name = names.exact(each.id)
@@ -80,7 +82,7 @@ def _alternatives(names: Names, token: TokenText | pb.Token, top: int) -> dict[s
 
 
 def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[pb.Token], top: int) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: per prompt token its logprob and rank and the `top` likeliest ones', by id."""
+    """vLLM's `prompt_logprobs`: for each prompt token logprob and rank of it and of the `top` likeliest, by id."""
     return [None if math.isnan(token.logprob) else _ranked(tokenizer, token, top) for token in tokens]
 
 
@@ -96,8 +98,8 @@ def _ranked(tokenizer: Tokenizer, token: pb.Token, top: int) -> dict[str, Any]:
 def prompt_offsets(tokenizer: Tokenizer, tokens: Sequence[pb.Token], echo: str) -> list[int]:
     """Where each prompt token starts in `echo`, in characters.
 
-    What a tokenizer puts before a text takes no room where the echo does not show it: special tokens, and the space
-    of those of the SentencePiece kind.
+    Special tokens, and the space that a SentencePiece tokenizer puts before a text, count as empty if the echo does not
+    show them.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be spread over tokens
     offsets, end = [], 0

@@ -21,7 +21,7 @@ class ContentPart(StrictModel):
 
 
 class Message(StrictModel):
-    """One message of a chat. What we can't put into the prompt is refused rather than dropped from it."""
+    """One message of a chat. What cannot be put into the prompt is refused rather than dropped."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: str | Annotated[list[ContentPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
@@ -33,7 +33,7 @@ class Message(StrictModel):
     tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
-    tools: Any = None  # vLLM's and SGLang's, for this message on
+    tools: Any = None  # vLLM's and SGLang's: available from this message on
     task: Any = None  # vLLM's: markers of some models' templates
     prefix: bool | None = None  # SGLang's: the answer goes on where this message ends
 
@@ -53,7 +53,7 @@ class Message(StrictModel):
         return self
 
     def fields(self, role: str) -> dict[str, str]:
-        """As the template sees it."""
+        """The message as the chat template sees it."""
         reasoning = self.reasoning_content or self.reasoning
         optional = {"name": self.name, "tool_call_id": self.tool_call_id}
         optional |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates know the one or the other

@@ -1,4 +1,4 @@
-"""The cards of `/v1/models`: one for each name of the one model, with what clients of vLLM read in them."""
+"""The cards of `/v1/models`: one for each name of the one model, with the fields that vLLM's clients read."""
 
 import time
 import uuid

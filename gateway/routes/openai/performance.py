@@ -1,7 +1,7 @@
-"""What an answer says of its own speed and of the server's load, under vLLM's names.
+"""The speed of an answer and the load of the server, under vLLM's names. Refusals carry neither.
 
-The first is a field of the body where the operator wants it (`--enable-per-request-metrics`), the second the header
-that routing gateways ask for (ORCA, Open Request Cost Aggregation): both are of answers, neither of refusals.
+The speed is a field of the body, with `--enable-per-request-metrics`. The load is the response header of ORCA (Open
+Request Cost Aggregation), which routing gateways ask for.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from gateway.http.encoding import json_bytes
 from gateway.observability.request_stats import RequestStats
 from gateway.request.state import Gateway
 
-ASKED, TOLD = "endpoint-load-metrics-format", "endpoint-load-metrics"
+REQUEST_HEADER, RESPONSE_HEADER = "endpoint-load-metrics-format", "endpoint-load-metrics"
 
 
 def timings(gateway: Gateway, stats: RequestStats) -> dict[str, Any]:
-    """`metrics` beside the choices of an answer, in milliseconds and tokens a second: null where there are several
-    sequences, which share no clock; nothing unless the operator wants it.
+    """The field `metrics` of an answer, in milliseconds and tokens a second; no field unless the option is set. It is
+    null for several sequences, which have no time to the first token in common.
 
-    The time to the first token runs from when the request was first scheduled, and the speed is over all from there.
+    The time to the first token and the tokens a second count from when the request was first scheduled.
     """
     if not gateway.options.enable_per_request_metrics:
         return {}
@@ -37,11 +37,11 @@ def timings(gateway: Gateway, stats: RequestStats) -> dict[str, Any]:
 
 
 def load_header(request: Request, gateway: Gateway) -> dict[str, str]:
-    """The server's load as the client asked for it, in `TEXT` or `JSON`; nothing where it asked for neither."""
+    """The header with the server's load, as `TEXT` or as `JSON`; no header if the request asks for neither."""
     load = gateway.metrics.load
-    kind = request.headers.get(ASKED, "").upper()
+    kind = request.headers.get(REQUEST_HEADER, "").upper()
     if kind == "TEXT":
-        return {TOLD: "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in load.items())}
+        return {RESPONSE_HEADER: "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in load.items())}
     if kind == "JSON":
-        return {TOLD: "JSON " + json_bytes({"named_metrics": load}).decode()}
+        return {RESPONSE_HEADER: "JSON " + json_bytes({"named_metrics": load}).decode()}
     return {}

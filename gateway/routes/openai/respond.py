@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from fastapi import Request, Response
 
 from gateway.http.disconnect import while_connected
-from gateway.http.encoding import aside
+from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle
@@ -104,7 +104,7 @@ async def _whole(request: Request, gateway: Gateway, body: Common, arrival: floa
             beside = reply.beside_choices() | timings(gateway, lifecycle.stats())
             return envelope.answer(choices, reply.usage(), **beside)
 
-        return await aside(worded, large=body.lists_logprobs)
+        return await in_thread(worded, when=body.lists_logprobs)
 
 
 async def _stream(
@@ -120,7 +120,7 @@ async def _stream(
             async for index, delta in deltas:
                 choice = reply.choices[index]
                 large = lists_many or (delta.prompt is not None and len(delta.prompt.tokens) > 0)
-                for chunk, answered in await aside(partial(choice.chunks, delta), large=large):
+                for chunk, answered in await in_thread(partial(choice.chunks, delta), when=large):
                     yield envelope.chunk(chunk, choice.output, answered)
         if body.include_usage:
             envelope.add_to_next_chunk(timings(gateway, lifecycle.stats()))

@@ -1,27 +1,27 @@
-"""What the routes of `/v1` and vLLM's helpers answer, for the OpenAPI document."""
+"""The answers of the routes of `/v1` and of vLLM's helper routes, for the OpenAPI document."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from gateway.http.openapi import Told
+from gateway.http.openapi import AnswerModel
 
 CHAT_EVENTS = "JSON, a `chat.completion.chunk` each; the last is `[DONE]`"
 TEXT_EVENTS = "JSON, a `text_completion` chunk each; the last is `[DONE]`"
 
 
-class CachedTokens(Told):
+class CachedTokens(AnswerModel):
     cached_tokens: int
 
 
-class Usage(Told):
+class Usage(AnswerModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
 
 
-class Ranked(Told):
+class Ranked(AnswerModel):
     logprob: float
     rank: int
     decoded_token: str
@@ -30,7 +30,7 @@ class Ranked(Told):
 PromptLogprobs = list[dict[str, Ranked] | None]
 
 
-class Alternative(Told):
+class Alternative(AnswerModel):
     token: str
     logprob: float
     bytes: list[int]
@@ -40,26 +40,26 @@ class ListedToken(Alternative):
     top_logprobs: list[Alternative]
 
 
-class ChatLogprobs(Told):
+class ChatLogprobs(AnswerModel):
     content: list[ListedToken]
     refusal: None
 
 
-class TextLogprobs(Told):
+class TextLogprobs(AnswerModel):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
-class Choice(Told):
+class Choice(AnswerModel):
     index: int
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
     token_ids: list[int] | None
 
 
-class AnswerMessage(Told):
+class AnswerMessage(AnswerModel):
     role: Literal["assistant"]
     content: str
     refusal: None
@@ -78,7 +78,7 @@ class TextChoice(Choice):
     prompt_logprobs: PromptLogprobs | None
 
 
-class Timings(Told):
+class Timings(AnswerModel):
     time_to_first_token_ms: float
     generation_time_ms: float
     queue_time_ms: float
@@ -86,7 +86,7 @@ class Timings(Told):
     tokens_per_second: float | None
 
 
-class Answer(Told):
+class Answer(AnswerModel):
     id: str
     created: int
     model: str
@@ -109,7 +109,7 @@ class Completion(Answer):
     choices: list[TextChoice]
 
 
-class Permission(Told):
+class Permission(AnswerModel):
     id: str
     object: Literal["model_permission"]
     created: int
@@ -124,7 +124,7 @@ class Permission(Told):
     is_blocking: bool
 
 
-class Card(Told):
+class Card(AnswerModel):
     id: str
     object: Literal["model"]
     created: int
@@ -135,28 +135,28 @@ class Card(Told):
     permission: list[Permission]
 
 
-class Cards(Told):
+class Cards(AnswerModel):
     object: Literal["list"]
     data: list[Card]
 
 
-class Tokens(Told):
+class Tokens(AnswerModel):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class Text(Told):
+class Text(AnswerModel):
     prompt: str
 
 
 TokenizerInfo = dict[str, str | None]
 
 
-class Version(Told):
+class Version(AnswerModel):
     version: str
 
 
-class Load(Told):
+class Load(AnswerModel):
     server_load: int = Field(ge=0)

@@ -1,4 +1,4 @@
-"""OpenAI's routes. Everything specific to one of them is in the module of its name."""
+"""OpenAI's routes, and vLLM's helper routes. What is specific to one of them is in the module of its name."""
 
 import time
 from functools import partial
@@ -20,7 +20,7 @@ from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionR
 from gateway.routes.openai.tokens import Detokenize
 
 router = APIRouter(prefix="/v1", route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])
-helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])  # of vLLM, beside /v1
+helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])  # vLLM's, outside /v1
 
 
 @router.post(
@@ -30,7 +30,7 @@ helpers = APIRouter(route_class=OpenAIRoute, default_response_class=Response, ta
 async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of a chat."""
     arrival = time.perf_counter()
-    body = validation.completed(await read_body(request, ChatRequest), gateway)
+    body = validation.with_server_options(await read_body(request, ChatRequest), gateway)
     return await respond(request, gateway, body, arrival, partial(chat.begin, request, gateway, body))
 
 
@@ -38,7 +38,7 @@ async def chat_completions(request: Request, gateway: Gateway = Depends(gateway_
 async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The next message of each of several chats, a choice each, as vLLM."""
     arrival = time.perf_counter()
-    body = validation.completed(await read_body(request, BatchRequest), gateway)
+    body = validation.with_server_options(await read_body(request, BatchRequest), gateway)
     request_id(request, body.request_id)
     validation.check_count(len(body.messages), "messages", "chats", gateway.options)
     return await respond_whole(request, gateway, body, arrival, partial(chat.begin_batch, gateway, body.chats))
@@ -50,7 +50,7 @@ async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -
 async def text_completions(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text that follows a prompt."""
     arrival = time.perf_counter()
-    body = validation.completed(await read_body(request, CompletionRequest), gateway)
+    body = validation.with_server_options(await read_body(request, CompletionRequest), gateway)
     return await respond(request, gateway, body, arrival, partial(completions.begin, gateway, body))
 
 

@@ -1,7 +1,7 @@
-"""What a `/v1` request asks of the engine, as one `pb.Generate` per choice.
+"""The engine's requests for a `/v1` request: one `pb.Generate` per sequence.
 
-What the request leaves open is the model author's recommendation (generation_config.json), then OpenAI's default.
-Temperature 0 and top_p 0 both mean greedy.
+A field that the request leaves open has the value that the model's author recommends (generation_config.json), or else
+OpenAI's default. Temperature 0 and top_p 0 both mean greedy.
 """
 
 import secrets
@@ -23,7 +23,7 @@ def generate_requests(
     *,
     echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
-    """One engine request per choice. A given seed counts up over the choices, or they would all be the same."""
+    """One engine request per sequence. A given seed counts up over them: with one seed they would all be equal."""
     if (body.min_tokens or 0) > limit:
         raise RequestError.invalid(
             f"min_tokens is {body.min_tokens}, but at most {limit} can be generated", "min_tokens"
@@ -64,7 +64,7 @@ def generate_requests(
 
 
 def policy(body: Common) -> OutputPolicy:
-    """What the request wants of the text."""
+    """How the request wants its text."""
     return OutputPolicy(
         keep_stop=bool(body.include_stop_str_in_output),
         show_end=bool(body.include_stop_str_in_output),
@@ -95,7 +95,7 @@ def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
 
 
 def _bad_words(words: list[str], model: ModelText) -> list[pb.TokenIds]:
-    """Each word as its ids at the start of a text and behind a space, where those differ. Raises RequestError."""
+    """The ids of each word at the start of a text, and after a space if those differ. Raises RequestError."""
     spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
     found = dict.fromkeys(map(tuple, model.tokenizer.encode_each(spellings, add_special_tokens=False)))
     if len(found) > MAX_BAD_WORDS:

@@ -1,4 +1,4 @@
-"""The bodies of `/v1/completions` and `/v1/chat/completions`, beyond what they have in common."""
+"""The bodies of `/v1/completions`, `/v1/chat/completions` and its batch route, beyond their fields in `common.py`."""
 
 import json
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ Prompts = Annotated[list[str | list[int]], WithJsonSchema({"anyOf": [{"type": "s
 
 
 class CompletionRequest(Common):
-    """Body of `/v1/completions`. `prompts` is the `prompt` field as a list, text or token ids each."""
+    """Body of `/v1/completions`. `prompts` is the field `prompt` as a list; each entry is a text or a list of ids."""
 
     prompts: Prompts = Field(alias="prompt")
     max_tokens: Count | None = None
@@ -50,8 +50,8 @@ class CompletionRequest(Common):
         return {**super().alternatives, "logprobs": self.logprobs or 0}
 
     @property
-    def silent(self) -> bool:
-        """Whether only the echo is wanted, nothing generated."""
+    def echo_only(self) -> bool:
+        """Whether the prompt is to be echoed and nothing generated."""
         return self.max_tokens == 0
 
     @property
@@ -68,7 +68,7 @@ class CompletionRequest(Common):
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> "CompletionRequest":
-        if self.silent and not self.echo:
+        if self.echo_only and not self.echo:
             raise RequestError.invalid("max_tokens must be at least 1 unless echo is true (given 0)", "max_tokens")
         return self
 
@@ -81,7 +81,7 @@ Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSA
 
 
 class ChatFields(Common):
-    """What is said of a chat besides its messages."""
+    """The fields of a chat besides its messages."""
 
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
@@ -147,7 +147,7 @@ class ChatRequest(ChatFields):
 
     @property
     def echoed(self) -> str:
-        """The text that the answer repeats in front: of a final message which is the assistant's too."""
+        """The text that the answer repeats before its own: of a final message by the assistant, with `echo`."""
         last = self.messages[-1]
         return last.text if self.echo and last.role == "assistant" else ""
 
@@ -160,13 +160,13 @@ class ChatRequest(ChatFields):
 
 
 class BatchRequest(ChatFields):
-    """Body of `/v1/chat/completions/batch`: several chats, of which the other fields say the same."""
+    """Body of `/v1/chat/completions/batch`: several chats, for each of which the other fields hold."""
 
     messages: Annotated[list[Conversation], Field(min_length=1, fail_fast=True)]
 
     @property
     def chats(self) -> list[ChatRequest]:
-        """Each with fields of its own. Raises RequestError."""
+        """Each chat as a request of its own. Raises RequestError."""
         same = self.model_dump(exclude={"messages"}, exclude_unset=True)
         return [ChatRequest(messages=messages, **same) for messages in self.messages]
 

@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize` and `/tokenizer_info` as vLLM answers them."""
+"""vLLM's `/tokenize`, `/detokenize` and `/tokenizer_info`."""
 
 import asyncio
 from typing import Annotated
@@ -28,7 +28,7 @@ class TokenizeText(StrictModel):
 
 
 class TokenizeChat(ChatRequest):
-    """A chat to render and tokenise, with all that decides the prompt of `/v1/chat/completions`."""
+    """A chat to render and tokenise, with all fields that shape the prompt of `/v1/chat/completions`."""
 
     return_token_strs: bool | None = None
 

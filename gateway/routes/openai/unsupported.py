@@ -1,9 +1,8 @@
-"""Fields of `/v1` that this server knows and does not declare: those it refuses, and those it may ignore.
+"""Known fields of `/v1` that are not served: those that are refused, and hints, which are ignored.
 
-A field that changes the answer must not be ignored: a client that asked for JSON and got prose has been lied to. What
-may be ignored changes no answer: it is about cost, bookkeeping or routing, or a detail of a field that is refused.
-Whatever OpenAI's clients, vLLM, SGLang and llama.cpp know is declared, or in one of these tables; the tests hold their
-lists against ours.
+A field that changes the answer must not be ignored: a client that asks for JSON must not get prose. A hint changes no
+answer: it is about cost, bookkeeping or routing, or it is a detail of a field that is refused. Every field that
+OpenAI's clients, vLLM, SGLang and llama.cpp know is declared, or in one of these tables; tests compare their lists.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 from gateway.errors import RequestError
 
-# Each name lists the values that ask for nothing; `null` always does.
+# By name, the values that ask for nothing and so are accepted, besides `null`.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tools": ([],),
@@ -118,8 +117,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "generation_prompt": ("",),
 }
 
-# What a refused field is called here.
-OURS = {
+# Refused fields that this server has under another name.
+OUR_NAMES = {
     "n_predict": "max_tokens",
     "max_completion_tokens": "max_tokens",
     "n_cmpl": "n",
@@ -131,7 +130,7 @@ OURS = {
     "thinking": "chat_template_kwargs",
 }
 
-# What may be ignored, also within other fields.
+# Fields that are ignored, and below those within other fields.
 HINTS = frozenset(
     {
         *("user", "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "verbosity", "moderation"),
@@ -157,7 +156,7 @@ HINTS = frozenset(
     }
 )
 
-WITHIN = {
+HINTS_WITHIN = {
     "stream_options": {"include_obfuscation"},
     "messages": {"phase"},  # of an earlier answer
     "messages.content": {"prompt_cache_breakpoint"},
@@ -165,9 +164,9 @@ WITHIN = {
 
 
 def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Raise RequestError naming the first field that asks for something we don't do."""
+    """Raise RequestError naming the first field that asks for something this server does not do."""
     for name, harmless in UNSUPPORTED.items():
         value = fields.get(name)
         if value is not None and value not in harmless:
-            ours = f": use {OURS[name]}" if name in OURS else ""
+            ours = f": use {OUR_NAMES[name]}" if name in OUR_NAMES else ""
             raise RequestError.invalid(f"{name} is not supported{ours}", name)

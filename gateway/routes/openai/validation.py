@@ -1,4 +1,4 @@
-"""Rules of `/v1` that depend on the server: its model, limits and context. Those of the protocol are in the schemas."""
+"""Rules of `/v1` that depend on the server: its model, limits and context. The schemas check rules of the protocol."""
 
 import re
 from typing import Any, TypeVar
@@ -8,17 +8,17 @@ from gateway.errors import Kind, RequestError
 from gateway.request.state import Gateway
 from gateway.routes.openai.common import Common, StreamOptions
 from gateway.routes.openai.identity import names
-from gateway.text.model_text import shortened
+from gateway.text.model_text import truncate
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
-TGI = "tgi"  # what TGI's documentation and clients write
-ALIASES = (TGI, "dummy")  # and what huggingface_hub sends to a given URL
+TGI = "tgi"  # the model's name in TGI's documentation and clients
+ALIASES = (TGI, "dummy")  # huggingface_hub sends "dummy" to a given URL
 
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:
-    """Limits that depend on the server rather than the protocol. Raises RequestError."""
+    """Check the limits of this server. Raises RequestError."""
     if len(body.stops) > options.max_stop_sequences:
         limit = options.max_stop_sequences
         message = f"stop takes at most {limit} texts (--max-stop-sequences), given {len(body.stops)}"
@@ -54,20 +54,20 @@ def most_logprobs(options: Options, description: pb.Description) -> int:
 
 
 def check_model(name: str | None, options: Options, description: pb.Description) -> None:
-    """No name, one of the served model's, or one of TGI's customs. Raises RequestError."""
+    """Accept no name, the names of the served model, and `ALIASES`. Raises RequestError."""
     if name and name not in (*ALIASES, *names(options, description)):
         raise no_such_model(name, options, description)
 
 
 def no_such_model(name: str, options: Options, description: pb.Description) -> RequestError:
-    """The name is repeated only where it looks like one: what a client sends may end in somebody's log."""
+    """The error repeats the name only if it looks like one, because clients log errors."""
     named = f"`{name}`" if _NAME.fullmatch(name) else "of that name"
     message = f"the model {named} does not exist; this server serves `{names(options, description)[0]}`"
     return RequestError(Kind.MODEL_NOT_FOUND, message, param="model")
 
 
 def check_count(given: int, field: str, things: str, options: Options) -> None:
-    """How many prompts or chats one request may bring. Raises RequestError."""
+    """Check the number of prompts or chats in one request. Raises RequestError."""
     most = options.max_client_batch_size
     if given > most:
         message = f"{field} takes at most {most} {things} (--max-client-batch-size), given {given}"
@@ -79,15 +79,15 @@ def truncated(prompt: list[int], body: Common, max_input_tokens: int) -> list[in
     if body.truncate_prompt_tokens is None or body.cut is None:
         return prompt
     keep = max_input_tokens if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
-    return shortened(prompt, keep, body.cut)
+    return truncate(prompt, keep, body.cut)
 
 
 Body = TypeVar("Body", bound=Common)
 
 
-def completed(body: Body, gateway: Gateway) -> Body:
-    """`body` with what the server's options say where it leaves something open, or in spite of it, and with the number
-    of alternatives for -1, which asks for all.
+def with_server_options(body: Body, gateway: Gateway) -> Body:
+    """`body` with the server's options applied: defaults for fields that it leaves open, usage if it is forced, and the
+    size of the vocabulary where -1 asks for all alternatives.
     """
     options, description = gateway.options, gateway.engine.description
     update: dict[str, Any] = {}
@@ -111,8 +111,8 @@ def new_tokens(
     otherwise: int | None = None,
     name: str = "max_tokens",
 ) -> int:
-    """How many tokens may be generated: what is wanted, in the field `name`; where that is left open
-    `otherwise`, or all there is room for.
+    """How many tokens to generate: as many as `wanted`, which the field `name` says; if it is left open, `otherwise`,
+    or else as many as there is room for.
 
     Raises:
         RequestError: the prompt is empty or too long, or prompt and wanted tokens exceed the context.

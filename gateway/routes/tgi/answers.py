@@ -25,7 +25,7 @@ class Outcome:
 
     @property
     def mean_logprob(self) -> float:
-        """By which best_of is decided."""
+        """best_of answers the outcome with the highest."""
         total = sum(token.logprob for token in self.tokens)
         return total / len(self.tokens) if self.tokens else -math.inf
 
@@ -33,7 +33,7 @@ class Outcome:
         """`details` of an answer; without `best_of_sequences`."""
         tokenizer = self.output.model.tokenizer
         fields = {
-            **ending(self.output, self.settings),
+            **finish_fields(self.output, self.settings),
             "prefill": [_prefill_token(tokenizer, token) for token in self._prefill],
             "tokens": [token_fields(token) for token in self.tokens],
         }
@@ -46,7 +46,7 @@ class Outcome:
         return {"generated_text": prompt_text + self.output.text, **self.details()}
 
 
-def ending(output: OutputProcessor, settings: Parameters) -> dict[str, Any]:
+def finish_fields(output: OutputProcessor, settings: Parameters) -> dict[str, Any]:
     return {
         "finish_reason": str(output.finish),
         "generated_tokens": output.generated,
@@ -55,7 +55,7 @@ def ending(output: OutputProcessor, settings: Parameters) -> dict[str, Any]:
 
 
 def generation(outcomes: list[Outcome], prompt_text: str) -> dict[str, Any]:
-    """An answer of `/generate`: the best outcome, which is the first, with the others beside it if there are any."""
+    """An answer of `/generate`: the first outcome, which is the best, and the others in its details."""
     best, *others = outcomes
     answer: dict[str, Any] = {"generated_text": prompt_text + best.output.text}
     if best.settings.details or best.settings.decoder_input_details:
@@ -110,8 +110,8 @@ def full_event(
 
 
 def timing_headers(stats: RequestStats, best: Outcome) -> dict[str, str]:
-    """How long the parts of a request took: seconds in x-compute-time, whole milliseconds elsewhere. The tokens are
-    those of the answer alone.
+    """The durations of a request's parts, in seconds in x-compute-time and in whole milliseconds otherwise, and its
+    tokens, without those of sequences that best_of did not choose.
     """
     output = best.output
     per_token = stats.inference / max(1, output.generated)

@@ -1,7 +1,8 @@
-"""How TGI's routes word an error: `{"error": …, "error_type": …}` with TGI's statuses.
+"""Errors in TGI's words: `{"error": …, "error_type": …}` with TGI's statuses.
 
-TGI answers some of them as plain text or with an empty body; its clients parse JSON, so JSON it is, same status. They
-choose the exception by `error_type`, and only without one by the status: no such path, method or key has none.
+Where TGI answers plain text or an empty body, this server answers JSON with the same status, because TGI's clients
+parse JSON. They choose the exception by `error_type`, and by the status only if there is no `error_type`: so an unknown
+path, a wrong method and a wrong key have none.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -85,7 +86,7 @@ class TgiRoute(APIRoute):
 
 
 async def worded(work: Awaitable[Response]) -> Response:
-    """What `work` answers, its exceptions in TGI's words."""
+    """The answer of `work`, or its exception in TGI's words."""
     try:
         return await work
     except ClientGone:

@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from gateway.http.disconnect import while_connected
-from gateway.http.encoding import aside
+from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
@@ -32,7 +32,7 @@ async def answer(
     full_text: bool,
     in_array: bool = False,
 ) -> Response:
-    """The whole answer, as an object or as the array of one that the Inference API answers."""
+    """The whole answer: an object, or, for the Inference API, an array of one."""
 
     async def work() -> Response:
         with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
@@ -45,13 +45,13 @@ async def answer(
                 return JSONResponse([fields] if in_array else fields, headers=headers)
 
             settings = body.settings
-            return await aside(worded, large=bool(settings.top_n_tokens) or settings.decoder_input_details)
+            return await in_thread(worded, when=bool(settings.top_n_tokens) or settings.decoder_input_details)
 
     return await while_connected(request.receive, work())
 
 
 async def run(gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateRequest) -> list[answers.Outcome]:
-    """All sequences of a request, run to their ends, the best one first."""
+    """Generate all sequences of a request; the best one comes first."""
     outputs = await _begin(gateway, lifecycle, body, stream=False)
     deltas = await lifecycle.collect(outputs)
     outcomes = [answers.Outcome(each, its, body.settings) for each, its in zip(outputs, deltas, strict=True)]
@@ -87,7 +87,7 @@ async def _events(
 
 
 def _last_details(output: OutputProcessor, body: GenerateRequest) -> dict[str, object]:
-    return {**answers.ending(output, body.settings), "input_length": len(output.prompt_ids)}
+    return {**answers.finish_fields(output, body.settings), "input_length": len(output.prompt_ids)}
 
 
 async def _begin(

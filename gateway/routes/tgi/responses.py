@@ -1,11 +1,11 @@
-"""What TGI's routes answer, field by field, for the OpenAPI document."""
+"""The answers of TGI's routes, for the OpenAPI document."""
 
-from gateway.http.openapi import ABSENT, Told
+from gateway.http.openapi import OPTIONAL_LIST, AnswerModel
 
 EVENTS = "JSON, an event per token: `index`, `token`, `top_tokens`, `generated_text`, `details`"
 
 
-class Prefill(Told):
+class Prefill(AnswerModel):
     id: int
     text: str
     logprob: float | None
@@ -15,13 +15,13 @@ class Token(Prefill):
     special: bool
 
 
-class Sequence(Told):
+class Sequence(AnswerModel):
     finish_reason: str
     generated_tokens: int
     seed: int | None
     prefill: list[Prefill]
     tokens: list[Token]
-    top_tokens: list[list[Token]] = ABSENT
+    top_tokens: list[list[Token]] = OPTIONAL_LIST
 
 
 class Other(Sequence):
@@ -29,15 +29,15 @@ class Other(Sequence):
 
 
 class Details(Sequence):
-    best_of_sequences: list[Other] = ABSENT
+    best_of_sequences: list[Other] = OPTIONAL_LIST
 
 
-class Generation(Told):
+class Generation(AnswerModel):
     generated_text: str
     details: Details | None = None
 
 
-class Span(Told):
+class Span(AnswerModel):
     """A token and the bytes of the text it stands for."""
 
     id: int
@@ -46,16 +46,16 @@ class Span(Told):
     stop: int
 
 
-class TemplatedChat(Told):
+class TemplatedChat(AnswerModel):
     tokenize_response: list[Span]
     templated_text: str
 
 
-class Predictions(Told):
+class Predictions(AnswerModel):
     predictions: list[str]
 
 
-class Info(Told):
+class Info(AnswerModel):
     model_id: str
     model_sha: str | None
     model_pipeline_tag: str

@@ -41,8 +41,8 @@ async def generate_stream(request: Request, gateway: Gateway = Depends(gateway_o
 
 @router.post("/", openapi_extra=BODY | answers(list[Generation], events=EVENTS))
 async def compatible(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """As the Inference API: `stream` chooses the form, a plain answer is an array. The full text is the default, unless
-    the text is another than the prompt's.
+    """The Inference API's route: `stream` chooses the form, and a whole answer is an array of one. It holds the prompt
+    too by default, unless the model writes a new text instead of continuing the prompt.
     """
     arrival = time.perf_counter()
     body = await read_body(request, GenerateRequest)

@@ -1,4 +1,4 @@
-"""What a request of TGI's asks of the engine, with TGI's meanings."""
+"""The engine's sampling parameters for a TGI request, with TGI's meaning of each."""
 
 import secrets
 
@@ -9,7 +9,7 @@ from jaxengine.rpc import engine_pb2 as pb
 
 
 def samples(settings: Parameters) -> bool:
-    """Whether tokens are drawn rather than taken greedily: TGI's rule, by which temperature 1 alone is greedy."""
+    """Whether tokens are sampled rather than chosen greedily. By TGI's rule temperature 1 alone is greedy."""
     return (
         settings.do_sample
         or settings.temperature not in (None, 1.0)
@@ -20,7 +20,7 @@ def samples(settings: Parameters) -> bool:
 
 
 def sampling(settings: Parameters, options: Options, *, prompt_logprobs: bool) -> pb.Sampling:
-    """The engine's view of a valid request, with TGI's meanings; every call draws a seed where none is given."""
+    """The sampling parameters of a valid request; each call draws a seed if none is given."""
     temperature = settings.temperature or 1.0
     greedy = not samples(settings) or temperature < GREEDY_TEMPERATURE
     return pb.Sampling(

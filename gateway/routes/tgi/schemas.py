@@ -1,8 +1,8 @@
-"""What TGI's routes accept, field by field: types only. Ranges are checked by `validation.py`, because their errors
-differ; here they are told to the OpenAPI document, as far as they are not a server's own.
+"""The bodies of TGI's routes: the types of their fields.
 
-The integers are as wide as in TGI; a negative number in an unsigned field is a wrong shape, not a wrong value.
-Fields TGI does not let be null are not optional here either.
+Ranges are checked by `validation.py`, because TGI words errors of type and of range differently; here they are only
+documented, unless they depend on the server's options. Integers are as wide as in TGI: a negative number in an unsigned
+field is an error of type. Fields that may not be null in TGI may not be null here.
 """
 
 from typing import Annotated, Any
@@ -18,23 +18,23 @@ U64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
 I32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 
 
-def told(type: str, **limits: float) -> WithJsonSchema:
+def documented(type: str, **limits: float) -> WithJsonSchema:
     return WithJsonSchema({"type": type, **limits})
 
 
-Temperature = Annotated[float, told("number", exclusiveMinimum=0, maximum=MAX_SCALE)]
-RepetitionPenalty = Annotated[float, told("number", minimum=MIN_SCALE, maximum=MAX_SCALE)]
-FrequencyPenalty = Annotated[float, told("number", minimum=-2, maximum=2)]
-Share = Annotated[float, told("number", exclusiveMinimum=0, exclusiveMaximum=1)]
-TopK = Annotated[I32, told("integer", minimum=1, maximum=2**31 - 1)]
-NewTokens = Annotated[U32, told("integer", minimum=1, maximum=2**32 - 1)]
-Truncate = Annotated[U64, told("integer", minimum=1)]
-StopText = Annotated[str, told("string", minLength=1, maxLength=MAX_STOP_CHARACTERS)]
-Text = Annotated[str, told("string", minLength=1)]
+Temperature = Annotated[float, documented("number", exclusiveMinimum=0, maximum=MAX_SCALE)]
+RepetitionPenalty = Annotated[float, documented("number", minimum=MIN_SCALE, maximum=MAX_SCALE)]
+FrequencyPenalty = Annotated[float, documented("number", minimum=-2, maximum=2)]
+Share = Annotated[float, documented("number", exclusiveMinimum=0, exclusiveMaximum=1)]
+TopK = Annotated[I32, documented("integer", minimum=1, maximum=2**31 - 1)]
+NewTokens = Annotated[U32, documented("integer", minimum=1, maximum=2**32 - 1)]
+Truncate = Annotated[U64, documented("integer", minimum=1)]
+StopText = Annotated[str, documented("string", minLength=1, maxLength=MAX_STOP_CHARACTERS)]
+Text = Annotated[str, documented("string", minLength=1)]
 
 
 class Parameters(StrictModel):
-    """`parameters` of a request; None means not set."""
+    """`parameters` of a request; None: not set."""
 
     best_of: U64 | None = None
     temperature: Temperature | None = None
@@ -58,7 +58,7 @@ class Parameters(StrictModel):
 
 
 class GenerateRequest(StrictModel):
-    """Body of `/generate` and `/generate_stream`; `stream` counts on `POST /` only."""
+    """Body of `/generate`, `/generate_stream` and `POST /`; only the last heeds `stream`."""
 
     inputs: Text
     parameters: Parameters | None = None
@@ -66,11 +66,11 @@ class GenerateRequest(StrictModel):
 
     @property
     def settings(self) -> Parameters:
-        """`parameters`, or TGI's defaults for a request without any, which sample where `{}` would not."""
+        """`parameters`. TGI samples if there are none, and is greedy if they are `{}`."""
         return Parameters(do_sample=True) if self.parameters is None else self.parameters
 
 
 class TokenizeInputs(StrictModel):
-    """Body of `/tokenize`, which TGI's clients send with the parameters of `/generate`: they do not matter to it."""
+    """Body of `/tokenize`. TGI's clients send the parameters of `/generate` too, which are ignored."""
 
     inputs: str

@@ -1,7 +1,7 @@
-"""TGI's rules for a request, in its order.
+"""TGI's rules for a request, in TGI's order.
 
-Each rule has its own message with the value given and the limit. Rules that need no tokens come first and cost
-nothing; then the server admits the request, and only then is text tokenised.
+Each rule has its own message, with the given value and the limit. Rules that need no tokens are checked first and cost
+nothing; then the server admits the request, and only then is its text tokenised.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
 from jaxengine.rpc import engine_pb2 as pb
 
-RESERVED_NEW_TOKENS = 1024  # TGI checks no more new tokens than this against the context, and ends at its limit
+RESERVED_NEW_TOKENS = 1024  # TGI checks at most so many new tokens against the context, whose end it stops at
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers requests are held against."""
+    """The limits of this server that requests are checked against."""
 
     max_best_of: int
     max_stop_sequences: int
@@ -39,7 +39,7 @@ class Limits:
 
 
 def check_parameters(request: GenerateRequest, limits: Limits, *, stream: bool) -> None:
-    """Every rule that can be decided without tokens. Raises RequestError at the first one broken."""
+    """Check every rule that needs no tokens. Raises RequestError for the first one that is broken."""
     settings = request.settings
     _check_best_of(settings, limits, stream=stream)
     _check_sampling(settings)

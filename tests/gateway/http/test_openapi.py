@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.openapi import Told
+from gateway.http.openapi import AnswerModel
 from gateway.routes.openai.errors import WORDING as OPENAI
 from gateway.routes.openai.responses import Cards, ChatCompletion, Completion
 from gateway.routes.tgi.errors import WORDING as TGI
@@ -66,7 +66,7 @@ async def test_info_has_the_fields_that_are_documented() -> None:
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "lo"}]}
 ASKED: dict[str, Any] = {"prompt_logprobs": 1, "return_token_ids": True}
-V1: dict[str, tuple[type[Told], str, dict[str, Any] | None]] = {
+V1: dict[str, tuple[type[AnswerModel], str, dict[str, Any] | None]] = {
     "chat": (ChatCompletion, "/v1/chat/completions", CHAT),
     "chat with all": (ChatCompletion, "/v1/chat/completions", {**CHAT, **ASKED, "logprobs": True, "top_logprobs": 2}),
     "chats": (ChatCompletion, "/v1/chat/completions/batch", {"messages": [CHAT["messages"]] * 2}),

@@ -164,7 +164,7 @@ async def test_a_client_that_leaves_before_its_answer_is_noticed(
     version: bytes, behind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client of HTTP/1.0 cannot be asked, and may be an older nginx whose own client has left: it is given up."""
-    monkeypatch.setattr(protocol, "LAST_LOOK", 0.1)
+    monkeypatch.setattr(protocol, "LAST_POLL", 0.1)
     waiting, left = asyncio.Event(), asyncio.Event()
 
     async def patient(scope: Scope, receive: Receive, send: Send) -> None:

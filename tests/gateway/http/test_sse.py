@@ -31,7 +31,7 @@ TURNS = 10  # of the event loop in one step of an engine: less than a millisecon
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and timeouts in no time."""
-    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
     monkeypatch.setattr(sse, "SEND_SECONDS", 0.02)
 
 
@@ -135,7 +135,7 @@ async def test_a_client_that_stops_reading_is_cut_over_a_socket_without_a_word_i
 
 
 async def test_a_quiet_stream_is_kept_alive_by_comments_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.02)
     async with serve() as app:
         connection = Connection(app, "/generate_stream", BODIES["/generate_stream"])
 
@@ -225,4 +225,4 @@ def test_what_is_replaced_of_the_library_is_there() -> None:
 
 
 def test_a_request_is_given_up_before_its_connection() -> None:
-    assert sse.LOOK_SECONDS + sse.SEND_SECONDS <= protocol.STALL_SECONDS
+    assert sse.PING_SECONDS + sse.SEND_SECONDS <= protocol.STALL_SECONDS

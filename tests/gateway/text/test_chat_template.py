@@ -13,7 +13,7 @@ import transformers
 from gateway.errors import Kind, RequestError
 from gateway.text.chat_template import ChatTemplate, TemplateError
 from gateway.text.model_files import find_template, special_tokens
-from gateway.text.template_renderer import Renderer
+from gateway.text.template_renderer import TemplateRenderer
 from tests.gateway.toys import TEMPLATE, byte_level
 from tests.processes import PATIENCE
 
@@ -131,8 +131,8 @@ def test_the_sandbox_refuses(template: str) -> None:
 
 
 @pytest_asyncio.fixture
-async def renderers() -> AsyncIterator[list[Renderer]]:
-    started: list[Renderer] = []
+async def renderers() -> AsyncIterator[list[TemplateRenderer]]:
+    started: list[TemplateRenderer] = []
     yield started
     for renderer in started:
         await renderer.close()
@@ -148,9 +148,9 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-async def test_a_bomb_costs_its_own_request_only(name: str, renderers: list[Renderer]) -> None:
+async def test_a_bomb_costs_its_own_request_only(name: str, renderers: list[TemplateRenderer]) -> None:
     template = "{% if messages[0].content == 'bomb' %}" + BOMBS[name] + "{% else %}fine{% endif %}"
-    renderer = Renderer(template, {}, 10_000)
+    renderer = TemplateRenderer(template, {}, 10_000)
     renderers.append(renderer)
     with pytest.raises(RequestError) as refusal:
         bomb = [{"role": "user", "content": "bomb"}]
@@ -160,16 +160,16 @@ async def test_a_bomb_costs_its_own_request_only(name: str, renderers: list[Rend
     assert text == "fine"
 
 
-async def test_a_template_that_is_not_jinja_says_so_every_time(renderers: list[Renderer]) -> None:
-    renderer = Renderer("{% for %}", {}, 10_000)
+async def test_a_template_that_is_not_jinja_says_so_every_time(renderers: list[TemplateRenderer]) -> None:
+    renderer = TemplateRenderer("{% for %}", {}, 10_000)
     renderers.append(renderer)
     for _ in range(2):
         with pytest.raises(RequestError, match="not valid"):
             await renderer.render(messages=[], add_generation_prompt=True)
 
 
-async def test_answers_stay_with_their_questions(renderers: list[Renderer]) -> None:
-    renderer = Renderer("{{ messages[0].content }}", {}, 10_000)
+async def test_answers_stay_with_their_questions(renderers: list[TemplateRenderer]) -> None:
+    renderer = TemplateRenderer("{{ messages[0].content }}", {}, 10_000)
     renderers.append(renderer)
 
     async def ask(number: int) -> str:
@@ -183,9 +183,11 @@ async def test_answers_stay_with_their_questions(renderers: list[Renderer]) -> N
     assert answers[1:] == [str(number) for number in range(1, 20)]
 
 
-async def test_the_helper_inherits_no_secrets(renderers: list[Renderer], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_helper_inherits_no_secrets(
+    renderers: list[TemplateRenderer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    renderer = Renderer("x", {}, 10)
+    renderer = TemplateRenderer("x", {}, 10)
     renderers.append(renderer)
     helper = await renderer._start()
     with open(f"/proc/{helper.pid}/environ", "rb") as environment:

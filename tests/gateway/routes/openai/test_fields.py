@@ -10,7 +10,7 @@ from gateway.routes.openai.common import StreamOptions
 from gateway.routes.openai.messages import ContentPart, Message
 from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionRequest
 from gateway.routes.openai.tokens import Detokenize, TokenizeChat, TokenizeText
-from gateway.routes.openai.unsupported import HINTS, UNSUPPORTED, WITHIN
+from gateway.routes.openai.unsupported import HINTS, HINTS_WITHIN, UNSUPPORTED
 from gateway.routes.tgi.schemas import Parameters
 
 OPENAI_3_54_CHAT = """
@@ -181,7 +181,7 @@ def test_no_field_is_two_things() -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_a_known_field_within_another_is_declared_or_a_hint(name: str) -> None:
     model, fields = PARTS[name]
-    assert set(fields.split()) == declared(model) | WITHIN[name]
+    assert set(fields.split()) == declared(model) | HINTS_WITHIN[name]
 
 
 def test_tgis_parameters_are_ours() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.routes.openai.logprobs import Names, completion_logprobs, prompt_offsets
+from gateway.routes.openai.logprobs import TokenNames, completion_logprobs, prompt_offsets
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import EOS
@@ -169,7 +169,7 @@ async def test_the_drawn_token_comes_first_then_the_likeliest_by_rank(
 def test_of_tokens_with_one_text_the_likeliest_counts() -> None:
     unknown = [pb.Alternative(id=1001, logprob=-1), pb.Alternative(id=1002, logprob=-2)]  # of no text
     token = pb.Token(id=1000, logprob=-9, top=unknown)
-    assert completion_logprobs(Names(BYTES, by_id=False), [token], [0], 2)["top_logprobs"] == [{"": -1}]
+    assert completion_logprobs(TokenNames(BYTES, by_id=False), [token], [0], 2)["top_logprobs"] == [{"": -1}]
 
 
 async def test_control_tokens_of_ids_are_echoed_and_counted() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import RequestError
 from gateway.routes.openai.schemas import ChatRequest, Common, CompletionRequest
-from gateway.routes.openai.unsupported import HINTS, OURS, UNSUPPORTED, WITHIN
+from gateway.routes.openai.unsupported import HINTS, HINTS_WITHIN, OUR_NAMES, UNSUPPORTED
 from gateway.routes.openai.validation import refuse_unknown_ids
 from tests.gateway.fixtures import serve
 from tests.processes import ROOT
@@ -144,7 +144,7 @@ async def test_a_field_we_do_not_serve_is_refused_not_ignored(name: str) -> None
     async with serve() as app:
         response = await app.post(path, {**base, name: "something"})
         assert response.status_code == 400
-        ours = f": use {OURS[name]}" if name in OURS else ""
+        ours = f": use {OUR_NAMES[name]}" if name in OUR_NAMES else ""
         assert response.json()["error"]["message"] == f"{name} is not supported{ours}"
         for harmless in (None, *UNSUPPORTED[name]):
             assert (await app.post(path, {**base, name: harmless})).status_code == 200
@@ -177,7 +177,7 @@ def test_the_readme_lists_every_field() -> None:
     assert both | table["completions"] == {f.alias or name for name, f in CompletionRequest.model_fields.items()}
     assert table["refused, unless they ask for nothing"] == set(UNSUPPORTED)
     assert table["hints, taken without effect"] == HINTS
-    assert table["hints within fields"] == {f"{field}.{name}" for field in WITHIN for name in WITHIN[field]}
+    assert table["hints within fields"] == {f"{field}.{name}" for field in HINTS_WITHIN for name in HINTS_WITHIN[field]}
 
 
 async def test_hints_and_fields_nobody_knows_are_ignored() -> None:
