@@ -16,6 +16,8 @@ from jaxengine.cache.page_need import PageNeed, peak_pages
 from jaxengine.cache.page_pool import SINK, PagePool, page_key, root_key
 from jaxengine.request.sequence import PageTable, Sequence
 
+NO_PAGES = PageNeed(0, 0, 0)
+
 
 class PageTables:
     """The tables of all sequences, over one pool.
@@ -36,6 +38,7 @@ class PageTables:
             (window, [number for number, each in enumerate(windows) if each == window])
             for window in sorted({*windows} - {0})
         ]
+        self.growth = PageNeed(0, 0, len(windows))  # of a sequence that has all pages for now, but may grow
         self.unwindowed = sum(not window for window in windows)  # how many tables have no window: they come first
         self.token_budget = token_budget
         self.model = model
@@ -44,14 +47,19 @@ class PageTables:
     # --- counting -------------------------------------------------------------------------------------------------
 
     def need(self, sequence: Sequence) -> PageNeed:
-        """The free pages that a sequence with a slot takes beyond those it holds."""
+        """The free pages that a sequence with a slot takes beyond those it holds.
+
+        Admission asks for it of every running sequence in each step, so the common case comes first and is cheap.
+        """
+        may_grow = sequence.max_length > sequence.page_capacity
+        if not self.windowed and sequence.length <= sequence.page_capacity:
+            return self.growth if may_grow else NO_PAGES
         next_step = known_tokens = self._missing(sequence, sequence.length)
         if self.windowed:
             next_step = self._missing(sequence, min(sequence.length, sequence.computed + self.token_budget))
             held = sum(len(table.pages) - table.released for table in sequence.tables)
             known_tokens = self._peak(sequence, sequence.tables) - held
-        growth = len(self.windows) if sequence.max_length > sequence.page_capacity else 0
-        return PageNeed(next_step, known_tokens, max(known_tokens, growth))
+        return PageNeed(next_step, known_tokens, max(known_tokens, len(self.windows) if may_grow else 0))
 
     def need_to_start(self, sequence: Sequence, prefix: Items[PageTable]) -> int:
         """Free pages that a waiting sequence takes at most at a time for its known tokens, starting from `prefix`."""
@@ -70,7 +78,8 @@ class PageTables:
 
     def _missing(self, sequence: Sequence, length: int) -> int:
         """Pages that a sequence lacks to hold `length` tokens, in all of its tables."""
-        return len(self.windows) * self.pool.pages_for(max(0, length - sequence.page_capacity))
+        tokens = length - sequence.page_capacity
+        return len(self.windows) * self.pool.pages_for(tokens) if tokens > 0 else 0
 
     def _peak(self, sequence: Sequence, tables: Items[PageTable]) -> int:
         """The most pages that `tables` hold at a time while the known tokens of `sequence` are computed."""
