@@ -1,10 +1,9 @@
-"""What the gateway costs: tokens streamed per second of its CPU time, and the time it adds to each, with a mock engine.
+"""Measures the gateway with a mock engine: tokens streamed per second of its CPU time, and the latency it adds to each.
 
-The gateway's process time comes from /proc, so what the client and the mock engine burn on the same cores does not
-count. On /v1 tokens that come faster than they can be sent share an event, so tokens are what is counted; the events
-stand beside them. Added latency is the time between two events of a lone stream beyond the engine's own step.
-Tokens by the clock show what a second HTTP process (`--api-workers 2`) brings where there are cores for it, the client
-and the mock engine.
+CPU time is the gateway's own, from /proc, without that of the client and of the mock engine. On /v1, tokens that come
+faster than they can be sent share an event, so both tokens and events are counted. Added latency is the time between
+two events of a single stream, less the duration of the engine's step. Tokens per second of wall-clock time show what a
+second HTTP process (`--api-workers 2`) is worth, if there are cores for it, the client and the mock engine.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Bodies that are long, or long to read: bounded by what reading them costs, and read beside the event loop."""
+"""Bodies that take long to parse: they are bounded by what parsing costs, and parsed in a thread."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""More idle connections than the server may have requests: they cost each other, not those who ask for something."""
+"""More idle connections than the server keeps: they are closed for each other, and requests are still answered."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client may not do with requests: huge, slow or too many bodies, too many requests. Over real sockets."""
+"""Limits on requests, over real sockets: bodies that are huge, slow or too many, and too many requests."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The OpenAPI document says every route, every body and every status that routes really answer."""
+"""The OpenAPI document describes every route, every body and every status that the routes answer."""
 
 import json
 from typing import Any

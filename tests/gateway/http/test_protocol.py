@@ -1,5 +1,5 @@
-"""What a client may not do with a connection: send endless heads, not read its answer, leave without a word, be one of
-too many. Over real sockets.
+"""Limits on connections, over real sockets: endless heads, answers that nobody reads, clients that leave, too many
+connections.
 """
 
 import asyncio

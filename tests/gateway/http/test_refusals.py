@@ -1,4 +1,4 @@
-"""Refusals wait their turn while others are being answered, so that they cannot take the event loop for themselves."""
+"""Refusals are delayed while other requests are being answered, so that they cannot take all of the event loop."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The application as a whole: which routes are public, what unknown ones say, CORS, docs and the API key."""
+"""The application as a whole: public routes, unknown routes, CORS, documentation and the API key."""
 
 import re
 from collections.abc import AsyncIterator, Iterator

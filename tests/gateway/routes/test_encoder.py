@@ -1,4 +1,4 @@
-"""What is different for clients of a model with an encoder: its text does not go on where the prompt ends."""
+"""A model with an encoder, whose text does not continue the prompt: what is different for its clients."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What probes are told in each state of the server."""
+"""The answers of probes in each state of the server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Routes whose dialect the body tells: `/invocations`, `/tokenize`, `/chat_tokenize`, and vLLM's helpers."""
+"""Routes whose body tells the dialect: `/invocations`, `/tokenize`, `/chat_tokenize`; and vLLM's helper routes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the model is called: all names are accepted on `/v1`, the first is what answers and metrics say."""
+"""The names of the model: `/v1` accepts all of them, answers and metrics show the first."""
 
 import socket
 from pathlib import Path

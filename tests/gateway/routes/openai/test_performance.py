@@ -1,4 +1,4 @@
-"""What answers of `/v1` tell of their own times and of the server's load, where it is asked for."""
+"""The times of an answer and the load of the server, in answers of `/v1` that are asked for them."""
 
 import json
 from typing import Any

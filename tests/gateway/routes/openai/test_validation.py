@@ -1,4 +1,4 @@
-"""What `/v1` refuses, and that it says which field, what was given and what is allowed."""
+"""Refusals of `/v1`: each names the field, the given value and what is allowed."""
 
 import re
 import time

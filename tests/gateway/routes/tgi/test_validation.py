@@ -1,4 +1,4 @@
-"""Every rule TGI has for a request: its status, its error_type, and both numbers in the message."""
+"""TGI's rules for requests, each with its status, its error_type, and the given value and the limit in its message."""
 
 from typing import Any
 
