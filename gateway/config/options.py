@@ -41,7 +41,9 @@ class Options(CheckpointOptions, ComputeOptions):
         None, values.existing_file, "tokenizer_config.json to use instead of the model's"
     )
     served_model_name: tuple[str, ...] = option(
-        (), values.text, "what /v1 and metrics call the model, if not by its id; of several answers say the first"
+        (),
+        values.text,
+        "name of the model in /v1 and metrics instead of its id; repeatable, and answers carry the first",
     )
     sharded: bool | None = option(None, values.flag, "true: split the model over all devices unless --num-shard says")
     num_shard: int | None = option(None, values.whole(1, 64), "devices one model is split over; 1 if not given")
@@ -60,11 +62,11 @@ class Options(CheckpointOptions, ComputeOptions):
         "most alternatives that /v1 lists beside a token, -1 for all; each step reports so many, asked for or not",
     )
     return_tokens_as_token_ids: bool = option(
-        False, values.flag, "show tokens in logprobs as token_id:N, where a request leaves it open"
+        False, values.flag, "show tokens in logprobs as token_id:N, unless a request says otherwise"
     )
-    enable_force_include_usage: bool = option(False, values.flag, "tell the usage in every chunk of every /v1 stream")
+    enable_force_include_usage: bool = option(False, values.flag, "send the usage in every chunk of every /v1 stream")
     enable_prefill_logprobs: bool = option(
-        False, values.flag, "fill `prefill` for `decoder_input_details`, else empty; /v1 gives what is asked without it"
+        False, values.flag, "fill `prefill` for `decoder_input_details`, else it is empty; /v1 needs no such option"
     )
     watermark_gamma: float = option(
         0.5, values.number(0.01, 0.99), "share of the vocabulary that a watermark favours after each token"
@@ -72,50 +74,56 @@ class Options(CheckpointOptions, ComputeOptions):
     watermark_delta: float = option(2.0, values.number(0, 100), "what a watermark adds to the logits it favours")
     payload_limit: int = option(2_000_000, values.whole(1), "largest request body in bytes")
     request_timeout: float = option(
-        600.0, values.number(0, 86400), "seconds a request may take in all; 0 for no limit; beyond is answered 504"
+        600.0,
+        values.number(0, 86400),
+        "seconds a request may take in all, 0 for no limit; a longer one is answered 504",
     )
     max_concurrent_requests: int = option(
         128,
         values.whole(1, 1_000_000),
-        "sequences in work at once; a request beyond is answered 429",
+        "sequences that run or wait at once; a request beyond is answered 429",
         group="How many at once",
     )
     max_queued_tokens: int = option(
         1 << 20, values.whole(1), "prompt tokens waiting for their first token; a request beyond is answered 429"
     )
     queue_timeout: float = option(
-        60.0, values.number(0, 86400), "seconds a request may wait to be begun; 0 for no limit; beyond is 429"
+        60.0, values.number(0, 86400), "seconds a request may wait to be begun, 0 for no limit; then it is answered 429"
     )
     hostname: str = option("0.0.0.0", values.text, "address to listen on", group="HTTP")
     port: int = option(3000, values.whole(0, 65535), "port to listen on; 0 takes a free one", short="-p")
     admin_port: int | None = option(
         None,
         values.whole(0, 65535),
-        "port of a listener of its own for probes and /metrics, without a key; none if not given",
+        "port of a separate listener for probes and /metrics, without a key; none if not given",
     )
     admin_hostname: str = option("127.0.0.1", values.text, "address that --admin-port listens on")
     admin_exclusive: bool = option(False, values.flag, "probes and /metrics answer on --admin-port alone")
     api_workers: int = option(
-        1, values.whole(1, 64), "processes that speak HTTP on the port; limits hold over all, within a request each"
+        1,
+        values.whole(1, 64),
+        "processes that speak HTTP on the port; limits hold over all, give or take a request of each",
     )
-    validation_workers: int = option(2, values.whole(1, 64), "threads that tokenise prompts, in each such process")
+    validation_workers: int = option(2, values.whole(1, 64), "threads that tokenise prompts, in each HTTP process")
     api_key: str | None = option(
         None,
         values.keys,
-        "bearer token clients must send; several on lines of their own; API_KEY hides it from lists of processes",
+        "bearer token that clients must send; several, one a line; API_KEY hides them from lists of processes",
         secret=True,
     )
     api_key_file: str | None = option(
-        None, values.key_file, "file of such tokens, one a line, beside those of --api-key", secret=True
+        None, values.key_file, "file of bearer tokens, one a line, in addition to those of --api-key", secret=True
     )
     share_prefix_cache: bool = option(
-        False, values.flag, "share the prefix cache between API keys, which tells each what others have asked"
+        False,
+        values.flag,
+        "share the prefix cache between API keys; its timing reveals to each what the others have asked",
     )
     enable_per_request_metrics: bool = option(
         False, values.flag, "add `metrics` to answers of /v1: times of the request, and its tokens a second"
     )
     root_path: str | None = option(
-        None, values.prefix, "path before every route where a proxy is in front, be it stripped there or not"
+        None, values.prefix, "path that a proxy puts before every route, whether the proxy strips it again or not"
     )
     cors_allow_origin: tuple[str, ...] = option(
         (), values.origin, "origin whose pages may call, or * for any; repeatable; none if not given"
@@ -126,20 +134,24 @@ class Options(CheckpointOptions, ComputeOptions):
     ssl_certfile: Path | None = option(None, values.existing_file, "certificate chain (PEM) to serve HTTPS with")
     ssl_keyfile: Path | None = option(None, values.existing_file, "private key (PEM), if not in --ssl-certfile")
     aip_http_port: int | None = option(None, values.whole(0, 65535), "port that Vertex AI assigns, instead of --port")
-    aip_predict_route: str | None = option(None, values.route, "where Vertex AI sends what /vertex takes")
-    aip_health_route: str | None = option(None, values.route, "where Vertex AI asks for health")
+    aip_predict_route: str | None = option(None, values.route, "route to which Vertex AI sends the bodies of /vertex")
+    aip_health_route: str | None = option(None, values.route, "route that Vertex AI asks for health")
     json_output: bool = option(False, values.flag, "log as JSON lines", group="Operations")
     log_level: str = option(
         "info",
         values.any_case(values.one_of("debug", "info", "warn", "error")),
-        "least of the log's lines; debug also shows probes and scrapes, warn no requests",
+        "lowest level that is logged; debug also shows probes and scrapes, warn no requests",
     )
     otlp_endpoint: str | None = option(
         None, values.url, "OTLP/gRPC collector that spans are sent to, e.g. http://collector:4317"
     )
     otlp_service_name: str = option("text-generation-inference.router", values.text, "service.name of the spans")
     env: bool = option(
-        False, values.flag, "print the versions and devices at hand, then serve", short="-e", in_environment=False
+        False,
+        values.flag,
+        "print the versions and devices of this machine, then serve",
+        short="-e",
+        in_environment=False,
     )
     shard_uds_path: Path = option(
         Path("/tmp/text-generation-server"),
@@ -150,12 +162,12 @@ class Options(CheckpointOptions, ComputeOptions):
     engine_hang_timeout: float = option(
         30.0,
         values.number(0.1, 86400),
-        "seconds without a sign of life after which the engine is restarted; a CPU that computes is one for 600 s",
+        "seconds without a sign of life after which the engine is restarted; a step on a CPU counts as one for 600 s",
     )
     max_engine_restarts: int = option(
         20,
         values.whole(0, 1_000_000),
-        "times the engine, or one of the HTTP processes, is started again within --engine-restart-window, or until it "
+        "times the engine, or one of the HTTP processes, is restarted within --engine-restart-window, or until it "
         "is ready; the next death ends the server with exit code 70",
     )
     engine_restart_window: float = option(
