@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import uvloop
 
 from gateway.config.command_line import parse
 from gateway.config.environment import environment_report
+from gateway.config.options import Options
 from gateway.http.listener import CannotListen, bind, is_loopback, tls_problem
 from gateway.processes import signals
 from gateway.processes.engine_process import EngineCommand, command
@@ -61,12 +63,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
     except CannotListen as error:
         return logs.fail(str(error), os.EX_OSERR)
     logs.configure(options.json_output, options.log_level)
-    for line in options.warnings:
-        logger.warning(line)
-    if not options.keys and not is_loopback(listeners[0]):
-        logger.warning(OPEN, *listeners[0].getsockname()[:2])
-    if options.env:
-        logger.info("%s", environment_report())
+    _log_notices(options, listeners[0])
     try:
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except TracingUnavailable as error:
@@ -86,6 +83,16 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(options, environ, listeners, admin, directory, engine, began, tracing))
+
+
+def _log_notices(options: Options, listener: socket.socket) -> None:
+    """Log what the operator should know before the start."""
+    for line in options.warnings:
+        logger.warning(line)
+    if not options.keys and not is_loopback(listener):
+        logger.warning(OPEN, *listener.getsockname()[:2])
+    if options.env:
+        logger.info("%s", environment_report())
 
 
 def _keep_metrics_in(directory: Path | None) -> None:
