@@ -1,7 +1,7 @@
-"""An engine without a model, for everything that is not about models.
+"""An engine without a model, for tests that are not about models.
 
-`MockEngine` keeps the engine's contract (`jaxengine.request.interface.DrivenEngine`): every id is a known function of
-the ids before it, so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it
+`MockEngine` implements `jaxengine.request.interface.DrivenEngine`. Every id is a known function of the ids before it,
+so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it
 as a process through the real gRPC service.
 
 A prompt that begins with one of the ids below misbehaves on purpose.
@@ -27,12 +27,12 @@ from jaxengine.telemetry.tracing import Tracing
 
 VOCABULARY = 320
 EOS = 0
-HOLD_SECONDS = 0.005  # between looks at whether it is over
+HOLD_SECONDS = 0.005  # between two checks whether the hold is over
 CRASH, HANG, FAIL, RAISE = 301, 302, 303, 304  # first prompt id: kill -9 self, stop stepping, ERROR, escape a step
 
 
 def next_id(ids: Sequence[int]) -> int:
-    """The mock's whole intelligence: the id that follows `ids`. Never EOS, never an id with a meaning."""
+    """The id that follows `ids`: never EOS, and never one that misbehaves."""
     return 1 + (ids[-1] * 7 + len(ids) * 13) % 255
 
 
@@ -180,7 +180,7 @@ class MockEngine:
         )
 
     def advance(self, row: Live) -> Event:
-        """Its next token, or whatever else it is told to do."""
+        """The request's next token, or the misbehaviour that its prompt asks for."""
         request = row.request
         misbehave(request.prompt[0])
         if request.prompt[0] == FAIL:

@@ -25,7 +25,7 @@ def root_key(model: str, salt: bytes) -> bytes:
 
 
 def page_key(parent: bytes, ids: Ids[int]) -> bytes:
-    """The key of a page that holds `ids` behind the page with key `parent`."""
+    """The key of a page that holds `ids` and follows the page with key `parent`."""
     return hashlib.sha256(parent + array("i", ids).tobytes()).digest()
 
 

@@ -162,7 +162,7 @@ class PageTables:
         return sequence.prefix_keys[i] == other.prefix_keys[i] and (0, other.prefix_keys[i]) not in self.pool.index
 
     def offer(self, sequence: Sequence, written: int) -> None:
-        """Offer the full pages below position `written` to others, as far as their tokens are known to the host."""
+        """Offer the full pages below position `written` to other requests, if the host knows all their tokens."""
         size = self.pool.page_size
         if written // size <= sequence.offered_pages or sequence.nonfinite or not self.prefix_cache:
             return
@@ -203,7 +203,7 @@ class PageTables:
                 missing = (i for i in range(count) if not self._is_cached(number, sequence, i))
                 count = next(missing, count)
         while (gap := self._gap_in_window(sequence, count)) is not None:
-            count = gap  # a prefix that ends behind the gap would see it too
+            count = gap  # a prefix that ends after the gap would see it too
         return count
 
     def _gap_in_window(self, sequence: Sequence, count: int) -> int | None:

@@ -1,5 +1,5 @@
-"""What a back end computes of a layer, behind one interface: paged attention, and the addition of a branch to the
-residual stream together with the norm that follows.
+"""One interface to the back ends. A back end computes paged attention, and adds a branch to the residual stream
+together with the norm that follows.
 
 `reference` is plain JAX: the CPU's path and the oracle of every kernel. `triton` is for NVIDIA GPUs. `choose_backend`
 picks one at start; nothing falls back later. `Ops` runs it on a mesh: each device attends with its own heads, norms are

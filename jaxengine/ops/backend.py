@@ -12,7 +12,7 @@ def choose_backend(
     """The back end for `--attention`: "auto" is `triton` where the kernels run, and `reference` on a CPU.
 
     Args:
-        head_dim: 0 for a model without attention: its scan has a back end likewise, and takes any size.
+        head_dim: 0 for a model without attention; its scan has the same back ends, and supports any size.
         group: query heads per key/value head.
         dtype: of the queries.
         cache_dtype: of the cache, if it is another.

@@ -239,7 +239,7 @@ class Scheduler:
         """End `sequence`, wherever it is. Its pages are released as soon as no dispatched step can write them.
 
         The first reason counts. The caller must report ERROR for every row that is not finite, even if its sequence has
-        ended: the last step of a cancelled sequence may still fill a page, and nobody may share that page.
+        ended: the last step of a cancelled sequence may still fill a page, which must not be shared.
         """
         if reason is FinishReason.ERROR:
             sequence.nonfinite = True

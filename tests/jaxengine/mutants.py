@@ -1,4 +1,4 @@
-"""Bugs to plant in the pages or the scheduler: each replaces one method by a copy with one mistake."""
+"""Bugs to plant in the page pool, the page tables or the scheduler: each replaces a method by one with a mistake."""
 
 import operator
 from collections.abc import Callable

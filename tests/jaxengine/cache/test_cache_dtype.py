@@ -1,4 +1,4 @@
-"""A cache of 8-bit keys and values: what it holds, and how far that moves a model."""
+"""A cache of 8-bit keys and values: what it stores, and how much that changes a model's answers."""
 
 import shutil
 from collections.abc import Callable

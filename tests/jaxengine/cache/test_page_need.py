@@ -1,4 +1,4 @@
-"""The counts of pages that admission and growth go by keep their order, whatever has happened before."""
+"""The page counts that admission and growth use keep their order after any events."""
 
 from collections import Counter
 

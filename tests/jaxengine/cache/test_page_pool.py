@@ -1,4 +1,4 @@
-"""The page pool's own promises, one trace each."""
+"""What the page pool guarantees, one property a test."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ from jaxengine.cache.page_pool import SINK, PagePool, page_key, root_key
 
 
 def cached_chain(pool: PagePool, ids: list[int], salt: bytes = b"") -> tuple[list[bytes], list[int]]:
-    """Fill pages with `ids`, offer them, let them go; returns keys and pages."""
+    """Fill pages with `ids`, offer and release them; returns their keys and pages."""
     keys, key, size = [], root_key("m", salt), pool.page_size
     pages = pool.allocate(len(ids) // size)
     for i, page in enumerate(pages):

@@ -1,4 +1,4 @@
-"""Models whose layers have windows, all or some: pages behind one serve others, and no token is different for it."""
+"""Models with windows in all or some layers: pages behind a window are reused, and no token changes because of it."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_a_long_prompt_waits_for_pages_rather_than_be_preempted_in_its_midst(eng
 
 
 def test_a_cached_prefix_is_found_behind_the_window_too(engine: Engine, mistral: Path) -> None:
-    """The pages that it passed are the pool's again, but keep their content until they are needed."""
+    """The pages behind the window are released, but keep their content until they are reused."""
     ids = prompt(100, seed=9)
     serve(engine, [ask(1, ids, max_tokens=1)])
     longer = [*ids, *prompt(20, seed=8)[1:]]

@@ -1,4 +1,4 @@
-"""Callers take turns in the queue by the tokens they were served: who floods it delays himself."""
+"""Waiting requests are served by the tokens their callers have had, so a caller that floods the queue delays itself."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def test_while_both_wait_what_two_callers_got_differs_by_a_batch_at_most(
 
 @settings(max_examples=60, deadline=None)
 @given(flood=st.lists(lengths, min_size=1, max_size=60), steps=st.integers(0, 60))
-def test_who_comes_after_a_flood_is_the_next_to_begin(flood: list[tuple[int, int]], steps: int) -> None:
+def test_a_caller_that_arrives_after_a_flood_is_the_next_to_start(flood: list[tuple[int, int]], steps: int) -> None:
     served = engine(slots=1)
     for prompt, new_tokens in flood:
         served.add([1] * prompt, new_tokens, caller=FLOODER, ignore_eos=True)
@@ -51,7 +51,7 @@ def test_who_comes_after_a_flood_is_the_next_to_begin(flood: list[tuple[int, int
     while visit.slot is None and not visit.finish:
         served.serve()
     passed = [s for s in served.sequences if (s.slot is not None or s.finish) and s not in [*begun, visit]]
-    assert len(passed) <= 1, "a tie goes to whoever came first, everything else to the visitor"
+    assert len(passed) <= 1, "only a tie goes to the caller that arrived first"
 
 
 def test_absence_earns_nothing() -> None:

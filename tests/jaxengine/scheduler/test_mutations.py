@@ -1,4 +1,4 @@
-"""The random walk is worth something: it names the invariant that each planted bug breaks."""
+"""The random walk finds bugs: for each planted one it names the invariant that the bug breaks."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ WALKS, EVENTS = 100, 400  # what the property tests spend
 
 
 def complaint(seed: int) -> str:
-    """What stops one walk: an invariant, or the planted bug's own crash; empty if nothing does."""
+    """What stops one walk: a broken invariant or a crash of the planted bug; empty if nothing does."""
     try:
         walk = Walk(seed).run(EVENTS)
         walk.engine.serve_until_idle()
