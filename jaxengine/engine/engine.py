@@ -18,10 +18,11 @@ from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import Runner
 from jaxengine.request.checks import check_request
 from jaxengine.request.interface import Description, Stats, StepResult
-from jaxengine.request.plan import Plan, Row
+from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.step.results import InFlight, Results
+from jaxengine.step.samples import Samples
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +164,8 @@ class Engine:
             for sequence in (*plan.admitted, *plan.waiting_for_prefix):
                 sequence.admitted_at = sequence.admitted_at or now
                 self.never_scheduled.discard(sequence.request.id)
-            self.flight = self.runner.dispatch(plan)
+            launch = self.runner.launch_backbone(plan)
+            self.flight = self.runner.launch_sample(launch)
             self.launched = self.launched if previous else now
         elif previous is None and not self.live:
             self._warm_next()
@@ -196,9 +198,7 @@ class Engine:
         self.steps += 1
         self.lone_failures = 0
         self._account(flight.plan, result)
-        for row, token, finite in zip(flight.plan.rows, *results.sampled, strict=False):  # padding is sampled too
-            if not row.samples:
-                continue
+        for row, token, finite in zip(flight.samples.rows, *results.sampled, strict=True):
             if not finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
             if row.sequence.request.id in self.live:
@@ -206,12 +206,11 @@ class Engine:
                 result.events.append(accepted)
         self.scheduler.complete(flight.plan)
         if self.culprit_search:
-            self.culprit_search.step_succeeded([row.sequence.request.id for row in flight.plan.rows if row.samples])
+            self.culprit_search.step_succeeded([row.sequence.request.id for row in flight.samples.rows])
 
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)
-        for row, tokens in results.prompts:
-            self._note_prompt(row, tokens)
+        self._note_prompts(flight.scored_samples, results.scored)
         return results
 
     def _account(self, plan: Plan, result: StepResult) -> None:
@@ -220,10 +219,11 @@ class Engine:
         result.decode_tokens += plan.encoder_tokens + plan.tokens - prompt
         self.prompt_tokens += prompt
 
-    def _note_prompt(self, row: Row, tokens: list[Token]) -> None:
+    def _note_prompts(self, samples: Samples, tokens: list[Token]) -> None:
         """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
-        kept = row.sequence.prompt_logprobs
-        kept += tokens[len(kept) - row.start - 1 :]
+        for row, position, token in zip(samples.rows, samples.position.tolist(), tokens, strict=True):
+            if position == len(row.sequence.prompt_logprobs):
+                row.sequence.prompt_logprobs.append(token)
 
     def _give_up(self, sequence: Sequence) -> Event:
         del self.live[sequence.request.id]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Hashable
 
 from jaxengine.executor.shapes import Shapes, names
 from jaxengine.request.plan import Plan
-from jaxengine.step.upload import StepShape
+from jaxengine.step.buffer import StepShape
 
 FIRST_RUN_SECONDS = 10.0  # under requests without a pause, a first run stops them at most once in so many seconds
 
@@ -76,5 +76,4 @@ class BucketChooser:
         self.last_first_run = time.monotonic()
 
     def _compiled(self, shape: StepShape) -> bool:
-        wanted = [("encode", shape)] if shape in self.encode_shapes else names(shape)
-        return all(name in self.executables for name in wanted)
+        return all(name in self.executables for name in names(shape))

@@ -1,6 +1,6 @@
 """What to compile, ahead of time: every function a runner calls, for every shape the buckets allow.
 
-Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by rows, and three small
+Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by samples, and three small
 helpers; where there is an encoder, k of it by tokens. After the engine has its executables, a compile is a defect that
 is counted.
 """
@@ -27,9 +27,9 @@ from jaxengine.ops.cache import storage_dtype
 from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.step import functions
+from jaxengine.step.buffer import SampleFields, StepShape
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
 from jaxengine.step.sampler_state import SamplerState
-from jaxengine.step.upload import RowFields, StepShape
 
 TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
 
@@ -77,8 +77,8 @@ class Compiler:
         empty = jax.eval_shape(lambda: SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size))
         return SamplerState(*(self.array(each.shape, each.dtype) for each in empty))
 
-    def hidden(self, rows: int) -> Any:
-        return self.array((rows, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
+    def hidden(self, tokens: int) -> Any:
+        return self.array((tokens, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
 
     # --- functions ----------------------------------------------------------------------------------------------
 
@@ -91,9 +91,9 @@ class Compiler:
         arguments = (_abstract(self.encoder_leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
         return self._lower(partial(self.encode, shape), arguments, donate=(1, 2), returns=arguments[1:3])
 
-    def lower_sample(self, rows: int, greedy: bool) -> Any:
+    def lower_sample(self, samples: int, greedy: bool) -> Any:
         head, last, sampler_state = _abstract(self.head), self.slot_state().last, self.sampler_state()
-        packed, hidden = self.array((len(RowFields._fields), rows)), self.hidden(rows)
+        packed, hidden = self.array((len(SampleFields._fields), samples)), self.hidden(samples)
         top = self.shapes.top
         if greedy:
             arguments: tuple[Any, ...] = (head, last, packed, hidden)
@@ -148,7 +148,7 @@ class Compiler:
         return Executables(self.jobs(), list(dict.fromkeys(essential)), progress)
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
-        """What builds each executable: ("backbone", shape), ("sample", rows, greedy), ("score", tokens),
+        """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
         "write_page_table", "fill_slot" and "allocate"; and ("encode", shape), where there is an encoder.
         """
         shapes = self.shapes
@@ -160,8 +160,8 @@ class Compiler:
         lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
         for shape in shapes.step_shapes():
             lower["backbone", shape] = partial(self.lower_backbone, shape)
-            lower["sample", shape.rows, True] = partial(self.lower_sample, shape.rows, True)
-            lower["sample", shape.rows, False] = partial(self.lower_sample, shape.rows, False)
+            lower["sample", shape.samples, True] = partial(self.lower_sample, shape.samples, True)
+            lower["sample", shape.samples, False] = partial(self.lower_sample, shape.samples, False)
             if shape.ragged:
                 lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
         return {name: partial(self._build, function) for name, function in lower.items()}

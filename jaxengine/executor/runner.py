@@ -5,7 +5,7 @@ about requests. A step that raises leaves the donated caches destroyed; `reset` 
 """
 
 from collections.abc import Sequence as Items
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,9 +17,22 @@ from jaxengine.executor.executables import Progress
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
+from jaxengine.step.buffer import StepShape
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, needs_sampler_state
-from jaxengine.step.upload import FULL_SAMPLER, SAMPLES, SlotFields, StepShape, Upload
+from jaxengine.step.samples import Samples
+from jaxengine.step.upload import SlotFields, Upload
+
+
+class BackboneLaunch(NamedTuple):
+    """A step whose backbone is launched and whose samples are not."""
+
+    plan: Plan
+    samples: Samples
+    greedy: bool  # all samples want the model's own argmax
+    packed_samples: Array  # i32 [fields, padded N]
+    hidden: Array  # [padded N, h], of the samples
+    all_hidden: Array | None  # [T, h], of all tokens of a ragged step
 
 
 class Runner:
@@ -63,32 +76,38 @@ class Runner:
         """Run every executable of `shape` on padding."""
         upload = Upload(shape, self.shapes.slots, self.shapes.table_width)
         results: list[Array] = []
-        if shape in self.buckets.encode_shapes:
+        if not shape.samples:
             self._encode(shape, upload)
         else:
-            packed_rows, hidden, all_hidden = self._backbone(shape, upload)
-            results += [self._sample(packed_rows, hidden, greedy) for greedy in (True, False)]
+            packed_samples, hidden, all_hidden = self._backbone(shape, upload)
+            results += [self._sample(packed_samples, hidden, greedy) for greedy in (True, False)]
             if all_hidden is not None:
                 results.append(self._score(all_hidden, np.zeros(shape.tokens, np.int32)))
         jax.block_until_ready((self.layers, self.slot_state, self.sampler_state, results))
 
     # --- a step -------------------------------------------------------------------------------------------------
 
-    def dispatch(self, plan: Plan) -> InFlight:
-        """Launch `plan`; returns as soon as the device has its orders."""
+    def launch_backbone(self, plan: Plan) -> BackboneLaunch:
+        """Launch all of `plan` but its samples. Returns as soon as the device has its orders."""
         for sequence in plan.admitted:
             self._fill_slot(sequence)
         if plan.encoder_rows:
             shape = self.buckets.encode(plan)
             self._encode(shape, self._upload(shape, plan.encoder_rows))
-        shape = self.buckets.step(plan)
+        shape, samples = self.buckets.step(plan), Samples.last_of(plan.rows)
         upload = self._upload(shape, plan.rows)
-        packed_rows, hidden, all_hidden = self._backbone(shape, upload)
-        flight = InFlight(plan, packed_rows)
-        if upload.flagged(SAMPLES):
-            flight.sampled = self._sample(packed_rows, hidden, greedy=not upload.flagged(FULL_SAMPLER))
-        self._score_prompts(flight, all_hidden)
-        return flight
+        upload.add_samples(samples, self.fields)
+        return BackboneLaunch(plan, samples, upload.greedy, *self._backbone(shape, upload))
+
+    def launch_sample(self, launch: BackboneLaunch) -> InFlight:
+        """Launch the samples of a step, and the scores of its prompts. Returns as soon as the device has its orders.
+
+        What they need of the step before may be read from the device between the two launches.
+        """
+        plan, samples, greedy, packed_samples, hidden, all_hidden = launch
+        sampled = self._sample(packed_samples, hidden, greedy) if samples.rows else None
+        prompts, scored = self._score_prompts(plan, all_hidden)
+        return InFlight(plan, packed_samples, samples, sampled, prompts, scored)
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
@@ -104,29 +123,38 @@ class Runner:
         return upload
 
     def _encode(self, shape: StepShape, upload: Upload) -> None:
-        packed = jax.device_put(upload.buffer, self.replicated)
         self.layers, self.slot_state = self.executables["encode", shape](
-            self.encoder_leaves, self.layers, self.slot_state, packed
+            self.encoder_leaves, self.layers, self.slot_state, self._put(upload.buffer)
         )
 
     def _backbone(self, shape: StepShape, upload: Upload) -> tuple[Array, Array, Array | None]:
-        packed = jax.device_put(upload.buffer, self.replicated)
-        self.layers, self.slot_state, packed_rows, hidden, all_hidden = self.executables["backbone", shape](
-            self.leaves, self.layers, self.slot_state, packed
+        """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
+        self.layers, self.slot_state, packed_samples, hidden, all_hidden = self.executables["backbone", shape](
+            self.leaves, self.layers, self.slot_state, self._put(upload.buffer)
         )
-        return packed_rows, hidden, all_hidden
+        return packed_samples, hidden, all_hidden
 
-    def _sample(self, packed_rows: Array, hidden: Array, greedy: bool) -> Array:
-        executable = self.executables["sample", hidden.shape[0], greedy]
+    def _sample(self, packed_samples: Array, hidden: Array, greedy: bool) -> Array:
+        executable, last = self.executables["sample", hidden.shape[0], greedy], self.slot_state.last
         if greedy:
-            last, sampled = executable(self.head, self.slot_state.last, packed_rows, hidden)
+            last, sampled = executable(self.head, last, packed_samples, hidden)
         else:
-            last, self.sampler_state, sampled = executable(
-                self.head, self.slot_state.last, self.sampler_state, packed_rows, hidden
-            )
+            last, self.sampler_state, sampled = executable(self.head, last, self.sampler_state, packed_samples, hidden)
         self.slot_state = self.slot_state._replace(last=last)
         sampled.copy_to_host_async()
         return sampled  # type: ignore[no-any-return]
+
+    def _score_prompts(self, plan: Plan, all_hidden: Array | None) -> tuple[Samples, Array | None]:
+        """The tokens of prompts whose logprobs are wanted, and the launched scores of all tokens if there are any."""
+        samples = Samples.of_prompts([] if all_hidden is None else plan.rows)
+        if all_hidden is None or not samples.rows:
+            return samples, None
+        target = np.zeros(all_hidden.shape[0], np.int32)
+        target[samples.token] = samples.known_ids()
+        return samples, self._score(all_hidden, target)
+
+    def _score(self, all_hidden: Array, target: np.ndarray) -> Array:
+        return self.executables["score", len(target)](self.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
 
     # --- slots --------------------------------------------------------------------------------------------------
 
@@ -152,22 +180,3 @@ class Runner:
 
     def _put(self, values: Any) -> Any:
         return jax.device_put(values, self.replicated)
-
-    # --- prompt logprobs ----------------------------------------------------------------------------------------
-
-    def _score_prompts(self, flight: InFlight, all_hidden: Array | None) -> None:
-        if all_hidden is None:
-            return
-        target, first = np.zeros(all_hidden.shape[0], np.int32), 0
-        for row in flight.plan.rows:
-            sequence = row.sequence
-            end = min(row.start + row.count, sequence.prompt_length - 1)  # the last prompt token predicts no other
-            if sequence.params.prompt_logprobs and end > row.start:
-                target[first : first + end - row.start] = sequence.tokens[row.start + 1 : end + 1]
-                flight.prompts.append((row, first))
-            first += row.count
-        if flight.prompts:
-            flight.scored = self._score(all_hidden, target)
-
-    def _score(self, all_hidden: Array, target: np.ndarray) -> Array:
-        return self.executables["score", len(target)](self.head, all_hidden, self._put(target))  # type: ignore[no-any-return]

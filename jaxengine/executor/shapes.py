@@ -6,7 +6,7 @@ from typing import Any
 from jaxengine.cache.limits import Limits
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
 from jaxengine.spec.model import ModelSpec
-from jaxengine.step.upload import StepShape
+from jaxengine.step.buffer import StepShape
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,18 @@ class Shapes:
         return len(self.limits.windows)
 
     def decode(self, rows: int) -> StepShape:
-        return StepShape(tokens=rows, rows=rows, updates=rows * self.tables, ragged=False)
+        return StepShape(tokens=rows, rows=rows, samples=rows, updates=rows * self.tables, ragged=False)
 
     def mixed(self, tokens: int) -> StepShape:
         rows = self.limits.rows_of(tokens)
         updates = (tokens // self.page_size + rows) * self.tables
-        return StepShape(tokens=tokens, rows=rows, updates=updates, ragged=True)
+        return StepShape(tokens=tokens, rows=rows, samples=rows, updates=updates, ragged=True)
 
     def encode(self, tokens: int) -> StepShape:
         """Its updates bring each prompt's pages, and the first of those behind."""
         rows = self.limits.rows_of(tokens)
-        return StepShape(tokens=tokens, rows=rows, updates=tokens // self.page_size + 2 * rows, ragged=True)
+        updates = tokens // self.page_size + 2 * rows
+        return StepShape(tokens=tokens, rows=rows, samples=0, updates=updates, ragged=True)
 
     def encode_shapes(self) -> list[StepShape]:
         return [self.encode(tokens) for tokens in self.limits.encode_buckets]
@@ -79,5 +80,7 @@ class Shapes:
 
 def names(shape: StepShape) -> list[Any]:
     """The executables a step of `shape` may call."""
+    if not shape.samples:
+        return [("encode", shape)]
     score = [("score", shape.tokens)] if shape.ragged else []
-    return [("backbone", shape), ("sample", shape.rows, True), ("sample", shape.rows, False), *score]
+    return [("backbone", shape), ("sample", shape.samples, True), ("sample", shape.samples, False), *score]

@@ -2,9 +2,9 @@
 
 A step is `Backbone` (tokens → hidden states, with keys and values written in place) and `sample` (hidden states →
 token ids). The two are compiled apart because the first depends on the number of tokens and the second on the number of
-rows: m + n graphs instead of m x n. Where the model has an encoder, `Encode` reads the prompts of new requests before
-their rows run.
-Legend: T tokens, R rows, S slots, G page tables of a sequence and W their width, N alternatives.
+samples: m + n graphs instead of m x n. Where the model has an encoder, `Encode` reads the prompts of new requests
+before their rows run.
+Legend: T tokens, R rows, N samples, S slots, G page tables of a sequence and W their width, A alternatives.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.ops import StepBatch
 from jaxengine.step import sampling
+from jaxengine.step.buffer import LAST_TOKEN, PREVIOUS, SLOT, TOKEN, RowFields, StepShape, TokenFields, unpack_samples
 from jaxengine.step.sampler_state import SamplerState
-from jaxengine.step.upload import LAST_TOKEN, PREVIOUS, SAMPLES, RowFields, StepShape, TokenFields, unpack_rows
 
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
 
@@ -38,20 +38,19 @@ class Unpacked(NamedTuple):
 
     real: Array  # i32 [], how many tokens are
     tokens: TokenFields
-    packed_rows: Array
     rows: RowFields
+    packed_samples: Array  # i32 [fields, N]
     table: Array
     slot: Array  # i32 [T], the sink for padding
     slots: int  # S+1
 
     @classmethod
     def of(cls, shape: StepShape, slot_state: SlotState, packed: Array) -> "Unpacked":
-        real, tokens, packed_rows, updates = shape.sections(packed)
-        rows = unpack_rows(packed_rows)
+        real, tokens, rows, packed_samples, updates = shape.sections(packed)
         table = slot_state.table.at[updates.row, updates.column].set(updates.page, mode="drop")
         slots = slot_state.last.shape[0]
         slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
-        return cls(real, tokens, packed_rows, rows, table, slot, slots)
+        return cls(real, tokens, rows, packed_samples, table, slot, slots)
 
     def per_token(self, of_row: Array) -> Array:
         """[R] → [T], 0 for padding."""
@@ -124,8 +123,8 @@ class Backbone(Split):
     def __call__(
         self, shape: StepShape, leaves: list[Array], layers: Layers, slot_state: SlotState, packed: Array
     ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
-        """Returns the caches and the slot state; the packed rows [fields, R] and the hidden states [R, h] of their last
-        tokens, for `sample`; and of a ragged step the hidden states [T, h] of all tokens, for `score`.
+        """Returns the caches and the slot state; for `sample` the packed samples [fields, N] and their hidden states
+        [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens.
         """
         decoder: Decoder = self.merged(leaves)
         step = Unpacked.of(shape, slot_state, packed)
@@ -134,34 +133,30 @@ class Backbone(Split):
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.last[step.slot], step.tokens.id)
         hidden, layers = decoder(ids, layers, batches)
-        sampled = hidden[step.rows.last] if shape.ragged else hidden
-        packed_rows = step.packed_rows.at[PREVIOUS].set(ids[step.rows.last])
-        all_hidden = hidden if shape.ragged else None
-        return layers, slot_state._replace(table=step.table), packed_rows, sampled, all_hidden
+        slot_state = slot_state._replace(table=step.table)
+        if not shape.ragged:  # sample i is of token i
+            return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids), hidden, None
+        token = step.packed_samples[TOKEN]
+        return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids[token]), hidden[token], hidden
 
 
-def sample_greedy(top: int, head: Head, last: Array, packed_rows: Array, hidden: Array) -> tuple[Array, Array]:
-    """For a step whose rows all want the model's own argmax: the new `last` and the packed result."""
+def sample_greedy(top: int, head: Head, last: Array, packed_samples: Array, hidden: Array) -> tuple[Array, Array]:
+    """For a step whose samples all want the model's own argmax: the new `last` and the packed result."""
     sampled = sampling.greedy(head(hidden), top)
-    return _remember(last, unpack_rows(packed_rows), sampled.id), pack_sampled(sampled)
+    return last.at[packed_samples[SLOT]].set(sampled.id), pack_sampled(sampled)
 
 
 def sample(
-    top: int, head: Head, last: Array, sampler_state: SamplerState, packed_rows: Array, hidden: Array
+    top: int, head: Head, last: Array, sampler_state: SamplerState, packed_samples: Array, hidden: Array
 ) -> tuple[Array, SamplerState, Array]:
-    """For a step where any row wants more: the new `last` and `sampler_state`, and the packed result."""
-    rows = unpack_rows(packed_rows)
-    sampled, sampler_state = sampling.sample(head(hidden), rows, sampler_state, top)
-    return _remember(last, rows, sampled.id), sampler_state, pack_sampled(sampled)
-
-
-def _remember(last: Array, rows: RowFields, ids: Array) -> Array:
-    sink = last.shape[0] - 1
-    return last.at[jnp.where(rows.flags & SAMPLES != 0, rows.slot, sink)].set(ids)
+    """For a step where any sample wants more: the new `last` and `sampler_state`, and the packed result."""
+    samples = unpack_samples(packed_samples)
+    sampled, sampler_state = sampling.sample(head(hidden), samples, sampler_state, top)
+    return last.at[samples.slot].set(sampled.id), sampler_state, pack_sampled(sampled)
 
 
 def pack_sampled(sampled: sampling.Sampled) -> Array:
-    """One i32 [R, 3 + 2N] for one transfer: id, logprob's bits, finite, alternatives' ids, their logprobs' bits."""
+    """One i32 [N, 3 + 2A] for one transfer: id, logprob's bits, finite, alternatives' ids, their logprobs' bits."""
     bits = jax.lax.bitcast_convert_type
     return jnp.concatenate(
         [
@@ -176,7 +171,7 @@ def pack_sampled(sampled: sampling.Sampled) -> Array:
 
 
 def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
-    """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2N], with
+    """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2A], with
     the successor's rank in place of `finite`.
     """
     tokens = hidden.shape[0]

@@ -1,21 +1,22 @@
-"""What a dispatched step leaves for the host: the tokens its rows drew, and how likely those of prompts were."""
+"""What a launched step leaves for the host: the tokens of its samples, and how likely the tokens of prompts were.
 
-from dataclasses import dataclass, field
+Legend: N samples, T tokens of the step, A alternatives.
+"""
+
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from jaxengine.request.plan import Plan, Row
+from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Token
+from jaxengine.step.samples import Samples
 
 
 class SampledTokens(NamedTuple):
-    """By row of the plan; those that do not sample have an entry without meaning. All empty if none does.
-
-    `finite` is False where the model's logits were not: the token means nothing then.
-    """
+    """One of each sample. A token means nothing where `finite` is False: the model's logits were not finite."""
 
     tokens: list[Token]
     finite: list[bool]
@@ -23,56 +24,52 @@ class SampledTokens(NamedTuple):
 
 @dataclass
 class Results:
-    """Of one step: what its rows drew, and the logprobs of prompt tokens."""
+    """Of one step: what was sampled, and the scored tokens of prompts; each in the order of its `Samples`."""
 
     sampled: SampledTokens
-    prompts: list[tuple[Row, list[Token]]]
+    scored: list[Token]
 
 
 @dataclass
 class InFlight:
-    """A dispatched step: its plan, and the arrays that will hold its results."""
+    """A launched step: its plan, and the arrays that will hold its results."""
 
     plan: Plan
     done: Array  # an output of the step that no later step takes over
-    sampled: Array | None = None
-    scored: Array | None = None
-    prompts: list[tuple[Row, int]] = field(default_factory=list)  # rows whose prompt is scored, and their first index
+    samples: Samples
+    sampled: Array | None  # i32 [padded N, 3 + 2A], as `pack_sampled` packs it; None without samples
+    scored_samples: Samples  # tokens of prompts
+    scored: Array | None  # i32 [T, 3 + 2A], as `score` packs it; None without tokens to score
 
-    def read(self, top: int, scored: int) -> Results:
-        """Wait for the step. `top` alternatives are packed with each token, `scored` with each of a prompt.
+    def read(self, top: int, top_scored: int) -> Results:
+        """Wait for the step. `top` alternatives are packed with each sampled token, `top_scored` with each scored one.
 
         Raises what the device raised.
         """
         if self.sampled is None:
             jax.block_until_ready(self.done)
-        return Results(self._read_sampled(top), self._read_prompts(scored))
+        return Results(self._read_sampled(top), self._read_scored(top_scored))
 
     def _read_sampled(self, top: int) -> SampledTokens:
         if self.sampled is None:
             return SampledTokens([], [])
-        packed = _Packed(self.sampled, top)
-        tokens = packed.tokens()
-        for i, row in enumerate(self.plan.rows):
+        packed, count = _Packed(self.sampled, top), len(self.samples)
+        tokens = packed.tokens(count)
+        for i, row in enumerate(self.samples.rows):
             if wanted := row.sequence.params.logprobs:
-                tokens[i] = packed.with_others(i, wanted)
-        return SampledTokens(tokens, (packed.third != 0).tolist())
+                tokens[i] = packed.with_alternatives(i, wanted)
+        return SampledTokens(tokens, (packed.third[:count] != 0).tolist())
 
-    def _read_prompts(self, scored: int) -> list[tuple[Row, list[Token]]]:
-        """For each scored row, the tokens at positions start+1 …, as likely as the model found them."""
+    def _read_scored(self, top: int) -> list[Token]:
         if self.scored is None:
             return []
-        packed = _Packed(self.scored, scored)
-        prompts = []
-        for row, first in self.prompts:
-            count = min(row.start + row.count, row.sequence.prompt_length - 1) - row.start
-            wanted = row.sequence.params.logprobs
-            prompts.append((row, [packed.ranked(first + i, wanted) for i in range(count)]))
-        return prompts
+        packed, samples = _Packed(self.scored, top), self.scored_samples
+        wanted = [row.sequence.params.logprobs for row in samples.rows]
+        return [packed.with_rank(i, count) for i, count in zip(samples.token.tolist(), wanted, strict=True)]
 
 
 class _Packed:
-    """What `steps.pack_sampled` packs, i32 [R, 3 + 2N], on the host."""
+    """What `functions.pack_sampled` packs, on the host."""
 
     def __init__(self, packed: Array, top: int) -> None:
         table = np.asarray(packed)
@@ -82,14 +79,14 @@ class _Packed:
         self.top_ids = table[:, 3 : 3 + top]
         self.top_logprobs = table[:, 3 + top :].view(np.float32)
 
-    def tokens(self) -> list[Token]:
-        return list(map(Token, self.ids, self.logprobs))
+    def tokens(self, count: int) -> list[Token]:
+        return list(map(Token, self.ids[:count], self.logprobs))
 
-    def with_others(self, row: int, wanted: int) -> Token:
-        """The token of `row` and the `wanted` likeliest ones."""
-        others = zip(self.top_ids[row, :wanted].tolist(), self.top_logprobs[row, :wanted].tolist(), strict=True)
-        return Token(self.ids[row], self.logprobs[row], tuple(others))
+    def with_alternatives(self, i: int, wanted: int) -> Token:
+        """Token `i` and the `wanted` likeliest ones."""
+        alternatives = zip(self.top_ids[i, :wanted].tolist(), self.top_logprobs[i, :wanted].tolist(), strict=True)
+        return Token(self.ids[i], self.logprobs[i], tuple(alternatives))
 
-    def ranked(self, row: int, wanted: int) -> Token:
-        """Of a result of `steps.score`, where the third column is the rank."""
-        return self.with_others(row, wanted)._replace(rank=int(self.third[row]))
+    def with_rank(self, i: int, wanted: int) -> Token:
+        """Token `i` of `functions.score`, where the third column is the rank."""
+        return self.with_alternatives(i, wanted)._replace(rank=int(self.third[i]))

@@ -6,7 +6,7 @@ request with seed s gets the Gumbel noise of key (s, p), whoever shares its batc
 
 Order of processors: watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical,
 min-p.
-Legend: R rows, V vocabulary, N alternatives reported.
+Legend: N samples, V vocabulary, A alternatives reported.
 """
 
 from typing import NamedTuple
@@ -15,24 +15,24 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.step import upload
+from jaxengine.step import buffer
+from jaxengine.step.buffer import SampleFields
 from jaxengine.step.sampler_state import ANYTHING, SamplerState
-from jaxengine.step.upload import RowFields
 
 WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
 BLOCK = 128  # ids whose maximum stands for them when the highest are looked for
 
 
 class Sampled(NamedTuple):
-    id: Array  # i32 [R]
-    logprob: Array  # f32 [R]
-    finite: Array  # bool [R], whether the model's logits were
-    top_id: Array  # i32 [R, N]
-    top_logprob: Array  # f32 [R, N]
+    id: Array  # i32 [N]
+    logprob: Array  # f32 [N]
+    finite: Array  # bool [N], whether the model's logits were
+    top_id: Array  # i32 [N, A]
+    top_logprob: Array  # f32 [N, A]
 
 
 def greedy(logits: Array, top: int) -> Sampled:
-    """argmax of f32 `logits` [R, V] with its logprob; no alternatives."""
+    """argmax of f32 `logits` [N, V] with its logprob; no alternatives."""
     ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     rows = ids.shape[0]
     return Sampled(
@@ -44,42 +44,39 @@ def greedy(logits: Array, top: int) -> Sampled:
     )
 
 
-def sample(logits: Array, rows: RowFields, state: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
-    """Sample a token for every row of f32 `logits` [R, V], as its fields say, and count it in the row's slot."""
-    scores = _penalise(_bias(_watermark(logits, rows), rows, state), rows, state)
-    scores = _ban(scores, rows, state)
-    warm = rows.temperature > 0
-    scores = _warm(scores, jnp.where(warm, rows.temperature, 1)[:, None])
-    scores = _filter(scores, rows)
-    noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(rows, scores.shape[1]), lambda: scores)
+def sample(logits: Array, samples: SampleFields, state: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
+    """Sample a token from each row of f32 `logits` [N, V], as its fields say, and count it in its slot."""
+    scores = _penalise(_bias(_watermark(logits, samples), samples, state), samples, state)
+    scores = _ban(scores, samples, state)
+    warm = samples.temperature > 0
+    scores = _warm(scores, jnp.where(warm, samples.temperature, 1)[:, None])
+    scores = _filter(scores, samples)
+    noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(samples, scores.shape[1]), lambda: scores)
     ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
-    reported = jnp.where(_flag(rows, upload.PROCESSED), scores, logits)
+    reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, logits)
     top_id, top_logprob = top_logprobs(reported, top)
     sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
-    return sampled, _remember(ids, rows, state)
+    return sampled, _remember(ids, samples, state)
 
 
-def _remember(ids: Array, rows: RowFields, state: SamplerState) -> SamplerState:
-    """`state` once the rows that sample have sampled `ids` [R]."""
-    samples = _flag(rows, upload.SAMPLES)
-    counted = samples[:, 0].astype(jnp.int32)
-    recent = state.recent[rows.slot]
-    later = jnp.concatenate([recent[:, 1:], ids[:, None]], axis=1)
+def _remember(ids: Array, samples: SampleFields, state: SamplerState) -> SamplerState:
+    """`state` once `ids` [N] are sampled, each for its slot: a slot has at most one sample, the sink any number."""
+    later = jnp.concatenate([state.recent[samples.slot, 1:], ids[:, None]], axis=1)
     return state._replace(
-        seen=state.seen.at[rows.slot, ids].add(counted),
-        generated=state.generated.at[rows.slot, ids].add(counted),
-        recent=state.recent.at[rows.slot].set(jnp.where(samples, later, recent)),
+        seen=state.seen.at[samples.slot, ids].add(1),
+        generated=state.generated.at[samples.slot, ids].add(1),
+        recent=state.recent.at[samples.slot].set(later),
     )
 
 
 def top_logprobs(logits: Array, top: int) -> tuple[Array, Array]:
-    """The `top` likeliest ids of each row and their logprobs, i32 and f32 [R, top]."""
+    """The `top` likeliest ids of each row and their logprobs, i32 and f32 [N, top]."""
     value, ids = _highest(logits, top)
     return ids, value - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def _highest(values: Array, top: int) -> tuple[Array, Array]:
-    """`jax.lax.top_k` of f32 [R, V], values and i32 ids [R, top], without sorting V as a GPU does for `top` above 16.
+    """`jax.lax.top_k` of f32 [N, V], values and i32 ids [N, top], without sorting V as a GPU does for `top` above 16.
 
     The highest lie in the `top` blocks with the highest maxima; among equals the first count, of blocks as of ids.
     """
@@ -90,16 +87,16 @@ def _highest(values: Array, top: int) -> tuple[Array, Array]:
         return value, ids.astype(jnp.int32)
     padded = jnp.pad(values, ((0, 0), (0, count * BLOCK - vocab)), constant_values=-jnp.inf)
     blocks = padded.reshape(rows, count, BLOCK)
-    chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), top)[1], axis=-1)  # [R, top]
+    chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), top)[1], axis=-1)  # [N, top]
     candidates = jnp.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(rows, -1)
     value, found = jax.lax.top_k(candidates, top)
     ids = jnp.take_along_axis(chosen, found // BLOCK, axis=1) * BLOCK + found % BLOCK
     return value, ids.astype(jnp.int32)
 
 
-def _flag(rows: RowFields, bit: int) -> Array:
-    """bool [R, 1]"""
-    return (rows.flags & bit)[:, None] != 0
+def _flag(samples: SampleFields, bit: int) -> Array:
+    """bool [N, 1]"""
+    return (samples.flags & bit)[:, None] != 0
 
 
 def _logprob(logits: Array, ids: Array) -> Array:
@@ -116,38 +113,38 @@ def green_list(previous: Array, gamma: Array, vocab: int) -> Array:
     return jax.random.uniform(key, (vocab,)) < gamma
 
 
-def _watermark(logits: Array, rows: RowFields) -> Array:
+def _watermark(logits: Array, samples: SampleFields) -> Array:
     """The soft watermark of Kirchenbauer et al. 2023 (arXiv 2301.10226), one id of context."""
 
     def favoured() -> Array:
-        green = jax.vmap(green_list, (0, 0, None))(rows.previous, rows.watermark_gamma, logits.shape[1])
-        return logits + green * rows.watermark_delta[:, None]
+        green = jax.vmap(green_list, (0, 0, None))(samples.previous, samples.watermark_gamma, logits.shape[1])
+        return logits + green * samples.watermark_delta[:, None]
 
-    return jax.lax.cond(jnp.any(rows.watermark_gamma > 0), favoured, lambda: logits)
-
-
-def _bias(logits: Array, rows: RowFields, state: SamplerState) -> Array:
-    return logits + jnp.where(_flag(rows, upload.BIASED), state.bias[rows.slot], 0)
+    return jax.lax.cond(jnp.any(samples.watermark_gamma > 0), favoured, lambda: logits)
 
 
-def _penalise(logits: Array, rows: RowFields, state: SamplerState) -> Array:
+def _bias(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
+    return logits + jnp.where(_flag(samples, buffer.BIASED), state.bias[samples.slot], 0)
+
+
+def _penalise(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
     """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
-    active = _flag(rows, upload.PENALISED)
-    seen, generated = state.seen[rows.slot], state.generated[rows.slot]  # [R, V]
-    repetition = jnp.where(active & (seen > 0), rows.repetition_penalty[:, None], 1)
+    active = _flag(samples, buffer.PENALISED)
+    seen, generated = state.seen[samples.slot], state.generated[samples.slot]  # [N, V]
+    repetition = jnp.where(active & (seen > 0), samples.repetition_penalty[:, None], 1)
     scores = jnp.where(logits < 0, logits * repetition, logits / repetition)
-    share = seen / jnp.maximum(rows.length, 1)[:, None]
-    frequency = jnp.where(_flag(rows, upload.OVER_LENGTH), share, generated) * rows.frequency_penalty[:, None]
-    presence = (generated > 0) * rows.presence_penalty[:, None]
+    share = seen / jnp.maximum(samples.position, 1)[:, None]
+    frequency = jnp.where(_flag(samples, buffer.OVER_LENGTH), share, generated) * samples.frequency_penalty[:, None]
+    presence = (generated > 0) * samples.presence_penalty[:, None]
     return scores - jnp.where(active, frequency + presence, 0)
 
 
-def _ban(scores: Array, rows: RowFields, state: SamplerState) -> Array:
+def _ban(scores: Array, samples: SampleFields, state: SamplerState) -> Array:
     """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
-    vocab, words = scores.shape[1], state.bad_words[rows.slot]  # [R, MAX_BAD_WORDS, MAX_BAD_WORD_IDS]
-    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == state.recent[rows.slot][:, None])
-    ends = jnp.where(begun.all(axis=-1) & _flag(rows, upload.BAD_WORDS), words[..., -1], vocab)  # [R, MAX_BAD_WORDS]
-    bans = jnp.where(_flag(rows, upload.BANNED), state.bans[rows.slot], vocab)  # [R, BANS]
+    vocab, words = scores.shape[1], state.bad_words[samples.slot]  # [N, MAX_BAD_WORDS, MAX_BAD_WORD_IDS]
+    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == state.recent[samples.slot][:, None])
+    ends = jnp.where(begun.all(axis=-1) & _flag(samples, buffer.BAD_WORDS), words[..., -1], vocab)  # [N, MAX_BAD_WORDS]
+    bans = jnp.where(_flag(samples, buffer.BANNED), state.bans[samples.slot], vocab)  # [N, BANS]
     banned = jnp.concatenate([bans, ends], axis=1)
     return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
 
@@ -157,33 +154,33 @@ def _warm(scores: Array, temperature: Array) -> Array:
     return (scores - scores.max(axis=-1, keepdims=True)) / temperature
 
 
-def _filter(scores: Array, rows: RowFields) -> Array:
+def _filter(scores: Array, samples: SampleFields) -> Array:
     """top-k; top-p (Holtzman et al. 2020, arXiv 1904.09751); typical (Meister et al. 2023, 2202.00666); min-p."""
 
     def top_k(scores: Array) -> Array:
         keys = _ordered(scores)
-        return _keep(scores, keys, _threshold(keys, jnp.ones_like(scores), rows.top_k), rows.top_k > 0)
+        return _keep(scores, keys, _threshold(keys, jnp.ones_like(scores), samples.top_k), samples.top_k > 0)
 
     def top_p(scores: Array) -> Array:
         keys = _ordered(scores)
-        return _keep(scores, keys, _threshold(keys, jax.nn.softmax(scores), rows.top_p), rows.top_p < 1)
+        return _keep(scores, keys, _threshold(keys, jax.nn.softmax(scores), samples.top_p), samples.top_p < 1)
 
     def typical(scores: Array) -> Array:
         logp = jax.nn.log_softmax(scores)
         p = jnp.exp(logp)
         entropy = -jnp.sum(jnp.where(p > 0, p * logp, 0), axis=-1, keepdims=True)
         keys = _ordered(-jnp.abs(logp + entropy))
-        return _keep(scores, keys, _threshold(keys, p, rows.typical_p), rows.typical_p < 1)
+        return _keep(scores, keys, _threshold(keys, p, samples.typical_p), samples.typical_p < 1)
 
     def min_p(scores: Array) -> Array:
-        floor = scores.max(axis=-1, keepdims=True) + jnp.log(rows.min_p)[:, None]
+        floor = scores.max(axis=-1, keepdims=True) + jnp.log(samples.min_p)[:, None]
         return jnp.where(scores >= floor, scores, -jnp.inf)
 
     for needed, narrow in (
-        (rows.top_k > 0, top_k),
-        (rows.top_p < 1, top_p),
-        (rows.typical_p < 1, typical),
-        (rows.min_p > 0, min_p),
+        (samples.top_k > 0, top_k),
+        (samples.top_p < 1, top_p),
+        (samples.typical_p < 1, typical),
+        (samples.min_p > 0, min_p),
     ):
         scores = jax.lax.cond(jnp.any(needed), narrow, lambda scores: scores, scores)
     return scores
@@ -200,7 +197,7 @@ def _ordered(values: Array) -> Array:
 
 
 def _threshold(keys: Array, weights: Array, wanted: Array) -> Array:
-    """The largest u32 [R] such that the `weights` of the `keys` [R, V] at or above it reach `wanted` [R].
+    """The largest u32 [N] such that the `weights` of the `keys` [N, V] at or above it reach `wanted` [N].
 
     Never above the largest key: a `wanted` below the smallest f32 is 0, which no key at all would reach too.
     """
@@ -214,12 +211,12 @@ def _threshold(keys: Array, weights: Array, wanted: Array) -> Array:
     return jnp.minimum(threshold, keys.max(axis=-1))
 
 
-def _noise(rows: RowFields, vocab: int) -> Array:
-    """Gumbel noise f32 [R, V] of key (seed, position)."""
-    seeds = jax.lax.bitcast_convert_type(jnp.stack([rows.seed_high, rows.seed_low], axis=-1), jnp.uint32)
+def _noise(samples: SampleFields, vocab: int) -> Array:
+    """Gumbel noise f32 [N, V] of key (seed, position)."""
+    seeds = jax.lax.bitcast_convert_type(jnp.stack([samples.seed_high, samples.seed_low], axis=-1), jnp.uint32)
 
     def one(seed: Array, position: Array) -> Array:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
         return jax.random.gumbel(jax.random.fold_in(key, position), (vocab,), jnp.float32)
 
-    return jax.vmap(one)(seeds, rows.length)
+    return jax.vmap(one)(seeds, samples.position)

@@ -10,10 +10,12 @@ from jaxengine.request.plan import Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
 from jaxengine.step import sampling
+from jaxengine.step.buffer import StepShape, unpack_samples
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot, needs_sampler_state
 from jaxengine.step.sampler_state import SamplerState
+from jaxengine.step.samples import Samples
 from jaxengine.step.sampling import Sampled
-from jaxengine.step.upload import SlotFields, StepShape, Upload, unpack_rows
+from jaxengine.step.upload import SlotFields, Upload
 
 LONGEST = 64  # tokens a sequence may have here
 _fill_slot = jax.jit(fill_slot)
@@ -34,15 +36,15 @@ def sample(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ())
 
 
 def pack(sequences: Items[Sequence]) -> np.ndarray:
-    """The packed row fields of a decode step, i32 [fields, R]."""
+    """The packed samples of a decode step, i32 [fields, R]."""
     size = len(sequences)
     fields = SlotFields(size)
-    upload = Upload(StepShape(size, size, size, ragged=False), sink_slot=size, table_width=8)
+    upload = Upload(StepShape(size, size, size, size, ragged=False), sink_slot=size, table_width=8)
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
         fields.fill(sequence)
-    upload.add_rows([Row(s, s.length - 1, 1, True) for s in sequences], fields)
-    return upload.packed_rows
+    upload.add_samples(Samples.last_of([Row(s, s.length - 1, 1, True) for s in sequences]), fields)
+    return upload.packed_samples
 
 
 def sampler_state_of(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
@@ -68,7 +70,7 @@ def in_order_of_ids(sampled: Sampled) -> np.ndarray:
 
 @jax.jit
 def _sample(logits: jax.Array, packed: jax.Array, state: SamplerState) -> tuple[Sampled, SamplerState]:
-    return sampling.sample(jnp.asarray(logits), unpack_rows(packed), state, logits.shape[1])
+    return sampling.sample(jnp.asarray(logits), unpack_samples(packed), state, logits.shape[1])
 
 
 def state_after_sampling(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:

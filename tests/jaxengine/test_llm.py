@@ -118,14 +118,14 @@ def test_a_request_that_fails_says_so_and_takes_nothing_from_the_others(
 ) -> None:
     expected = llm.generate(prompt(9), GREEDY)[0].token_ids
     with monkeypatch.context() as broken:
-        dispatch = llm.engine.runner.dispatch
+        launch = llm.engine.runner.launch_backbone
 
         def failing(plan: object) -> object:
             if any(row.sequence.params.top_k == 3 for row in plan.rows):  # type: ignore[attr-defined]
                 raise RuntimeError("device")
-            return dispatch(plan)  # type: ignore[arg-type]
+            return launch(plan)  # type: ignore[arg-type]
 
-        broken.setattr(llm.engine.runner, "dispatch", failing)
+        broken.setattr(llm.engine.runner, "launch_backbone", failing)
         well, ill = llm.generate([prompt(9), prompt(5)], [GREEDY, SamplingParams(top_k=3)])
     assert (well.token_ids, well.finish_reason, well.error) == (expected, "length", "")
     assert (ill.finish_reason, ill.error) == ("error", "the request failed inside the engine")

@@ -10,7 +10,7 @@ import pytest
 
 from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
 from jaxengine.engine.fault_isolation import CulpritSearch
-from jaxengine.executor.runner import Runner
+from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import FinishReason, Request
 from jaxengine.step.results import InFlight, Results
@@ -39,10 +39,13 @@ class FailingRunner:
         self.late = late  # raise when the results are read, not at the launch
         self.failures = 0
 
-    def dispatch(self, plan: Plan) -> InFlight:
-        flight = self.inner.dispatch(plan)
+    def launch_backbone(self, plan: Plan) -> BackboneLaunch:
+        return self.inner.launch_backbone(plan)
+
+    def launch_sample(self, launch: BackboneLaunch) -> InFlight:
+        flight = self.inner.launch_sample(launch)
         if not self.late:
-            self._maybe_fail(plan)
+            self._maybe_fail(launch.plan)
         return flight
 
     def fetch(self, flight: InFlight) -> Results:
@@ -73,17 +76,20 @@ class NanRunner:
         self.culprit = culprit
         self.after = after
 
-    def dispatch(self, plan: Plan) -> InFlight:
-        return self.inner.dispatch(plan)
+    def launch_backbone(self, plan: Plan) -> BackboneLaunch:
+        return self.inner.launch_backbone(plan)
+
+    def launch_sample(self, launch: BackboneLaunch) -> InFlight:
+        return self.inner.launch_sample(launch)
 
     def warm_next(self) -> bool:
         return self.inner.warm_next()
 
     def fetch(self, flight: InFlight) -> Results:
         results = self.inner.fetch(flight)
-        for i, row in enumerate(flight.plan.rows):
+        for i, row in enumerate(flight.samples.rows):
             read = len(row.sequence.tokens) - row.sequence.prompt_length
-            if row.samples and row.sequence.request.id == self.culprit and read >= self.after:
+            if row.sequence.request.id == self.culprit and read >= self.after:
                 results.sampled.finite[i] = False
         return results
 

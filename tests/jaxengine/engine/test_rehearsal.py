@@ -18,13 +18,13 @@ def engine(engine_of: EngineOf) -> Engine:
 
 def test_it_is_a_prompt_step_and_at_least_one_decode_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     step_shapes = []
-    dispatch = Runner.dispatch
+    launch_backbone = Runner.launch_backbone
 
     def spy(self: Runner, plan: Any) -> Any:
         step_shapes.append(self.buckets.step(plan))
-        return dispatch(self, plan)
+        return launch_backbone(self, plan)
 
-    monkeypatch.setattr(Runner, "dispatch", spy)
+    monkeypatch.setattr(Runner, "launch_backbone", spy)
     rehearse(engine)
     assert [shape.ragged for shape in step_shapes] == [True, False, False]
 

@@ -10,7 +10,8 @@ from jaxengine.executor import bucket_chooser
 from jaxengine.executor.runner import Runner
 from jaxengine.request.sequence import FinishReason
 from jaxengine.scheduler.scheduler import Row
-from jaxengine.step.upload import StepShape, Upload
+from jaxengine.step.buffer import StepShape
+from jaxengine.step.upload import Upload
 from tests.jaxengine.engines import EngineOf, ask, prompt, serve
 
 REQUEST = ask(0, prompt(20), max_tokens=5)

@@ -1,0 +1,52 @@
+"""Which positions of a step are sampled or scored. A sample names its row and its token, so a row may have any number.
+
+By default each row that `samples` has one sample, at its last token. Where the logprobs of a prompt are wanted, each of
+its tokens that is followed by another has one, which is scored: what comes next is known there.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from jaxengine.request.plan import Row
+
+
+@dataclass(frozen=True)
+class Samples:
+    """N samples of a step, on the host."""
+
+    rows: list[Row]  # the row of each
+    token: np.ndarray  # i32 [N], index among the step's tokens of the one whose hidden state tells what comes next
+    position: np.ndarray  # i32 [N], of what comes next, in the row's sequence
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def last_of(cls, rows: list[Row]) -> Self:
+        """One of each row that samples, at its last token."""
+        chosen = [row.samples for row in rows]
+        sampling = [row for row in rows if row.samples]
+        end = np.cumsum([row.count for row in rows], dtype=np.int32)
+        return cls(sampling, end[chosen] - 1, np.array([row.start + row.count for row in sampling], np.int32))
+
+    @classmethod
+    def of_prompts(cls, rows: list[Row]) -> Self:
+        """One of each token of a prompt whose successor, a token of the prompt too, is wanted with its logprob."""
+        chosen: list[Row] = []
+        token: list[int] = []
+        position: list[int] = []
+        first = 0
+        for row in rows:
+            count = min(row.count, row.sequence.prompt_length - 1 - row.start)
+            if row.sequence.params.prompt_logprobs and count > 0:
+                chosen += [row] * count
+                token += range(first, first + count)
+                position += range(row.start + 1, row.start + 1 + count)
+            first += row.count
+        return cls(chosen, np.array(token, np.int32), np.array(position, np.int32))
+
+    def known_ids(self) -> list[int]:
+        """The tokens that come next, which the host knows."""
+        return [row.sequence.tokens[position] for row, position in zip(self.rows, self.position.tolist(), strict=True)]

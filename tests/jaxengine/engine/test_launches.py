@@ -1,0 +1,69 @@
+"""A step is launched in two parts: its backbone, then its samples; the host may read the step before in between."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from jaxengine.engine.engine import Engine
+from jaxengine.executor.runner import BackboneLaunch
+from jaxengine.step.results import InFlight
+from tests.jaxengine.engines import ask, prompt, serve
+
+REQUESTS = [
+    ask(0, prompt(20), max_tokens=9),
+    ask(1, prompt(9, seed=1), max_tokens=12, temperature=1.0, top_p=0.9),
+    ask(2, prompt(33, seed=2), max_tokens=5, temperature=0.7, repetition_penalty=1.3, logprobs=3),
+]
+
+
+def test_reading_a_step_between_the_launches_of_the_next_changes_no_token(
+    wide: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = serve(wide, REQUESTS)
+    launch_sample, fetch = wide.runner.launch_sample, wide.runner.fetch
+    flights: list[InFlight] = []
+    read: dict[int, list[int]] = defaultdict(list)
+
+    def reading(launch: BackboneLaunch) -> InFlight:
+        if flights:
+            for row, token in zip(flights[-1].samples.rows, fetch(flights[-1]).sampled.tokens, strict=True):
+                read[row.sequence.request.id].append(token.id)
+        flights.append(launch_sample(launch))
+        return flights[-1]
+
+    monkeypatch.setattr(wide.runner, "launch_sample", reading)
+    answers = serve(wide, REQUESTS)
+    for number, answer in expected.items():
+        assert answers[number].ids == answer.ids
+        early = len(read[number])  # nothing is launched behind the last step
+        assert read[number] == answer.ids[:early] and early >= len(answer.ids) - 1
+
+
+class Named:
+    """`executables`, noting the names that are called."""
+
+    def __init__(self, executables: Any) -> None:
+        self.executables = executables
+        self.called: list[Any] = []
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.executables
+
+    def __getitem__(self, name: Any) -> Any:
+        self.called.append(name)
+        return self.executables[name]
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0}], ids=["greedy", "sampled"])
+def test_a_step_is_one_upload_and_two_launches(
+    wide: Engine, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
+) -> None:
+    spy, put, uploads = Named(wide.runner.executables), wide.runner._put, []
+    monkeypatch.setattr(wide.runner, "executables", spy)
+    monkeypatch.setattr(wide.runner, "_put", lambda values: uploads.append(values) or put(values))
+    before = wide.stats().steps
+    serve(wide, [ask(0, prompt(20), max_tokens=8, **params), ask(1, prompt(9), max_tokens=5, **params)])
+    steps = wide.stats().steps - before
+    assert [name[0] for name in spy.called] == ["backbone", "sample"] * steps
+    assert len(uploads) == steps
