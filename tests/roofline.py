@@ -9,9 +9,11 @@ import statistics
 from dataclasses import dataclass
 from functools import cache
 
+import jax.numpy as jnp
+
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter, parameter_table
-from jaxengine.weights.quantization import is_quantized, scale_of
+from jaxengine.weights.quantization import chosen_formats
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,15 @@ def weight_elements(spec: ModelSpec) -> int:
 
 def weight_bytes(spec: ModelSpec, itemsize: float, quantize: str | None = None) -> float:
     """Of the weights a step reads: `itemsize` an element, or one byte and a scale for each channel."""
+    formats = chosen_formats(spec, quantize)
 
     def size(name: str, parameter: Parameter) -> float:
-        elements = math.prod(parameter.shape)
-        return (
-            elements + 4 * math.prod(scale_of(parameter).shape) if is_quantized(name, quantize) else itemsize * elements
+        format = formats.get(name)
+        if format is None:
+            return itemsize * math.prod(parameter.shape)
+        return sum(
+            jnp.dtype(dtype).itemsize * math.prod(parameter.component(component, format).shape)
+            for component, dtype in format.dtypes.items()
         )
 
     return sum(size(name, parameter) for name, parameter in weights_read(spec).items())

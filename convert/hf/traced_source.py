@@ -21,6 +21,7 @@ from convert.hf.probe import probe
 from convert.mapping.composition import FLOATING
 from jaxengine.spec.model import LayerKind, ModelSpec, Traced, TracedArray
 from jaxengine.spec.parameters import parameter_table
+from jaxengine.spec.weight_format import StoredWeight
 
 BUFFERS = r"(inv_freq|position_ids|attn\.bias|masked_bias)$"  # which older libraries saved
 
@@ -53,6 +54,9 @@ class TracedSource:
     def read(self, name: str, index: Index) -> np.ndarray:
         stored = self._stored[name]
         return self._tensors.read(stored, self._tensors.shape(stored), index)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
 
 
 def open_traced(config: Config, tensors: Tensors, ours: Iterable[str]) -> TracedSource:

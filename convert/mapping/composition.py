@@ -18,6 +18,7 @@ from convert.formats.tensors import Index, Tensors, same_storage
 from convert.mapping.recipes import Part, Recipe
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource, empty, parameter_table
+from jaxengine.spec.weight_format import StoredWeight
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 
@@ -52,6 +53,9 @@ class ComposedSource:
             rows = self._assemble(recipe, [wanted[0], (0, shape[1])])
             return _unit_rows(rows)[:, slice(*wanted[1])]
         return self._assemble(recipe, wanted)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
 
     def _assemble(self, recipe: Recipe, wanted: list[Range]) -> np.ndarray:
         touched = [(part, common) for part in recipe.parts if (common := _overlap(part, wanted)) is not None]
@@ -105,6 +109,9 @@ class SourceWithSpec:
 
     def read(self, name: str, index: Index) -> np.ndarray:
         return self.source.read(name, index)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return self.source.stored(name)
 
 
 def _swapped(axes: tuple[Any, ...]) -> tuple[Any, ...]:

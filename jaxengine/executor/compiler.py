@@ -51,7 +51,7 @@ class Compiler:
         if spec.encoder:
             encoder = Encoder(spec, parameters, device, ops)
             self.encode, self.encoder_leaves = functions.Encode.of(encoder, shapes.page_size)
-        self.head = Head(spec, parameters.get, device)
+        self.head = Head(spec, parameters.get)
         self.replicated = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
@@ -21,11 +20,9 @@ from jaxengine.spec.model import LayerKind, ModelSpec
 class Attention(nnx.Module):
     """Self-attention: x [T, hidden] → [T, hidden], and the layer's caches with the tokens' keys and values written."""
 
-    def __init__(
-        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
-    ) -> None:
-        self.qkv = Linear.named("qkv", get, device)
-        self.out = Linear.named("out", get, device, inputs=3)
+    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
+        self.qkv = Linear.named("qkv", get)
+        self.out = Linear.named("out", get)
         norm = spec.attention.qk_norm
         self.norm = None if norm is None else HeadNorm(norm, spec.norm.eps, get("qk_norm"), get("qk_norm_bias"))
         self.clip = spec.attention.clip
@@ -55,11 +52,9 @@ class Attention(nnx.Module):
 class CrossAttention(nnx.Module):
     """x [T, hidden] → [T, hidden], attending to the keys and values that the encoder wrote to the layer's caches."""
 
-    def __init__(
-        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
-    ) -> None:
-        self.q = Linear.named("cross_q", get, device)
-        self.out = Linear.named("cross_out", get, device, inputs=3)
+    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
+        self.q = Linear.named("cross_q", get)
+        self.out = Linear.named("cross_out", get)
         self.spec = AttentionSpec(kind.scale)
         self.ops = ops
 

@@ -48,8 +48,8 @@ class Decoder(nnx.Module):
 
     Args:
         spec: the model.
-        parameters: arrays (or their abstract shapes) by the names of `parameter_table`, in device layout.
-        device: decides the layout of matrices.
+        parameters: by the names of `parameter_table`: `Weight`s and, for vectors, arrays. Shapes will do instead.
+        device: what XLA is good at there.
         ops: the kernels, on this mesh.
     """
 
@@ -61,14 +61,14 @@ class Decoder(nnx.Module):
                 return parameters.get(f"layers.{i}.{name}")
 
             if spec.state_space:
-                return StateSpaceLayer(spec, get, device, scan)
-            return Layer(spec, spec.kind(i), get, device, ops)
+                return StateSpaceLayer(spec, get, scan)
+            return Layer(spec, spec.kind(i), get, ops)
 
         self.spec = spec
         self.device = device
         self.ops = ops
         self.groups = LayerGroups.of(spec)
-        self.embedding = Embedding(spec, parameters.get, device)
+        self.embedding = Embedding(spec, parameters.get)
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))
         self.final_norm = Norm.named("final_norm", spec.norm, parameters.get) if spec.final_norm else None

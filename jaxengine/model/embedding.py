@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.device import DeviceTraits
-from jaxengine.model.linear import Linear, input_major
+from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.spec.model import ModelSpec
 
@@ -18,11 +17,11 @@ PADDING = float(jnp.finfo(jnp.float32).min)  # of rows without a token; finite, 
 class Embedding(nnx.Module):
     """ids [T] at positions [T] → [T, hidden]."""
 
-    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits) -> None:
-        self.rows = nnx.Param(get("embedding"))
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
+        self.rows = nnx.Param(get("embedding").values)
         self.scale = spec.embedding.scale
         projected = spec.embedding_width != spec.hidden_size
-        self.project = Linear.named("project_in", get, device) if projected else None
+        self.project = Linear.named("project_in", get) if projected else None
         self.positions = nnx.Param(get("positions")) if spec.embedding.positions else None
         self.norm = Norm.named("embedding_norm", spec.norm, get) if spec.embedding.norm else None
 
@@ -40,12 +39,10 @@ class Embedding(nnx.Module):
 class Head(nnx.Module):
     """Hidden states [T, hidden] → logits, f32 [T, vocab]; those of padding rows are `PADDING`."""
 
-    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits) -> None:
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         projected = spec.embedding_width != spec.hidden_size
-        self.project = Linear.named("project_out", get, device) if projected else None
-        weight = get("head")
-        major = input_major(device, weight.dtype.name) and not spec.head.tied  # a tied one is stored as the embedding
-        self.linear = Linear(weight, get("head_bias"), None, inputs=1, input_major=major, flat=device.flat_products)
+        self.project = Linear.named("project_out", get) if projected else None
+        self.linear = Linear.named("head", get)
         self.scale = spec.head.scale
         self.softcap = spec.head.softcap
         self.tokens = spec.tokens if spec.tokens < spec.vocab_size else None

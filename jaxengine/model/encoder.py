@@ -27,9 +27,7 @@ class Encoder(nnx.Module):
     def __init__(self, spec: ModelSpec, parameters: dict[str, Any], device: DeviceTraits, ops: Ops) -> None:
         own = {name.removeprefix(PREFIX): array for name, array in parameters.items() if name.startswith(PREFIX)}
         self.stack = Decoder(spec.encoder_spec, {**own, "embedding": parameters["embedding"]}, device, ops)
-        self.cross = nnx.List(
-            Linear.named(f"layers.{i}.cross_kv", parameters.get, device) for i in range(spec.num_layers)
-        )
+        self.cross = nnx.List(Linear.named(f"layers.{i}.cross_kv", parameters.get) for i in range(spec.num_layers))
 
     def __call__(self, ids: Array, layers: Layers, batch: StepBatch) -> Layers:
         """ids [T] of whole prompts → the decoder's caches with their keys and values written."""

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.device import DeviceTraits
 from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
@@ -32,9 +31,7 @@ class ResidualStream(NamedTuple):
 class Layer(nnx.Module):
     """The residual stream before the layer → after it, and the layer's caches with the tokens' keys and values."""
 
-    def __init__(
-        self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], device: DeviceTraits, ops: Ops
-    ) -> None:
+    def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
         def norm(name: str) -> Norm:
             return Norm.named(name, spec.norm, get)
 
@@ -43,12 +40,12 @@ class Layer(nnx.Module):
         self.residual_scale = spec.residual_scale
         self.ops = ops
         self.attention_norm = norm("attention_norm")
-        self.attention = Attention(spec, kind, get, device, ops)
+        self.attention = Attention(spec, kind, get, ops)
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
-        self.cross = CrossAttention(spec, kind, get, device, ops) if spec.encoder else None
+        self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
         self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm")
-        self.mlp = MixtureOfExperts(spec, get, device) if kind.experts else MLP(spec, get, device)
+        self.mlp = MixtureOfExperts(spec, get) if kind.experts else MLP(spec, get)
         self.mlp_post_norm = norm("mlp_post_norm") if sandwich else None
 
     def __call__(

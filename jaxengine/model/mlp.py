@@ -7,7 +7,6 @@ import jax
 from flax import nnx
 from jax import Array
 
-from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import Linear
 from jaxengine.spec.model import Activation, ModelSpec
 
@@ -22,9 +21,9 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 class MLP(nnx.Module):
     """down(act(up(x))), or down(act(gate(x)) * up(x)) (Shazeer 2020, arXiv 2002.05202): [T, hidden] → [T, hidden]."""
 
-    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits) -> None:
-        self.gate_up = Linear.named("gate_up", get, device)
-        self.down = Linear.named("down", get, device)
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
+        self.gate_up = Linear.named("gate_up", get)
+        self.down = Linear.named("down", get)
         self.activation = spec.activation
         self.gated = spec.gated
 

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.device import DeviceTraits
-from jaxengine.model.linear import Linear, input_major
+from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import ACTIVATIONS, MLP
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.spec.model import Experts, ModelSpec
@@ -21,27 +20,22 @@ from jaxengine.spec.model import Experts, ModelSpec
 class MixtureOfExperts(nnx.Module):
     """Router, experts and, where there is one, the shared expert: [T, hidden] → [T, hidden]."""
 
-    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits) -> None:
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         assert spec.experts is not None
-        self.router = Linear.named("router", get, device)
-        self.gate_up = nnx.Param(get("experts_gate_up"))  # [E, hidden, 2, F] if input_major, else [E, 2, F, hidden]
-        self.down = nnx.Param(get("experts_down"))  # [E, F, hidden], or [E, hidden, F]
-        scales = get("experts_gate_up_scale"), get("experts_down_scale")  # [E, 2, F] and [E, hidden], or None
-        self.gate_up_scale, self.down_scale = (None if scale is None else nnx.Param(scale) for scale in scales)
-        self.mlps = ExpertMLPs(ACTIVATIONS[spec.activation], spec.gated, input_major(device))
+        self.router = Linear.named("router", get)
+        self.gate_up = nnx.Param(get("experts_gate_up"))
+        self.down = nnx.Param(get("experts_down"))
+        self.mlps = ExpertMLPs(ACTIVATIONS[spec.activation], spec.gated)
         self.experts = spec.experts
         shared = spec.experts.shared_ffn_size > 0
-        self.shared = MLP(spec, lambda name: get(f"shared_{name}"), device) if shared else None
-        self.shared_gate = Linear.named("shared_gate", get, device) if shared else None
+        self.shared = MLP(spec, lambda name: get(f"shared_{name}")) if shared else None
+        self.shared_gate = Linear.named("shared_gate", get) if shared else None
 
     def __call__(self, x: Array, tokens: Array) -> Array:
         """x [T, hidden], of which the first `tokens`, i32 [], are real: padding is sent to no expert."""
         weights, chosen = route(self.experts, self.router(x, jnp.dtype(jnp.float32)))  # [T, k]
         chosen = jnp.where(jnp.arange(len(x))[:, None] < tokens, chosen, self.experts.count)
-        scales = None
-        if self.gate_up_scale is not None and self.down_scale is not None:
-            scales = self.gate_up_scale[...], self.down_scale[...]
-        mixed = self.mlps(x, weights, chosen, self.gate_up[...], self.down[...], scales)
+        mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value())
         if self.shared is None or self.shared_gate is None:
             return mixed
         return mixed + jax.nn.sigmoid(self.shared_gate(x)) * self.shared(x)

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.device import DeviceTraits
 from jaxengine.model.layer import ResidualStream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
@@ -28,16 +27,16 @@ from jaxengine.spec.model import Norm as NormSpec
 class StateSpaceLayer(nnx.Module):
     """The residual stream before the layer → after it, and the two caches as they are after each row's last token."""
 
-    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], device: DeviceTraits, scan: Scan) -> None:
+    def __init__(self, spec: ModelSpec, get: Callable[[str], Any], scan: Scan) -> None:
         assert spec.state_space is not None
         self.space = spec.state_space
         self.norm = Norm.named("mixer_norm", spec.norm, get)
-        self.in_proj = Linear.named("in_proj", get, device)
+        self.in_proj = Linear.named("in_proj", get)
         self.conv = Convolution(get("conv"), get("conv_bias"))
-        self.x_proj = Linear.named("x_proj", get, device)
-        self.dt_proj = Linear.named("dt_proj", get, device)
+        self.x_proj = Linear.named("x_proj", get)
+        self.dt_proj = Linear.named("dt_proj", get)
         self.a_log, self.skip = nnx.Param(get("a_log")), nnx.Param(get("skip"))
-        self.out_proj = Linear.named("out_proj", get, device)
+        self.out_proj = Linear.named("out_proj", get)
         self.scan = scan
 
     def __call__(

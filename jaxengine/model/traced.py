@@ -37,7 +37,7 @@ class TracedDecoder(nnx.Module):
         self.ops = ops
         self.module = TorchModule(spec)
         self.names = (spec.traced.embedding, *(array.name for array in spec.traced.arrays))
-        arrays = (parameters["embedding"], *(parameters[f"module.{name}"] for name in self.names[1:]))
+        arrays = (parameters["embedding"].values, *(parameters[f"module.{name}"] for name in self.names[1:]))
         self.arrays = nnx.List(nnx.Param(array) for array in arrays)
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         jax.eval_shape(self._run, shapes, *self._probe_step(arrays[0].dtype))

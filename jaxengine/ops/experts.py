@@ -19,7 +19,7 @@ Legend: T tokens, k experts per token, E experts, F inner width, P = T k pairs, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -30,66 +30,68 @@ from jax.sharding import PartitionSpec
 from jaxengine.ops.blocks import Blocks, single_pairs, sorted_blocks
 from jaxengine.ops.matmul import matmul
 from jaxengine.ops.triton import experts as triton
+from jaxengine.ops.weight import Weight
 from jaxengine.sharding import TP
 
 MAX_BLOCK = 128  # rows
 UNROLLED = 16  # blocks
-
-Scales = tuple[Array, Array]  # of matrices in 8 bits, f32: [E, 2 or 1, F] of the first and [E, hidden] of the second
 
 
 @dataclass(frozen=True)
 class ExpertMLPs:
     """down(act(up x)), or down(act(gate x) · up x), of each of E experts.
 
-    Matrices are [E, hidden, 2 or 1, F] and [E, F, hidden] if `input_major`, else [E, 2 or 1, F, hidden] and
-    [E, hidden, F], which is what the kernels want.
+    The stacks of weights stand for [E, 2 or 1, F, hidden] and [E, hidden, F]. The kernels want their values in that
+    order; input-major ones, which are a CPU's, take the reference.
     """
 
     activation: Callable[[Array], Array]
     gated: bool
-    input_major: bool
 
-    def __call__(
-        self, x: Array, weights: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None = None
-    ) -> Array:
-        """x [T, hidden], weights f32 and chosen i32 [T, k] → [T, hidden], on the mesh that is set, if any."""
+    def __call__(self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+        """x [T, hidden], weights f32 and chosen i32 [T, k] → [T, hidden], on the mesh that is set, if any.
+
+        Raises:
+            ValueError: a format whose scales are not those of whole channels.
+        """
+        for format in (gate_up.layout.format, down.layout.format):
+            if format is not None and not format.per_channel:
+                raise ValueError(f"experts need one scale a channel, format {format.name!r} has groups or zeros")
         if jax.sharding.get_abstract_mesh().empty:
-            return self._local(x, weights, chosen, gate_up, down, scales)
-        whole, inner = PartitionSpec(), (3, 1) if self.input_major else (2, 2)
-        split = (PartitionSpec(*(None,) * axis, TP) for axis in inner)
-        scaled = None if scales is None else (PartitionSpec(None, None, TP), whole)
+            return self._local(x, weights, chosen, gate_up, down)
+        whole, major = PartitionSpec(), gate_up.layout.input_major
+        first = _partition(gate_up, PartitionSpec(*(None,) * (3 if major else 2), TP), PartitionSpec(None, None, TP))
+        second = _partition(down, PartitionSpec(*(None,) * (1 if major else 2), TP), whole)
 
         def local(*arguments: Any) -> Array:
             return jax.lax.psum(self._local(*arguments), TP)
 
-        specs = (whole, whole, whole, *split, scaled)
-        on_mesh = jax.shard_map(local, in_specs=specs, out_specs=whole, check_vma=False)
-        return on_mesh(x, weights, chosen, gate_up, down, scales)
+        of_arguments = (whole, whole, whole, first, second)
+        on_mesh = jax.shard_map(local, in_specs=of_arguments, out_specs=whole, check_vma=False)
+        return on_mesh(x, weights, chosen, gate_up, down)
 
-    def _local(
-        self, x: Array, weights: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None
-    ) -> Array:
-        pairs = self._reference if self.input_major else self._triton
-        y = pairs(x, chosen, gate_up, down, scales)  # [T, k, hidden]
+    def _local(self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+        pairs = self._reference if gate_up.layout.input_major else self._triton
+        y = pairs(x, chosen, gate_up, down)  # [T, k, hidden]
         return jnp.einsum("tk,tkh->th", weights, y.astype(jnp.float32)).astype(x.dtype)
 
-    def _triton(self, x: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
-        return triton.apply(x, chosen, gate_up, down, self.activation, scales)
+    def _triton(self, x: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+        scales = None if gate_up.scales is None or down.scales is None else (gate_up.scales, down.scales)
+        return triton.apply(x, chosen, gate_up.values, down.values, self.activation, scales)
 
-    def _reference(self, x: Array, chosen: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
-        (pairs, experts), slot = self._blocks(chosen.reshape(-1), len(gate_up))
+    def _reference(self, x: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+        count = len(gate_up.values)
+        (pairs, experts), slot = self._blocks(chosen.reshape(-1), count)
         rows = x.at[pairs // chosen.shape[1]].get(mode="fill", fill_value=0)  # [N, B, hidden]
 
         def block(_: None, part: tuple[Array, Array]) -> tuple[None, Array]:
             rows, expert = part
-            own = scales and (scales[0][expert], scales[1][expert])
-            return None, self._mlp(rows, gate_up[expert], down[expert], own)
+            return None, self._mlp(rows, gate_up.matrix(expert), down.matrix(expert))
 
         unroll = len(experts) if len(experts) <= UNROLLED else 1
         _, y = jax.lax.scan(block, None, (rows, experts), unroll=unroll)  # [N, B, hidden]
         y = y.reshape(-1, x.shape[1])[slot].reshape(*chosen.shape, -1)
-        return jnp.where((chosen < len(gate_up))[..., None], y, 0)
+        return jnp.where((chosen < count)[..., None], y, 0)
 
     def _blocks(self, expert: Array, count: int) -> tuple[Blocks, Array]:
         size = len(expert)
@@ -97,17 +99,21 @@ class ExpertMLPs:
             return single_pairs(expert), jnp.arange(size)
         return sorted_blocks(expert, count, min(MAX_BLOCK, 1 << (size // count).bit_length()))
 
-    def _mlp(self, x: Array, gate_up: Array, down: Array, scales: Scales | None) -> Array:
+    def _mlp(self, x: Array, gate_up: Weight, down: Weight) -> Array:
         """One expert: x [B, hidden]."""
-        up_scale, down_scale = scales or (None, None)
-        inner = _scaled_matmul(x, gate_up.reshape(x.shape[1], -1), up_scale)
-        inner = inner.reshape(len(x), 2 if self.gated else 1, -1)  # [B, 2 or 1, F]
+        inner = _scaled_matmul(x, gate_up).reshape(len(x), 2 if self.gated else 1, -1)  # [B, 2 or 1, F]
         activated = self.activation(inner[:, 0])
-        return _scaled_matmul(activated * inner[:, 1] if self.gated else activated, down, down_scale)
+        return _scaled_matmul(activated * inner[:, 1] if self.gated else activated, down)
 
 
-def _scaled_matmul(x: Array, matrix: Array, scale: Array | None) -> Array:
-    """x [B, in] times `matrix` [in, out]. An 8-bit matrix has a `scale` for each column."""
-    if scale is None:
+def _partition(weight: Weight, values: PartitionSpec, scales: PartitionSpec) -> Any:
+    """How the arrays of `weight` are split."""
+    return replace(weight, values=values, scales=None if weight.scales is None else scales)  # type: ignore[arg-type]
+
+
+def _scaled_matmul(x: Array, weight: Weight) -> Array:
+    """x [B, in] times `weight` [in, out…] → [B, out], scaled where the weight has scales."""
+    matrix = weight.values.reshape(x.shape[1], -1)
+    if weight.scales is None:
         return matmul(x, matrix, 0, x.dtype)
-    return (matmul(x, matrix, 0, jnp.dtype(jnp.float32)) * scale.reshape(-1)).astype(x.dtype)
+    return (matmul(x, matrix, 0, jnp.dtype(jnp.float32)) * weight.scales.reshape(-1)).astype(x.dtype)

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxengine.spec.model import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace, Traced
+from jaxengine.spec.weight_format import Component, StoredWeight, WeightFormat
 
 ALIGNMENT = 64  # bytes
 
@@ -20,13 +21,23 @@ class Parameter:
     """One array of the model. `axes` names each dimension for sharding; None is never sharded.
 
     The last `inputs` axes of a matrix are what a product contracts: `[out…, in…]`, Hugging Face's order. How the device
-    stores it is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices.
+    stores it is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices. Rows of a
+    matrix `by_row` are looked up one by one, so the device must not store it input-major.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     inputs: int = 0
     stacked: int = 0
+    by_row: bool = False
+
+    def component(self, component: Component, format: WeightFormat) -> "Parameter":
+        """One array of a quantised matrix. Values keep all axes; scales and zeros have groups in place of inputs."""
+        if component == "values":
+            return self
+        outputs = len(self.shape) - self.inputs
+        groups = () if format.group == 0 else (math.prod(self.shape[outputs:]) // format.group,)
+        return Parameter(self.shape[:outputs] + groups, self.axes[: outputs + len(groups)])
 
 
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -47,7 +58,7 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     makes keys (0) and values (1) for a layer of the decoder.
     """
     hidden, width = spec.hidden_size, spec.embedding_width
-    table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"))}
+    table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"), 1, by_row=True)}
     if width != hidden:
         table["project_in"] = Parameter((hidden, width), ("embed", None), 1)
     if spec.embedding.positions:
@@ -202,6 +213,11 @@ class ParameterSource(Protocol):
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """The slice `index` of parameter `name` in the table's layout, in any floating dtype (ml_dtypes included).
 
+        Every parameter can be read so; one that is stored quantised is what its components stand for.
         Called from several threads at once. Raises `CheckpointError`-like ValueErrors that name file and tensor.
         """
+        ...
+
+    def stored(self, name: str) -> StoredWeight | None:
+        """How matrix `name` is read as it is stored, where the checkpoint holds it quantised; None for floats."""
         ...

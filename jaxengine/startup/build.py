@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax import Array
 from jax.sharding import Mesh
 
 from jaxengine.cache.limits import Limits
@@ -27,13 +26,14 @@ from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
+from jaxengine.spec.weight_format import WeightFormat
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
-from jaxengine.weights.quantization import check_quantizable
+from jaxengine.weights.quantization import check_quantizable, weight_formats
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def load_engine(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     *,
     limits: Limits | None = None,
-    load: Callable[..., dict[str, Array]] = load_parameters,
+    load: Callable[..., dict[str, Any]] = load_parameters,
     compile_cache: Path | None = None,
 ) -> Engine:
     """Load weights, compile what serving waits for and start on the rest; `progress("loading" or "compiling", done,
@@ -113,6 +113,11 @@ class Setup:
         return self.source.spec
 
     @property
+    def formats(self) -> dict[str, WeightFormat]:
+        """Of the matrices that devices hold quantised."""
+        return weight_formats(self.source, self.options.quantize)
+
+    @property
     def prefix_cache(self) -> bool:
         return self.options.prefix_cache and self.spec.by_position
 
@@ -138,7 +143,7 @@ class Setup:
         return Compiler(shapes, self.mesh, parameters, self.device, self.attention)
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
-        return CompileRecipe(shapes, self.device, self.attention, self.options.quantize, self.options.tensor_parallel)
+        return CompileRecipe(shapes, self.device, self.attention, self.formats, self.options.tensor_parallel)
 
     def size(self, limits: Limits) -> tuple[Limits, int]:
         """`limits` as far as memory allows, and the pages of the pool.
@@ -146,7 +151,7 @@ class Setup:
         Raises:
             DoesNotFit: with numbers.
         """
-        abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.options.quantize)
+        abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.formats)
         trial = self.compiler(limits, TRIAL_PAGES, abstract)
         temporaries = 0 if self.device.on_host else temporary_bytes(trial)
         weights = held_bytes(abstract)

@@ -1,6 +1,6 @@
 """What another process needs to compile for an engine: all that decides shapes, and neither devices nor weights."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.shapes import Shapes
 from jaxengine.sharding import make_mesh
+from jaxengine.spec.weight_format import WeightFormat
 from jaxengine.weights.loading import abstract_parameters
 
 
@@ -18,11 +19,11 @@ class CompileRecipe:
     shapes: Shapes
     device: DeviceTraits
     attention: str
-    quantize: str | None
+    formats: Mapping[str, WeightFormat]
     tensor_parallel: int
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """The jobs of an engine's compiler, on this process's devices."""
         mesh = make_mesh(self.tensor_parallel)
-        parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.quantize)
+        parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.formats)
         return Compiler(self.shapes, mesh, parameters, self.device, self.attention).jobs()

@@ -1,17 +1,23 @@
-"""Fewer key/value heads than devices: each head is held by several of them, with a share of its queries each.
+"""A model with fewer key/value heads than devices: several devices hold one head, each with a share of its queries.
 
-Seen from the engine this is a model with as many key/value heads as devices and smaller groups: the same function,
-since head order is kept and a copied key scores as its original. Only the rows a device needs are read.
+To the engine this is a model with as many key/value heads as devices and smaller groups. It computes the same function,
+because the order of heads is kept and a copied key scores as its original does. Only the rows a device needs are read.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter, ParameterSource, parameter_table
+from jaxengine.spec.weight_format import Component, StoredWeight
 
 AXIS = "kv_heads"
+
+Index = tuple[slice, ...]
+Read = Callable[[Index], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -30,21 +36,34 @@ class ReplicatedSource:
     def dtype(self) -> str:
         return self.source.dtype
 
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        parameter = parameter_table(self.spec)[name]
-        if AXIS not in parameter.axes:
-            return self.source.read(name, index)
+    def read(self, name: str, index: Index) -> np.ndarray:
+        return self._copied(parameter_table(self.spec)[name], partial(self.source.read, name), index)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        stored, parameter = self.source.stored(name), parameter_table(self.spec)[name]
+        if stored is None:
+            return None
+
+        def read(component: Component, index: Index) -> np.ndarray:
+            return self._copied(parameter.component(component, stored.format), partial(stored.read, component), index)
+
+        return replace(stored, read=read)
+
+    def _copied(self, parameter: Parameter, read: Read, index: Index) -> np.ndarray:
+        """The slice `index` of an array shaped as `parameter`, of which `read` gives slices with the original heads."""
+        if AXIS not in parameter.axes[:-1]:  # as a last axis it numbers groups, and groups of inputs stay as they are
+            return read(index)
         index = index + (slice(None),) * (len(parameter.shape) - len(index))
         axis = parameter.axes.index(AXIS)
         heads = range(*index[axis].indices(parameter.shape[axis]))
-        whole = np.concatenate([self._head(name, parameter, axis, index, head) for head in heads], axis=axis)
+        whole = np.concatenate([self._head(parameter, read, axis, index, head) for head in heads], axis=axis)
         return whole[(*(slice(None),) * (axis + 1), index[axis + 1])]
 
-    def _head(self, name: str, parameter: Parameter, axis: int, index: tuple[slice, ...], head: int) -> np.ndarray:
+    def _head(self, parameter: Parameter, read: Read, axis: int, index: Index, head: int) -> np.ndarray:
         """One head of the new numbering: its share of the queries, then what follows them: the key, the value."""
         original, share = divmod(head, self.copies)
         wanted = (*index[:axis], slice(original, original + 1), slice(None), *index[axis + 2 :])
-        piece = self.source.read(name, wanted)
+        piece = read(wanted)
         group = self.spec.group
         followers = parameter.shape[axis + 1] - group
         queries = np.arange(share * group, (share + 1) * group)

@@ -1,10 +1,10 @@
-"""Keys and values that fit a cache of 8 bits: each layer's are divided by what the checkpoint was calibrated to.
+"""Keys and values that fit a cache of 8 bits: each layer's are divided by the scales of a calibrated checkpoint.
 
-The division is part of the weights, so it costs a step nothing and no kernel knows of it: what makes keys has them
-divided and queries multiplied by the scale of the keys, which their products do not notice; values are divided, and
-what reads them multiplied. Scales are rounded up to powers of two. Those change no weight's digits, and an 8-bit float
-is as exact at one as at another, as long as it holds the largest value. What is larger still saturates
-(`jaxengine/ops/cache.stored`).
+The division is part of the weights, so a step pays nothing for it and no kernel knows of it. The weights that make keys
+are divided by the scale of the keys, and the weights that make queries are multiplied by it, so their products stay the
+same. The weights that make values are divided, and the output projection is multiplied. Scales are rounded up to powers
+of two: these change no weight's digits, and an 8-bit float is as exact at one scale as at another while it holds the
+largest value. Larger values still saturate (`jaxengine/ops/cache.py`).
 """
 
 import math
@@ -15,9 +15,12 @@ import numpy as np
 
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
+from jaxengine.spec.weight_format import Component, StoredWeight
 
 # With less, keys of 1000 would overflow f16 once they are divided; with more, queries of 500 that are multiplied.
 LEAST, MOST = 2.0**-6, 2.0**7
+
+Index = tuple[slice, ...]
 
 
 def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
@@ -63,16 +66,33 @@ class CalibratedSource:
     def dtype(self) -> str:
         return self.source.dtype
 
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        values = self.source.read(name, index)
+    def read(self, name: str, index: Index) -> np.ndarray:
+        return self._scaled(name, self.source.read(name, index), index)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        """A quantised matrix has its scales multiplied, and keeps its values and zeros."""
+        stored = self.source.stored(name)
+        if stored is None:
+            return None
+
+        def read(component: Component, index: Index) -> np.ndarray:
+            array = stored.read(component, index)
+            return self._scaled(name, array, index) if component == "scales" else array
+
+        return replace(stored, read=read)
+
+    def _scaled(self, name: str, values: np.ndarray, index: Index) -> np.ndarray:
+        """The slice `index` of an array that parameter `name` is proportional to, with the factors multiplied in."""
         layer, _, kind = name.removeprefix("layers.").rpartition(".")
         if not layer.isdigit() or kind not in ("qkv", "qkv_bias", "qk_norm", "qk_norm_bias", "out"):
             return values
         if kind == "qk_norm" and self.spec is not self.source.spec:
             values = 1 + values.astype(np.float32)
-        factors = self._factors(int(layer), kind)  # of each of the second axis' elements
-        along = factors[index[1] if len(index) > 1 and len(factors) > 1 else slice(None)]
-        scaled: np.ndarray = values * along.reshape(1, -1, *(1,) * (values.ndim - 2)).astype(values.dtype)
+        factors = self._factors(int(layer), kind).astype(values.dtype)  # of each of the second axis' elements, or one
+        if len(factors) > 1:
+            factors = factors[index[1] if len(index) > 1 else slice(None)]
+            factors = factors.reshape(1, -1, *(1,) * (values.ndim - 2))
+        scaled: np.ndarray = values * factors
         return scaled
 
     def _factors(self, layer: int, kind: str) -> np.ndarray:

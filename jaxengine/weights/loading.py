@@ -7,8 +7,11 @@ is not kept: the kernel gave out fresh pages at 0.4 GB/s, and read files that it
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +20,17 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxengine.device import DeviceTraits
-from jaxengine.model.linear import device_layout
+from jaxengine.model.linear import weight_layout
+from jaxengine.ops.weight import Weight
 from jaxengine.sharding import partition
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter, ParameterSource, empty, parameter_table
-from jaxengine.weights.quantization import FORMATS, is_quantized, quantized, scale_of
+from jaxengine.spec.weight_format import Component, WeightFormat
+from jaxengine.weights.quantization import quantized, weight_formats
 
 READERS = 4  # threads; slices are read from mapped files, so disk and cast overlap
 TRANSPOSED = 128  # columns of a transposed matrix that are written at once
+NO_FORMATS: Mapping[str, WeightFormat] = {}
 
 
 def _laid_out(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -46,47 +52,57 @@ def _laid_out(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def abstract_parameters(
-    spec: ModelSpec, mesh: Mesh, dtype: str, device: DeviceTraits, quantize: str | None = None
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape, dtype and sharding of every array on the device, without data. A tied "head" is the embedding."""
-    arrays = {}
-    for name, parameter in parameter_table(spec).items():
-        if quantize and is_quantized(name, quantize):
-            arrays[name] = _abstract(parameter, mesh, FORMATS[quantize].dtype, device)
-            arrays[f"{name}_scale"] = _abstract(scale_of(parameter), mesh, "float32", device)
-        else:
-            arrays[name] = _abstract(parameter, mesh, dtype, device)
-    arrays.setdefault("head", arrays["embedding"])
-    return arrays
+    spec: ModelSpec, mesh: Mesh, dtype: str, device: DeviceTraits, formats: Mapping[str, WeightFormat] = NO_FORMATS
+) -> dict[str, Any]:
+    """Every parameter as the devices will hold it, without data: a matrix is a `Weight` of shapes, a vector one shape.
+
+    Shapes have dtypes and shardings. A tied "head" is the embedding.
+
+    Args:
+        dtype: of floats.
+        formats: of the matrices that are quantised.
+    """
+    table = parameter_table(spec)
+    made = {name: _abstract(parameter, mesh, dtype, device, formats.get(name)) for name, parameter in table.items()}
+    made.setdefault("head", made["embedding"])
+    return made
 
 
-def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits) -> jax.ShapeDtypeStruct:
-    order = device_layout(parameter, device, dtype)
+def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits, format: WeightFormat | None) -> Any:
+    if not parameter.inputs:
+        return _shape(parameter, mesh, dtype)
+    layout = weight_layout(parameter, device, format.values if format else dtype, format)
+    values = _shape(parameter, mesh, format.values if format else dtype, layout.order(len(parameter.shape)))
+    if format is None:
+        return Weight(values, layout)
+    scaling = {
+        name: _shape(parameter.component(name, format), mesh, dtype)
+        for name, dtype in format.dtypes.items()
+        if name != "values"
+    }
+    return Weight(values, layout, **scaling)
+
+
+def _shape(parameter: Parameter, mesh: Mesh, dtype: str, order: Sequence[int] | None = None) -> Any:
+    """The shape of one array, its axes permuted by `order`."""
+    order = range(len(parameter.shape)) if order is None else order
     shape = tuple(parameter.shape[axis] for axis in order)
     sharding = partition(mesh, shape, [parameter.axes[axis] for axis in order])
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
 
 
-def held_bytes(arrays: Mapping[str, jax.ShapeDtypeStruct]) -> int:
-    """What `arrays` take on each device."""
-    once = [array for name, array in arrays.items() if name != "head" or array is not arrays["embedding"]]
-    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in once)
+def held_bytes(parameters: Mapping[str, Any]) -> int:
+    """The bytes that `abstract_parameters` take on each device."""
+    tied = parameters["head"] is parameters["embedding"]
+    arrays = jax.tree.leaves([each for name, each in parameters.items() if name != "head" or not tied])
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
 
 
-def as_stored(
-    name: str,
-    parameter: Parameter,
-    array: Array,
-    device: DeviceTraits,
-    quantize: str | None,
-    targets: Mapping[str, jax.ShapeDtypeStruct],
-) -> dict[str, Array]:
-    """Parameter `name`, laid out as `targets`, which are `abstract_parameters`, have it, as the arrays they are."""
-    if not quantize or not is_quantized(name, quantize):
-        return {name: array}
-    order, rank = device_layout(parameter, device, FORMATS[quantize].dtype), len(parameter.shape)
-    inputs = tuple(order.index(axis) for axis in range(rank - parameter.inputs, rank))
-    return quantized(name, array, inputs, quantize, targets)
+def as_stored(array: Array, target: Any) -> Any:
+    """What the devices hold of a parameter: `array` has it in floats, laid out as its abstract parameter `target`."""
+    if not isinstance(target, Weight):
+        return array
+    return Weight(array, target.layout) if target.layout.format is None else quantized(array, target)
 
 
 def load_parameters(
@@ -96,36 +112,63 @@ def load_parameters(
     device: DeviceTraits,
     progress: Callable[[int, int], None],
     quantize: str | None = None,
-) -> dict[str, Array]:
-    """Every array of `abstract_parameters`, filled from `source`. `progress(done, total)` counts arrays."""
-    table = parameter_table(source.spec)
-    stored = abstract_parameters(source.spec, mesh, dtype, device, quantize)
+) -> dict[str, Any]:
+    """Every parameter of `abstract_parameters`, filled from `source`. `progress(done, total)` counts parameters.
 
-    def load(name: str) -> Array:
-        target = stored[name]
-        order = device_layout(table[name], device, target.dtype.name)
-
-        def read(index: tuple[slice, ...] | None) -> np.ndarray:
-            wanted = [slice(None)] * len(order)
-            for axis, part in zip(order, index or (slice(None),) * len(order), strict=True):
-                wanted[axis] = part
-            return _laid_out(source.read(name, tuple(wanted)).transpose(order), jnp.dtype(dtype))
-
-        return jax.make_array_from_callback(target.shape, target.sharding, read)
-
-    parameters: dict[str, Array] = {}
-    for done, (name, array) in enumerate(zip(table, _ahead(load, table), strict=True), start=1):
-        parameters |= jax.block_until_ready(as_stored(name, table[name], array, device, quantize, stored))
-        progress(done, len(table))
+    A matrix that the checkpoint holds quantised is read as it is; `quantize` is for the others.
+    """
+    targets = abstract_parameters(source.spec, mesh, dtype, device, weight_formats(source, quantize))
+    names = parameter_table(source.spec)
+    parameters: dict[str, Any] = {}
+    loads = _ahead(partial(_load, source, dtype, targets), names)
+    for done, (name, loaded) in enumerate(zip(names, loads, strict=True), start=1):
+        whole = loaded if isinstance(loaded, Weight) else as_stored(loaded, targets[name])
+        parameters[name] = jax.block_until_ready(whole)
+        progress(done, len(names))
     parameters.setdefault("head", parameters["embedding"])
     return parameters
 
 
-def _ahead(load: Callable[[str], Array], names: Iterable[str]) -> Iterator[Array]:
+def _load(source: ParameterSource, dtype: str, targets: Mapping[str, Any], name: str) -> Any:
+    """Parameter `name`: a `Weight` of the components that are stored, else an array in floats of `dtype`."""
+    target, stored, read = targets[name], source.stored(name), partial(source.read, name)
+    if not isinstance(target, Weight):
+        return _fill(target, jnp.dtype(dtype), read)
+    order = target.layout.order(target.values.ndim)
+    if stored is None:
+        return _fill(target.values, jnp.dtype(dtype), read, order)
+
+    def filled(component: Component) -> Array:
+        shape = getattr(target, component)
+        return _fill(shape, shape.dtype, partial(stored.read, component), order if component == "values" else None)
+
+    arrays: dict[str, Any] = {component: filled(component) for component in stored.format.dtypes}
+    return replace(target, **arrays)
+
+
+def _fill(
+    shape: Any,
+    dtype: np.dtype,
+    read: Callable[[tuple[slice, ...]], np.ndarray],
+    order: Sequence[int] | None = None,
+) -> Array:
+    """An array of the abstract `shape`, but in `dtype`; `read` gives slices of it with axes that `order` permutes."""
+    order = range(len(shape.shape)) if order is None else order
+
+    def piece(index: tuple[slice, ...] | None) -> np.ndarray:
+        wanted = [slice(None)] * len(order)
+        for axis, part in zip(order, index or (slice(None),) * len(order), strict=True):
+            wanted[axis] = part
+        return _laid_out(read(tuple(wanted)).transpose(order), dtype)
+
+    return jax.make_array_from_callback(shape.shape, shape.sharding, piece)
+
+
+def _ahead(load: Callable[[str], Any], names: Iterable[str]) -> Iterator[Any]:
     """`load` of each name in order, read by threads that are a few arrays ahead and no more: a model that fits
     quantised need not fit otherwise.
     """
-    waiting: deque[Future[Array]] = deque()
+    waiting: deque[Future[Any]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
         for name in names:
             waiting.append(pool.submit(load, name))

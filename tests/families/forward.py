@@ -48,7 +48,7 @@ class Forward:
         decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, CPU, ops)
         if spec.encoder:
             self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, CPU, ops)))
-        graph, state = nnx.split((decoder, Head(spec, parameters.get, CPU)))
+        graph, state = nnx.split((decoder, Head(spec, parameters.get)))
         self.step = functools.partial(_step, graph, state)
         groups = LayerGroups.of(spec)
         arrays = layer_cache(spec, 1 + len(groups.windows) * self.slots * SLOT_PAGES, PAGE, "float32")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import torch
@@ -18,11 +18,12 @@ import torch
 from convert.compose import compose
 from convert.config.config import Config
 from convert.formats.shards import open_tensors
+from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
+from jaxengine.spec.weight_format import StoredWeight
 from jaxengine.weights.loading import load_parameters
-from jaxengine.weights.quantization import is_quantized
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
 from tests.families.seq2seq import SEQ2SEQ, seq2seq_logits, start_of
@@ -54,16 +55,17 @@ class Restored:
         return self.source.dtype
 
     @cached_property
-    def stored(self) -> dict[str, jax.Array]:
+    def parameters(self) -> dict[str, Any]:
         """Loaded as for a GPU, whose layout is that of `parameter_table`."""
         return load_parameters(self.source, make_mesh(), "float32", H200, lambda *_: None, self.quantize)
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        values = np.asarray(self.stored[name], np.float32)
-        if is_quantized(name, self.quantize):
-            scale = np.asarray(self.stored[f"{name}_scale"])
-            values = values * scale.reshape(*scale.shape, *(1,) * (values.ndim - scale.ndim))
-        return values[index]
+        parameter = self.parameters[name]
+        whole = parameter.dense("float32") if isinstance(parameter, Weight) else parameter
+        return np.asarray(whole)[index]
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
 
 
 def logits(source: ParameterSource, name: str, quantize: str | None = None) -> np.ndarray:

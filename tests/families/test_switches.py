@@ -23,6 +23,7 @@ from jaxengine.spec.model import (
     Routing,
 )
 from jaxengine.spec.parameters import parameter_table
+from jaxengine.spec.weight_format import StoredWeight
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
 
@@ -40,13 +41,17 @@ class RandomSource:
         self.values: dict[str, np.ndarray] = {}
         for name, parameter in parameter_table(spec).items():
             noise = generator.standard_normal(parameter.shape)
-            inputs = np.prod(parameter.shape[len(parameter.shape) - parameter.inputs :]) if parameter.inputs else 1
+            matrix = parameter.inputs > 0 and not parameter.by_row
+            inputs = np.prod(parameter.shape[len(parameter.shape) - parameter.inputs :]) if matrix else 1
             centre = 1.0 if name.endswith("norm") and spec.norm.kind != "rms_plus_one" else 0.0
             drawn = centre + 0.3 * noise if name.endswith(("norm", "bias")) else noise / np.sqrt(inputs)
             self.values[name] = drawn.astype(np.float32)
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         return self.values[name][index]
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
 
 
 def random_spec(seed: int) -> ModelSpec:

@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jax import Array
 from jax.sharding import Mesh
 
 from jaxengine.device import DeviceTraits
@@ -41,7 +41,7 @@ def measured_engine(scale: Scale, **options: object) -> Engine:
 
 def drawn_on_devices(
     source: RandomSource, mesh: Mesh, dtype: str, device: DeviceTraits, _: object, quantize: str | None
-) -> dict[str, Array]:
+) -> dict[str, Any]:
     return random_parameters(source.spec, mesh, dtype, device, quantize)
 
 

@@ -6,7 +6,6 @@ the same in 8 bits.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,17 @@ import numpy as np
 from jax import Array
 
 from jaxengine.device import DeviceTraits
-from jaxengine.model.linear import input_major
-from jaxengine.ops.experts import ExpertMLPs, Scales
+from jaxengine.model.linear import weight_layout
+from jaxengine.ops.experts import ExpertMLPs
+from jaxengine.ops.weight import Weight
+from jaxengine.spec.parameters import Parameter
 from jaxengine.weights.quantization import FORMATS, quantize_weight
 from tests.gpu.ceilings import seconds_per_call
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 
 CHECKED = 8  # tokens that are computed again in f32, pair by pair
+Stored = tuple[Weight, Weight]  # [E, 2, F, hidden] and [E, hidden, F]
 LIMITS = {"float32": 2e-3, "bfloat16": 1e-2}  # ‖ours - exact‖ / ‖exact‖
 
 
@@ -48,49 +50,33 @@ def run(record: Record, scale: Scale) -> None:
                 measure(record, shape, scale, sizes[::3] if quantize else sizes, quantize)
 
 
-class Stored(NamedTuple):
-    """Matrices as `ExpertMLPs` takes them."""
-
-    gate_up: Array
-    down: Array
-    scales: Scales | None
-
-
 def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...], quantize: str | None) -> None:
     """A row of "correctness" for the largest of `sizes`, and one of "experts" for each."""
-    mlps = ExpertMLPs(jax.nn.silu, gated=True, input_major=input_major(DeviceTraits.of(jax.devices()[0])))
-    apply = jax.jit(mlps)
-    stored, kind = matrices(shape, mlps.input_major, scale.dtype, quantize), quantize or scale.dtype
+    apply = jax.jit(ExpertMLPs(jax.nn.silu, gated=True))
+    stored, kind = matrices(shape, scale.dtype, quantize), quantize or scale.dtype
     for tokens in sizes:
         x, weights, chosen = inputs(shape, tokens, scale.dtype)
         seconds = seconds_per_call(apply, (x, weights, chosen, *stored), scale.repeats)
         each = 3 * shape.hidden * shape.ffn  # elements of an expert
-        read, computed = len(np.unique(chosen)) * each * stored.down.dtype.itemsize, 2 * tokens * shape.used * each
+        read, computed = len(np.unique(chosen)) * each * stored[1].values.dtype.itemsize, 2 * tokens * shape.used * each
         row = {"seconds": seconds, "bytes": read, "operations": computed}
         record.add("experts", shape=shape.name, weights=kind, tokens=tokens, **row)
     ours = apply(x, weights, chosen, *stored)
-    found, limit = error(mlps, x, weights, chosen, stored, ours), LIMITS[scale.dtype]
+    found, limit = error(x, weights, chosen, stored, ours), LIMITS[scale.dtype]
     name = f"experts: {shape.name} in {kind}, {tokens} tokens"
     record.add("correctness", check=name, dtype=scale.dtype, error=found, limit=limit, ok=found <= limit)
 
 
-def matrices(shape: Shape, input_major: bool, dtype: str, quantize: str | None) -> Stored:
-    """Drawn on the device in its layout."""
-    keys = jax.random.split(jax.random.key(0))
-    inner = (shape.hidden, 2, shape.ffn) if input_major else (2, shape.ffn, shape.hidden)
-    outer = (shape.ffn, shape.hidden) if input_major else (shape.hidden, shape.ffn)
-    drawn = [
-        jax.random.normal(key, (shape.count, *rest), dtype) for key, rest in zip(keys, (inner, outer), strict=True)
-    ]
-    gate_up, down = drawn[0] * shape.hidden**-0.5, drawn[1] * shape.ffn**-0.5
-    if quantize is None:
-        return Stored(gate_up, down, None)
-    axes = (1, 1) if input_major else (3, 2)  # that are contracted
-    made = [
-        jax.jit(partial(quantize_weight, (axis,), FORMATS[quantize]))(matrix)
-        for axis, matrix in zip(axes, (gate_up, down), strict=True)
-    ]
-    return Stored(made[0][0], made[1][0], (made[0][1], made[1][1]))
+def matrices(shape: Shape, dtype: str, quantize: str | None) -> Stored:
+    """Both stacks, drawn on the device in its layout."""
+    device, format = DeviceTraits.of(jax.devices()[0]), FORMATS[quantize] if quantize else None
+    sizes = (shape.count, 2, shape.ffn, shape.hidden), (shape.count, shape.hidden, shape.ffn)
+    made = []
+    for key, size in zip(jax.random.split(jax.random.key(0)), sizes, strict=True):
+        layout = weight_layout(Parameter(size, (None,) * len(size), 1, stacked=1), device, dtype, format)
+        drawn = jax.random.normal(key, [size[axis] for axis in layout.order(len(size))], dtype) * size[-1] ** -0.5
+        made.append(jax.jit(partial(quantize_weight, layout))(drawn) if format else Weight(drawn, layout))
+    return made[0], made[1]
 
 
 def inputs(shape: Shape, tokens: int, dtype: str) -> tuple[Array, Array, Array]:
@@ -102,25 +88,25 @@ def inputs(shape: Shape, tokens: int, dtype: str) -> tuple[Array, Array, Array]:
     return jnp.asarray(x, dtype), jnp.asarray(weights, jnp.float32), jnp.asarray(chosen, jnp.int32)
 
 
-def error(mlps: ExpertMLPs, x: Array, weights: Array, chosen: Array, stored: Stored, ours: Array) -> float:
+def error(x: Array, weights: Array, chosen: Array, stored: Stored, ours: Array) -> float:
     """Relative error of the first tokens."""
     checked = range(min(CHECKED, len(x)))
     exact = np.zeros((len(checked), x.shape[1]))
     for token in checked:
         for weight, expert in zip(np.asarray(weights[token]), np.asarray(chosen[token]), strict=True):
-            up, out = restored(mlps, stored, int(expert))
+            up, out = restored(stored, int(expert))
             gate, value = up @ np.asarray(x[token], np.float32)
             exact[token] += weight * (out @ (gate / (1 + np.exp(-gate)) * value))
     got = np.asarray(ours[: len(checked)], np.float64)
     return float(np.linalg.norm(got - exact) / np.linalg.norm(exact))
 
 
-def restored(mlps: ExpertMLPs, stored: Stored, expert: int) -> tuple[np.ndarray, np.ndarray]:
+def restored(stored: Stored, expert: int) -> tuple[np.ndarray, np.ndarray]:
     """One expert in f32: [2, F, hidden] and [hidden, F]."""
-    up, out = (np.asarray(matrix[expert], np.float32) for matrix in (stored.gate_up, stored.down))
-    if mlps.input_major:
-        up, out = up.transpose(1, 2, 0), out.T
-    if stored.scales is None:
-        return up, out
-    of_up, of_out = (np.asarray(scale[expert])[..., None] for scale in stored.scales)
-    return up * of_up, out * of_out
+
+    def in_table_order(weight: Weight) -> np.ndarray:
+        order = weight.layout.order(weight.values.ndim)
+        return np.asarray(weight.dense("float32")).transpose(np.argsort(order))
+
+    up, down = (in_table_order(each.matrix(jnp.int32(expert))) for each in stored)
+    return up, down

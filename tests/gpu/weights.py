@@ -7,6 +7,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,12 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxengine.device import DeviceTraits
+from jaxengine.ops.weight import Weight
 from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import Parameter, parameter_table
+from jaxengine.spec.weight_format import StoredWeight
 from jaxengine.weights.loading import abstract_parameters, as_stored
+from jaxengine.weights.quantization import chosen_formats
 
 
 def amplitude(parameter: Parameter) -> float:
@@ -39,13 +43,14 @@ def seed_of(name: str) -> int:
 
 def random_parameters(
     spec: ModelSpec, mesh: Mesh, dtype: str, device: DeviceTraits, quantize: str | None = None
-) -> dict[str, Array]:
-    """Every array of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
-    stored = abstract_parameters(spec, mesh, dtype, device, quantize)
-    parameters: dict[str, Array] = {}
+) -> dict[str, Any]:
+    """Every parameter of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
+    targets = abstract_parameters(spec, mesh, dtype, device, chosen_formats(spec, quantize))
+    parameters: dict[str, Any] = {}
     for name, parameter in parameter_table(spec).items():
-        drawn = _draw(stored[name].update(dtype=jnp.dtype(dtype)), amplitude(parameter), centre(name), seed_of(name))
-        parameters |= as_stored(name, parameter, drawn, device, quantize, stored)
+        target = targets[name]
+        shape = (target.values if isinstance(target, Weight) else target).update(dtype=jnp.dtype(dtype))
+        parameters[name] = as_stored(_draw(shape, amplitude(parameter), centre(name), seed_of(name)), target)
     parameters.setdefault("head", parameters["embedding"])
     return parameters
 
@@ -76,3 +81,6 @@ class RandomSource:
         noise = np.random.default_rng(seed_of(name)).uniform(-1, 1, parameter.shape)
         drawn: np.ndarray = (centre(name) + 2 * amplitude(parameter) * noise).astype(ml_dtypes.bfloat16)
         return drawn[index]
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None

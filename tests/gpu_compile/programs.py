@@ -22,6 +22,7 @@ from jaxengine.sharding import make_mesh, replicated
 from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.weights.loading import abstract_parameters
+from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
 from tests.shapes import FLAN_T5_XL, GEMMA2_9B, H200, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
@@ -47,7 +48,7 @@ def compiler(
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
-    weights = abstract_parameters(spec, mesh, "bfloat16", H200, quantize)
+    weights = abstract_parameters(spec, mesh, "bfloat16", H200, chosen_formats(spec, quantize))
     return Compiler(shapes, mesh, weights, H200, back_end)
 
 

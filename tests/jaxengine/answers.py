@@ -44,7 +44,7 @@ def _golden_step(
     source, mesh = source or open_model(None).source, make_mesh()
     parameters: dict[str, Any] = load_parameters(source, mesh, dtype, CPU, lambda *_: None, quantize)
     decoder = Decoder(source.spec, parameters, CPU, Ops("reference", mesh))
-    head = Head(source.spec, parameters.get, CPU)
+    head = Head(source.spec, parameters.get)
     shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
     pages = jnp.zeros(shape, cache)
     ids, batch, asked = _step()

@@ -16,6 +16,7 @@ from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.spec.model import Experts, LayerKind, ModelSpec
 from jaxengine.weights.loading import abstract_parameters
+from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200, thunks
 from tests.jaxengine.ops.h200_kernels import kernel
 from tests.shapes import H200
@@ -34,8 +35,8 @@ def compile_layer(
     spec: ModelSpec, tokens: int, devices: int = 1, dtype: str = "bfloat16", quantize: str | None = None
 ) -> dict[str, Any]:
     mesh = make_mesh(devices, h200.devices(devices))
-    table = abstract_parameters(spec, mesh, dtype, H200, quantize)
-    module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"), H200)
+    table = abstract_parameters(spec, mesh, dtype, H200, chosen_formats(spec, quantize))
+    module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"))
     x = jax.ShapeDtypeStruct((tokens, spec.hidden_size), jnp.dtype(dtype), sharding=replicated(mesh))
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     with jax.set_mesh(mesh):

@@ -14,6 +14,7 @@ import pytest
 from jaxengine.ops.blocks import NONE, Blocks, shared_blocks, sorted_blocks
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.triton import experts as triton
+from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.weights.quantization import FORMATS, quantize_weight
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}  # of outputs of about 1
@@ -76,8 +77,16 @@ def arrays(tokens: int, used: int, count: int, hidden: int, ffn: int, inner: int
 
 def in_8_bits(matrix: Any, quantize: str) -> tuple[Any, Any, Any]:
     """Values and scales, f32, of `matrix` [..., in], and what they stand for."""
-    values, scale = quantize_weight((matrix.ndim - 1,), FORMATS[quantize], matrix)
-    return values, scale, values.astype(jnp.float32) * scale[..., None]
+    weight = quantize_weight(WeightLayout(stacked=1, format=FORMATS[quantize]), matrix)
+    assert weight.scales is not None
+    return weight.values, weight.scales, weight.values.astype(jnp.float32) * weight.scales[..., None]
+
+
+def turned(gate_up: Any, down: Any, *scales: Any) -> list[Weight]:
+    """The two stacks as a CPU has them."""
+    layout = WeightLayout(stacked=1, input_major=True, flat=True)
+    values = gate_up.transpose(0, 3, 1, 2), down.transpose(0, 2, 1)
+    return [Weight(each, layout, scale) for each, scale in zip(values, scales or (None, None), strict=True)]
 
 
 def one_by_one(x: Any, chosen: np.ndarray, gate_up: Any, down: Any) -> np.ndarray:
@@ -132,9 +141,8 @@ def test_the_loop_scales_what_it_reads_in_8_bits(quantize: str, tokens: int) -> 
     chosen = routing("padding", tokens, 2, 16)
     x, weights, *matrices = arrays(tokens, 2, 16, 24, 40, 2, "float32")
     (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
-    loop = jax.jit(ExpertMLPs(jax.nn.silu, gated=True, input_major=True))
-    turned = up.transpose(0, 3, 1, 2), down.transpose(0, 2, 1)
-    out = loop(x, weights, jnp.asarray(chosen), *turned, (up_scale, down_scale))
+    loop = jax.jit(ExpertMLPs(jax.nn.silu, gated=True))
+    out = loop(x, weights, jnp.asarray(chosen), *turned(up, down, up_scale, down_scale))
     pairs = one_by_one(x, chosen, exact_up, exact_down)
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), pairs)
     np.testing.assert_allclose(out, expected, atol=2e-4, rtol=0)
@@ -145,8 +153,8 @@ def test_the_loop_scales_what_it_reads_in_8_bits(quantize: str, tokens: int) -> 
 def test_the_loop_computes_each_pair_s_own_expert(kind: str, tokens: int) -> None:
     chosen = routing(kind, tokens, 2, 16)
     x, weights, gate_up, down = arrays(tokens, 2, 16, 24, 40, 2, "float32")
-    mlps = ExpertMLPs(jax.nn.silu, gated=True, input_major=True)
-    out = jax.jit(mlps)(x, weights, jnp.asarray(chosen), gate_up.transpose(0, 3, 1, 2), down.transpose(0, 2, 1))
+    mlps = ExpertMLPs(jax.nn.silu, gated=True)
+    out = jax.jit(mlps)(x, weights, jnp.asarray(chosen), *turned(gate_up, down))
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), one_by_one(x, chosen, gate_up, down))
     np.testing.assert_allclose(out, expected, atol=1e-5, rtol=0)
 

@@ -9,6 +9,7 @@ from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
 from jaxengine.spec.model import ModelSpec, QKNorm
 from jaxengine.spec.parameters import ParameterSource, parameter_table
+from jaxengine.spec.weight_format import StoredWeight
 from jaxengine.weights.kv_scales import LEAST, MOST, CalibratedSource, calibrated, whole_power
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
@@ -84,6 +85,9 @@ class Spec:
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         raise AssertionError(name)
 
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
+
 
 @dataclass(frozen=True)
 class Louder:
@@ -105,6 +109,9 @@ class Louder:
             return values
         factors = np.array([1 / 256] * self.spec.group + [256, 1], np.float32)[index[1] if index else slice(None)]
         return values * factors[:, None, None]
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
 
 
 def test_a_trained_model_with_large_keys_keeps_its_mind_where_it_was_calibrated() -> None:

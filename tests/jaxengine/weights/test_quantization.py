@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,11 +17,12 @@ import torch
 from convert.source import open_model
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model.linear import Linear
+from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.model import Experts, LayerKind, Traced
 from jaxengine.weights.loading import READERS, abstract_parameters, held_bytes, load_parameters
-from jaxengine.weights.quantization import FORMATS, check_quantizable, is_quantized, quantize_weight
+from jaxengine.weights.quantization import FORMATS, check_quantizable, chosen_formats, is_projection, quantize_weight
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.gpu.weights import RandomSource
@@ -51,11 +53,9 @@ def stored(directory: Path, quantize: str | None) -> dict[str, torch.Tensor]:
         open_model(str(directory)).source, make_mesh(), "float32", H200, lambda *_: None, quantize
     )
     weights = {}
-    for name, array in parameters.items():
-        if is_quantized(name, "int8"):
-            scale = parameters.get(f"{name}_scale", jnp.ones(1))
-            whole = np.array(array, np.float32).reshape(scale.size, -1) * np.array(scale).reshape(-1, 1)
-            weights[name] = torch.from_numpy(whole.reshape(array.shape))
+    for name, weight in parameters.items():
+        if is_projection(name):
+            weights[name] = torch.from_numpy(np.array(weight.dense("float32")))
     return weights
 
 
@@ -103,8 +103,9 @@ def test_logits_are_those_of_transformers_with_the_same_weights(tiny: Tiny, quan
 @pytest.mark.parametrize("input_major", [True, False])
 def test_a_product_with_8_bits_does_not_overflow_half_precision(input_major: bool) -> None:
     """127 x 16 x 64 is beyond f16, what the scale makes of it is not."""
-    weight, scale = jnp.full((64, 64), 127, jnp.int8), jnp.full(64, 1e-3, jnp.float32)
-    linear = Linear(weight, None, scale, inputs=1, input_major=input_major, flat=input_major)
+    layout = WeightLayout(input_major=input_major, flat=input_major, format=FORMATS["int8"])
+    values, scales = jnp.full((64, 64), 127, jnp.int8), jnp.full(64, 1e-3, jnp.float32)
+    linear = Linear(Weight(values, layout, scales), None)
     y = linear(jnp.full((1, 64), 16, jnp.float16))
     assert y.dtype == jnp.float16
     np.testing.assert_allclose(np.asarray(y, np.float32), 130.048, rtol=1e-3)
@@ -112,13 +113,13 @@ def test_a_product_with_8_bits_does_not_overflow_half_precision(input_major: boo
 
 @each_format
 def test_a_channel_of_zeros_stays_zero(quantize: str) -> None:
-    values, scale = quantize_weight((1,), FORMATS[quantize], jnp.zeros((2, 4)))
-    assert not np.asarray(values, np.float32).any() and np.isfinite(scale).all()
+    weight = quantize_weight(WeightLayout(format=FORMATS[quantize]), jnp.zeros((2, 4)))
+    assert not np.asarray(weight.values, np.float32).any() and np.isfinite(weight.scales).all()
 
 
 def test_only_projections_of_layers_are_quantised() -> None:
     names = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", H200)
-    kept = {name.rpartition(".")[2] for name in names if not is_quantized(name, "int8")}
+    kept = {name.rpartition(".")[2] for name in names if not is_projection(name)}
     assert kept == {"embedding", "head", "final_norm", "attention_norm", "mlp_norm"}
 
 
@@ -127,7 +128,7 @@ def test_memory_counts_a_byte_a_weight_and_the_scales(quantize: str) -> None:
     matrices = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
     channels = 32 * (6144 + 4096 + 2 * 14336 + 4096)
     kept = 2 * 128256 * 4096 + (2 * 32 + 1) * 4096
-    arrays = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", H200, quantize)
+    arrays = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", H200, chosen_formats(LLAMA_8B, quantize))
     assert held_bytes(arrays) == matrices + 4 * channels + 2 * kept
 
 
@@ -177,9 +178,9 @@ def test_each_expert_s_channels_have_scales_of_their_own(quantize: str) -> None:
     """An expert whose weights are a thousandth of another's is quantised as finely."""
     weight = np.random.default_rng(0).normal(size=(2, 2, 8, 16)).astype(np.float32)
     weight[1] /= 1000
-    values, scale = quantize_weight((3,), FORMATS[quantize], jnp.asarray(weight))
-    assert scale.shape == (2, 2, 8)
-    restored = np.asarray(values, np.float32) * np.asarray(scale)[..., None]
+    made = quantize_weight(WeightLayout(stacked=1, format=FORMATS[quantize]), jnp.asarray(weight))
+    assert made.scales is not None and made.scales.shape == (2, 2, 8)
+    restored = np.asarray(made.values, np.float32) * np.asarray(made.scales)[..., None]
     off, largest = np.abs(restored - weight).max((1, 2, 3)), np.abs(weight).max((1, 2, 3))
     assert (off < 0.04 * largest).all()
 
@@ -189,8 +190,8 @@ def test_memory_counts_a_byte_a_weight_of_experts_too(quantize: str) -> None:
     spec = dataclasses.replace(
         LLAMA_8B, experts=Experts(8, 2, 1024, shared_ffn_size=512), kinds=(LayerKind(experts=True),)
     )
-    arrays = abstract_parameters(spec, make_mesh(), "bfloat16", H200, quantize)
-    held = [array for name, array in arrays.items() if re.search("experts|shared_(gate_up|down)", name)]
+    arrays = abstract_parameters(spec, make_mesh(), "bfloat16", H200, chosen_formats(spec, quantize))
+    held = jax.tree.leaves([each for name, each in arrays.items() if re.search("experts|shared_(gate_up|down)", name)])
     experts = 32 * 3 * 4096 * (8 * 1024 + 512)
     channels = 32 * (8 * (2 * 1024 + 4096) + 2 * 512 + 4096)
     assert sum(array.size * array.dtype.itemsize for array in held) == experts + 4 * channels

@@ -1,0 +1,82 @@
+"""A matrix of the model on the devices: one type for floats and for every quantised format.
+
+    w[out, in] = (values[out, in] - zeros[out, group]) * scales[out, group]
+
+A float weight is its values alone, so it is one leaf among a step's arguments. What is static is `WeightLayout`.
+`weights/` chooses a layout and fills a weight; `model/linear.py` and `ops/experts.py` multiply by one.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from jaxengine.spec.weight_format import WeightFormat
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """How the values of a weight lie in memory, and what they stand for.
+
+    The parameter table has `[stacked…, out…, in…]`. Scales and zeros are always `[stacked…, out…]`, with an axis of
+    groups at the end where the format has groups.
+
+    inputs: how many axes a product contracts.
+    stacked: how many axes number whole matrices.
+    input_major: values are `[stacked…, in…, out…]` instead.
+    flat: a product takes the values as one matrix of two axes.
+    format: None for floats.
+    """
+
+    inputs: int = 1
+    stacked: int = 0
+    input_major: bool = False
+    flat: bool = False
+    format: WeightFormat | None = None
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """The permutation that takes the table's axes to the axes of the values."""
+        stack, outputs, inputs = np.split(np.arange(rank), (self.stacked, rank - self.inputs))
+        return tuple(map(int, (*stack, *inputs, *outputs) if self.input_major else (*stack, *outputs, *inputs)))
+
+    def first_input(self, rank: int) -> int:
+        """The first of the values' axes that a product contracts; the others follow it."""
+        return self.stacked if self.input_major else rank - self.inputs
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("values", "scales", "zeros"), meta_fields=("layout",))
+@dataclass(frozen=True)
+class Weight:
+    """One matrix, or a stack of them. Its leaves may also be shapes, shardings or partitions of the arrays.
+
+    values: in the layout's order.
+    scales, zeros: None for floats; zeros also where the format has none.
+    """
+
+    values: Array
+    layout: WeightLayout
+    scales: Array | None = None
+    zeros: Array | None = None
+
+    def matrix(self, index: Array) -> "Weight":
+        """Matrix `index`, i32 [], of a stack."""
+        one: Weight = jax.tree.map(lambda array: array[index], self)
+        return replace(one, layout=replace(self.layout, stacked=self.layout.stacked - 1))
+
+    def dense(self, dtype: DTypeLike) -> Array:
+        """What the weight stands for, in the order of its values; computed in f32 and rounded once."""
+        if self.scales is None:
+            return self.values.astype(dtype)
+        order = self.layout.order(self.values.ndim)
+        table = self.values.astype(jnp.float32).transpose(np.argsort(order))  # [stacked…, out…, in…]
+        channels = table.shape[: table.ndim - self.layout.inputs]
+        by_group = (*channels, self.scales.size // int(np.prod(channels)), 1)
+        grouped = table.reshape(*by_group[:-1], -1)
+        if self.zeros is not None:
+            grouped = grouped - self.zeros.astype(jnp.float32).reshape(by_group)
+        whole = grouped * self.scales.astype(jnp.float32).reshape(by_group)
+        return whole.reshape(table.shape).transpose(order).astype(dtype)

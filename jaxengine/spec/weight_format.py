@@ -1,0 +1,55 @@
+"""How a quantised matrix is stored: which arrays, of which types, and what they stand for.
+
+    w[out, in] = (values[out, in] - zeros[out, group]) * scales[out, group]
+
+A checkpoint that is quantised already and a matrix that the engine quantises while it loads are described alike. Like
+the rest of `spec`, this file imports no JAX.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Component = Literal["values", "scales", "zeros"]
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """One format.
+
+    name: what options call it.
+    values, scales: their dtypes.
+    zeros: the dtype of the zero points; None where every value is a multiple of its scale.
+    group: how many consecutive inputs of an output channel share a scale and a zero point; 0 for all of them.
+    """
+
+    name: str
+    values: str
+    scales: str = "float32"
+    zeros: str | None = None
+    group: int = 0
+
+    @property
+    def dtypes(self) -> dict[Component, str]:
+        """The components that the format has, and their dtypes."""
+        dtypes: dict[Component, str] = {"values": self.values, "scales": self.scales}
+        return dtypes if self.zeros is None else dtypes | {"zeros": self.zeros}
+
+    @property
+    def per_channel(self) -> bool:
+        """Whether a product with the values can be scaled instead of the weight."""
+        return self.group == 0 and self.zeros is None
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A matrix that a checkpoint holds quantised.
+
+    read: the slice `index` of a component in the format's dtype, called from several threads at once. What shape a
+        component has is `Parameter.component`'s to say.
+    """
+
+    format: WeightFormat
+    read: Callable[[Component, tuple[slice, ...]], np.ndarray]

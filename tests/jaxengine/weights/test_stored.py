@@ -1,0 +1,151 @@
+"""A checkpoint that holds its projections quantised: they reach the devices as they are stored, and compute as such."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxengine.device import CPU, DeviceTraits
+from jaxengine.ops.weight import Weight
+from jaxengine.sharding import make_mesh
+from jaxengine.spec.model import ModelSpec
+from jaxengine.spec.parameters import ParameterSource, parameter_table
+from jaxengine.spec.weight_format import Component, StoredWeight, WeightFormat
+from jaxengine.weights.kv_heads import ReplicatedSource
+from jaxengine.weights.kv_scales import CalibratedSource
+from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
+from jaxengine.weights.quantization import FORMATS, is_projection, weight_formats
+from tests.families.forward import Forward
+from tests.gpu.scale import TINY
+from tests.gpu.weights import RandomSource
+from tests.jaxengine.engines import prompt
+from tests.shapes import H200
+
+SPEC = replace(TINY, cache_scales=((0.5, 4.0),) * TINY.num_layers)
+FOUR_BITS = WeightFormat("four bits", "uint8", zeros="uint8", group=16)
+each_format = pytest.mark.parametrize("format", [*FORMATS.values(), FOUR_BITS], ids=lambda format: format.name)
+
+
+@dataclass(frozen=True)
+class QuantizedCheckpoint:
+    """Random numbers, the projections quantised as `format` says. `told` hears of each projection read in floats."""
+
+    format: WeightFormat
+    told: Callable[[str], None] = lambda name: None
+    spec: ModelSpec = SPEC
+    dtype: str = "float32"
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        if not is_projection(name):
+            return RandomSource(self.spec).read(name, index)
+        self.told(name)
+        return dense(self, name)[index]
+
+    def stored(self, name: str) -> StoredWeight | None:
+        if not is_projection(name):
+            return None
+        return StoredWeight(
+            self.format, lambda component, index: components(self.spec, self.format, name)[component][index]
+        )
+
+
+@cache
+def components(spec: ModelSpec, format: WeightFormat, name: str) -> dict[Component, np.ndarray]:
+    parameter, draw = parameter_table(spec)[name], np.random.default_rng(len(name))
+    made: dict[Component, np.ndarray] = {}
+    for component, dtype in format.dtypes.items():
+        shape = parameter.component(component, format).shape
+        if component == "scales":
+            made[component] = draw.uniform(1e-3, 2e-3, shape).astype(dtype)
+        else:
+            made[component] = np.asarray(jnp.asarray(draw.integers(0, 16, shape), dtype))
+    return made
+
+
+def dense(source: ParameterSource, name: str) -> np.ndarray:
+    """What the stored components of `name` stand for, f32 in the table's layout."""
+    stored = source.stored(name)
+    assert stored is not None
+    scales = stored.read("scales", ()).reshape(-1, 1)  # of each group of each channel
+    whole = stored.read("values", ()).astype(np.float32).reshape(len(scales), -1)
+    if stored.format.zeros is not None:
+        whole = whole - stored.read("zeros", ()).astype(np.float32).reshape(-1, 1)
+    restored: np.ndarray = (whole * scales).reshape(parameter_table(source.spec)[name].shape)
+    return restored
+
+
+@dataclass(frozen=True)
+class InFloats:
+    """`source` as if it held floats."""
+
+    source: ParameterSource
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.source.spec
+
+    @property
+    def dtype(self) -> str:
+        return self.source.dtype
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return self.source.read(name, index)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
+
+
+@each_format
+@pytest.mark.parametrize("device", [CPU, H200], ids=lambda device: device.platform)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_devices_hold_the_bits_that_are_stored(
+    format: WeightFormat, device: DeviceTraits, quantize: str | None
+) -> None:
+    """Whatever the engine is told to make of floats."""
+    asked: list[str] = []
+    source = QuantizedCheckpoint(format, asked.append)
+    loaded = load_parameters(source, make_mesh(), "float32", device, lambda *_: None, quantize)
+    assert not asked
+    for name in filter(is_projection, parameter_table(SPEC)):
+        weight, stored = loaded[name], components(SPEC, format, name)
+        assert isinstance(weight, Weight) and weight.layout.format == format
+        order = np.argsort(weight.layout.order(weight.values.ndim))
+        np.testing.assert_array_equal(np.asarray(weight.values).transpose(order), stored["values"])
+        np.testing.assert_array_equal(weight.scales, stored["scales"])
+        assert (weight.zeros is None) == ("zeros" not in stored)
+        if weight.zeros is not None:
+            np.testing.assert_array_equal(weight.zeros, stored["zeros"])
+
+
+@each_format
+def test_memory_counts_what_devices_will_hold(format: WeightFormat) -> None:
+    source = QuantizedCheckpoint(format)
+    planned = abstract_parameters(SPEC, make_mesh(), "bfloat16", H200, weight_formats(source, None))
+    loaded = load_parameters(source, make_mesh(), "bfloat16", H200, lambda *_: None)
+    arrays = jax.tree.leaves([each for name, each in loaded.items() if name != "head" or not SPEC.head.tied])
+    assert held_bytes(planned) == sum(array.nbytes for array in arrays)
+    assert jax.tree.structure(planned) == jax.tree.structure(loaded)
+
+
+@each_format
+def test_a_model_computes_with_what_is_stored(format: WeightFormat) -> None:
+    source, ids = QuantizedCheckpoint(format), prompt(20)
+    ours, expected = (Forward(each, rooms=1).prefill(0, ids, 0, 20) for each in (source, InFloats(source)))
+    np.testing.assert_allclose(ours, expected, atol=2e-3 * np.abs(expected).max())
+
+
+@each_format
+@pytest.mark.parametrize("kind", ["qkv", "out", "gate_up"])
+def test_copied_heads_and_an_8_bit_cache_s_scales_reach_what_is_stored(format: WeightFormat, kind: str) -> None:
+    """The same matrix as through floats, up to rounding."""
+    name, source = f"layers.0.{kind}", QuantizedCheckpoint(format)
+    for wrapped in (
+        ReplicatedSource(source, 2),
+        CalibratedSource(source),
+        CalibratedSource(ReplicatedSource(source, 2)),
+    ):
+        np.testing.assert_allclose(dense(wrapped, name), wrapped.read(name, ()), rtol=1e-6)
