@@ -69,6 +69,7 @@ def test_a_text_without_a_picture_is_read_as_by_the_whole_model(name: str, tmp_p
     np.testing.assert_allclose(rows, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_the_text_part_is_the_model_of_its_family(name: str, tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", name)

@@ -26,7 +26,12 @@ def engine(request: pytest.FixtureRequest, engine_of: EngineOf) -> Engine:
     return engine_of(request.param, max_batch_total_tokens=128, max_batch_prefill_tokens=BUDGET, max_total_tokens=128)
 
 
-every_checkpoint = pytest.mark.parametrize("name, engine", [(name, name) for name in STATIC], indirect=["engine"])
+QUICK = ("llama2_gqa", "llama3")
+every_checkpoint = pytest.mark.parametrize(
+    "name, engine",
+    [pytest.param(name, name, marks=() if name in QUICK else pytest.mark.slow) for name in STATIC],
+    indirect=["engine"],
+)
 
 
 def reference_rows(logits: np.ndarray) -> np.ndarray:

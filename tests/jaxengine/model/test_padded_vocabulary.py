@@ -10,6 +10,8 @@ from jaxengine.engine.engine import Engine
 from tests.jaxengine.engines import alone, ask, load, prompt, serve
 from tests.tiny import VOCAB, reference_logits, write_tiny
 
+pytestmark = pytest.mark.slow
+
 ROWS = VOCAB + 64
 
 
