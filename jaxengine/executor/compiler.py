@@ -17,13 +17,8 @@ from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes, names
+from jaxengine.executor.step_model import StepModel
 from jaxengine.model.cache import layer_cache
-from jaxengine.model.decoder import Decoder
-from jaxengine.model.embedding import Head
-from jaxengine.model.encoder import Encoder
-from jaxengine.model.traced import TracedDecoder
-from jaxengine.ops import Ops
-from jaxengine.ops.cache import storage_dtype
 from jaxengine.sharding import partition, replicated
 from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.step import functions
@@ -37,21 +32,11 @@ TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
 class Compiler:
     """Lowers the step functions for a mesh and compiles them."""
 
-    def __init__(
-        self, shapes: Shapes, mesh: Mesh, parameters: dict[str, Any], device: DeviceTraits, attention: str
-    ) -> None:
+    def __init__(self, shapes: Shapes, model: StepModel, mesh: Mesh, device: DeviceTraits) -> None:
         self.shapes = shapes
+        self.model = model
         self.mesh = mesh
         self.device = device
-        spec, ops = shapes.spec, Ops(attention, mesh)
-        decoder: Decoder | TracedDecoder
-        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, device, ops)
-        self.backbone, self.leaves = functions.Backbone.of(decoder, shapes.page_size)
-        self.encoder_leaves: list[Any] = []
-        if spec.encoder:
-            encoder = Encoder(spec, parameters, device, ops)
-            self.encode, self.encoder_leaves = functions.Encode.of(encoder, shapes.page_size)
-        self.head = Head(spec, parameters.get)
         self.replicated = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------
@@ -62,9 +47,7 @@ class Compiler:
 
     def caches(self) -> list[tuple[Any, ...]]:
         shapes = self.shapes
-        by_bits = self.device.cache_as_bits and not shapes.spec.state_space
-        dtype = storage_dtype(shapes.cache_dtype) if by_bits else shapes.cache_dtype
-        arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, dtype)
+        arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, shapes.cache_dtype)
         return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
 
     def slot_state(self) -> functions.SlotState:
@@ -83,16 +66,17 @@ class Compiler:
     # --- functions ----------------------------------------------------------------------------------------------
 
     def lower_backbone(self, shape: StepShape) -> Any:
-        arguments = (_abstract(self.leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
+        arguments = (_abstract(self.model.leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
         returns = (*arguments[1:3], None, None, None)
-        return self._lower(partial(self.backbone, shape), arguments, donate=(1, 2), returns=returns)
+        return self._lower(partial(self.model.backbone, shape), arguments, donate=(1, 2), returns=returns)
 
     def lower_encode(self, shape: StepShape) -> Any:
-        arguments = (_abstract(self.encoder_leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
-        return self._lower(partial(self.encode, shape), arguments, donate=(1, 2), returns=arguments[1:3])
+        arguments = (_abstract(self.model.encoder_leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
+        assert self.model.encode is not None
+        return self._lower(partial(self.model.encode, shape), arguments, donate=(1, 2), returns=arguments[1:3])
 
     def lower_sample(self, samples: int, greedy: bool) -> Any:
-        head, last, sampler_state = _abstract(self.head), self.slot_state().last, self.sampler_state()
+        head, last, sampler_state = _abstract(self.model.head), self.slot_state().last, self.sampler_state()
         packed, hidden = self.array((len(SampleFields._fields), samples)), self.hidden(samples)
         top = self.shapes.top
         if greedy:
@@ -104,7 +88,7 @@ class Compiler:
         )
 
     def lower_score(self, tokens: int) -> Any:
-        arguments = (_abstract(self.head), self.hidden(tokens), self.array((tokens,)))
+        arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))
         return self._lower(partial(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
 
     def lower_write_page_table(self) -> Any:

@@ -42,8 +42,7 @@ class Runner:
         self.shapes = compiler.shapes
         self.device = compiler.device
         self.replicated = compiler.replicated
-        self.leaves, self.head = compiler.leaves, compiler.head
-        self.encoder_leaves = compiler.encoder_leaves
+        self.model = compiler.model
         self.eos_token_ids = tuple(eos_token_ids)
         self.executables = compiler.executables(progress)
         self.fields = SlotFields(self.shapes.slots)
@@ -124,22 +123,23 @@ class Runner:
 
     def _encode(self, shape: StepShape, upload: Upload) -> None:
         self.layers, self.slot_state = self.executables["encode", shape](
-            self.encoder_leaves, self.layers, self.slot_state, self._put(upload.buffer)
+            self.model.encoder_leaves, self.layers, self.slot_state, self._put(upload.buffer)
         )
 
     def _backbone(self, shape: StepShape, upload: Upload) -> tuple[Array, Array, Array | None]:
         """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
         self.layers, self.slot_state, packed_samples, hidden, all_hidden = self.executables["backbone", shape](
-            self.leaves, self.layers, self.slot_state, self._put(upload.buffer)
+            self.model.leaves, self.layers, self.slot_state, self._put(upload.buffer)
         )
         return packed_samples, hidden, all_hidden
 
     def _sample(self, packed_samples: Array, hidden: Array, greedy: bool) -> Array:
-        executable, last = self.executables["sample", hidden.shape[0], greedy], self.slot_state.last
+        executable, head = self.executables["sample", hidden.shape[0], greedy], self.model.head
+        last, state = self.slot_state.last, self.sampler_state
         if greedy:
-            last, sampled = executable(self.head, last, packed_samples, hidden)
+            last, sampled = executable(head, last, packed_samples, hidden)
         else:
-            last, self.sampler_state, sampled = executable(self.head, last, self.sampler_state, packed_samples, hidden)
+            last, self.sampler_state, sampled = executable(head, last, state, packed_samples, hidden)
         self.slot_state = self.slot_state._replace(last=last)
         sampled.copy_to_host_async()
         return sampled  # type: ignore[no-any-return]
@@ -154,7 +154,7 @@ class Runner:
         return samples, self._score(all_hidden, target)
 
     def _score(self, all_hidden: Array, target: np.ndarray) -> Array:
-        return self.executables["score", len(target)](self.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
+        return self.executables["score", len(target)](self.model.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
 
     # --- slots --------------------------------------------------------------------------------------------------
 

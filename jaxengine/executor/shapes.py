@@ -15,11 +15,11 @@ class Shapes:
 
     spec: ModelSpec
     limits: Limits
-    dtype: str
-    pages: int
-    page_size: int
-    top: int
-    cache_dtype: str
+    dtype: str  # of weights that are not quantised, and of activations
+    pages: int  # of the pool, the sink included
+    page_size: int  # tokens
+    top: int  # most alternatives beside a sampled token
+    cache_dtype: str  # of the caches' arrays
 
     @property
     def scored(self) -> int:

@@ -17,7 +17,9 @@ from jaxengine.executor.compile_process import CompileProcess
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.runner import Runner
 from jaxengine.executor.shapes import Shapes
+from jaxengine.executor.step_model import StepModel
 from jaxengine.ops import choose_backend
+from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, Description, OpenModel
@@ -127,6 +129,12 @@ class Setup:
         asked = self.options.max_top_logprobs
         return self.spec.tokens if asked == WHOLE_VOCABULARY else min(asked, self.spec.tokens)
 
+    @property
+    def stored_cache_dtype(self) -> str:
+        """The type of the caches' arrays: that of the cache, or integers of its bits, see `storage_dtype`."""
+        as_bits = self.device.cache_as_bits and not self.spec.state_space
+        return storage_dtype(self.cache_dtype) if as_bits else self.cache_dtype
+
     def tell(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
         stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
@@ -139,8 +147,9 @@ class Setup:
             logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 
     def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
-        shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.cache_dtype)
-        return Compiler(shapes, self.mesh, parameters, self.device, self.attention)
+        shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.stored_cache_dtype)
+        model = StepModel.build(shapes, parameters, self.mesh, self.device, self.attention)
+        return Compiler(shapes, model, self.mesh, self.device)
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
         return CompileRecipe(shapes, self.device, self.attention, self.formats, self.options.tensor_parallel)

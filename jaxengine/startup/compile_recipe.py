@@ -7,6 +7,7 @@ from typing import Any
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.shapes import Shapes
+from jaxengine.executor.step_model import StepModel
 from jaxengine.sharding import make_mesh
 from jaxengine.spec.weight_format import WeightFormat
 from jaxengine.weights.loading import abstract_parameters
@@ -26,4 +27,5 @@ class CompileRecipe:
         """The jobs of an engine's compiler, on this process's devices."""
         mesh = make_mesh(self.tensor_parallel)
         parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.formats)
-        return Compiler(self.shapes, mesh, parameters, self.device, self.attention).jobs()
+        model = StepModel.build(self.shapes, parameters, mesh, self.device, self.attention)
+        return Compiler(self.shapes, model, mesh, self.device).jobs()

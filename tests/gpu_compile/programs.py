@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
+from jaxengine.executor.step_model import StepModel
 from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
@@ -49,7 +50,7 @@ def compiler(
     limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
     weights = abstract_parameters(spec, mesh, "bfloat16", H200, chosen_formats(spec, quantize))
-    return Compiler(shapes, mesh, weights, H200, back_end)
+    return Compiler(shapes, StepModel.build(shapes, weights, mesh, H200, back_end), mesh, H200)
 
 
 def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: str) -> Facts:

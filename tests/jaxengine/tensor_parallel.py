@@ -25,9 +25,9 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     ways: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
     answers = serve(engine, [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(ways)])
     keys, values = engine.runner.layers[0]
-    arrays = {"keys": keys, "values": values, "head": engine.runner.head.linear.weight.get_value().values}
-    whole = sum(leaf.nbytes for leaf in engine.runner.leaves)
-    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.leaves)
+    arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
+    whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves)
+    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.model.leaves)
     return {
         "ids": [answer.ids for answer in answers.values()],
         "logprobs": [token.logprob for answer in answers.values() for token in answer.tokens],
