@@ -1,8 +1,9 @@
 """One mesh axis, `tp`, and the rule that says which logical axis of an array is split over it.
 
-Attention is split by key/value head, the MLP and every expert by its inner width, a state space by channel, the
-vocabulary where it divides evenly; everything else is replicated. A model whose heads or widths cannot be split is
-refused before anything is loaded.
+Attention is split by key/value head, the MLP and every expert by the inner width, a state space by channel. The
+vocabulary is split where it divides evenly. Everything else is replicated. A quantised matrix has each of its arrays
+split by the same rule (`Parameter.component`). A model whose heads or widths do not divide is refused before anything
+is loaded.
 """
 
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ class Decoder(nnx.Module):
     Args:
         spec: the model.
         parameters: by the names of `parameter_table`: `Weight`s and, for vectors, arrays. Shapes will do instead.
-        device: what XLA is good at there.
+        device: its traits decide where the rope tables are computed.
         ops: the kernels, on this mesh.
     """
 

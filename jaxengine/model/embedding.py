@@ -11,7 +11,8 @@ from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.spec.model import ModelSpec
 
-PADDING = float(jnp.finfo(jnp.float32).min)  # of rows without a token; finite, as logits are checked to be
+# The logit of rows without a token. It is finite, because a step checks that its logits are.
+PADDING = float(jnp.finfo(jnp.float32).min)
 
 
 class Embedding(nnx.Module):
@@ -37,7 +38,7 @@ class Embedding(nnx.Module):
 
 
 class Head(nnx.Module):
-    """Hidden states [T, hidden] → logits, f32 [T, vocab]; those of padding rows are `PADDING`."""
+    """Hidden states [T, hidden] → logits, f32 [T, vocab]. The vocabulary's padding has the logit `PADDING`."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         projected = spec.embedding_width != spec.hidden_size

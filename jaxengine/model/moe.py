@@ -1,6 +1,6 @@
 """Mixtures of experts: a router sends each token through a few of many MLPs, and only those are computed.
 
-How the chosen ones are computed is in `jaxengine/ops/experts`. Legend: T tokens, k experts per token, E experts.
+`jaxengine/ops/experts.py` computes the chosen experts. Legend: T tokens, k experts per token, E experts.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class MixtureOfExperts(nnx.Module):
         self.shared_gate = Linear.named("shared_gate", get) if shared else None
 
     def __call__(self, x: Array, tokens: Array) -> Array:
-        """x [T, hidden], of which the first `tokens`, i32 [], are real: padding is sent to no expert."""
+        """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert."""
         weights, chosen = route(self.experts, self.router(x, jnp.dtype(jnp.float32)))  # [T, k]
         chosen = jnp.where(jnp.arange(len(x))[:, None] < tokens, chosen, self.experts.count)
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value())
@@ -42,7 +42,7 @@ class MixtureOfExperts(nnx.Module):
 
 
 def route(experts: Experts, logits: Array) -> tuple[Array, Array]:
-    """Router logits, f32 [T, E] → weights, f32 [T, k], and the experts they are of, i32 [T, k]."""
+    """Router logits, f32 [T, E] → the chosen experts' weights, f32 [T, k], and numbers, i32 [T, k]."""
     if experts.routing == "sparse_mixer":
         return _sparse_mixer(logits, experts.jitter)
     weights, chosen = jax.lax.top_k(jax.nn.softmax(logits), experts.used)
@@ -50,7 +50,7 @@ def route(experts: Experts, logits: Array) -> tuple[Array, Array]:
 
 
 def _sparse_mixer(logits: Array, jitter: float) -> tuple[Array, Array]:
-    """Two experts, the best and the best of the others, each weighed among those near it (arXiv 2409.12136)."""
+    """The best expert and the best of the others, each with a softmax over those near it (arXiv 2409.12136)."""
     rest, weights, chosen = logits, [], []
     for _ in range(2):
         best = rest.max(-1, keepdims=True)

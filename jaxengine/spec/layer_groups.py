@@ -1,10 +1,11 @@
-"""Which layers keep their keys and values in pages of their own.
+"""Which layers share a page table.
 
-Layers that see all positions need every page of a sequence, layers with a window only the last few: so a sequence has a
-page table for each. All tables draw from one pool, and so a page must be as large for each of them: it spans `arrays`
-layers, no more than there are layers with the rarest window, and the others are parted into tables of as many. The
-layers of one place share their caches, since a page belongs to one table at a time. What is free serves any table:
-short texts, of which every layer needs all, and long ones, of which few do, find room in the same bytes.
+A layer that sees all positions needs every page of a sequence. A layer with a window needs the last few. So a sequence
+has page tables of its own for each window. All tables take pages from one pool, so a page has the same size for each:
+it spans `arrays` layers. That is at most the number of layers with the rarest window, and the layers of the other
+windows are divided into tables of as many. Layers with the same place in their tables share one cache, because a page
+belongs to one table at a time. A free page serves any table. So one pool suits short texts, which every layer needs
+whole, and long texts, which few layers do.
 
 Gemma 2 has 2 tables, Gemma 3 has 1 for its layers without a window and 5 or 6 for the others.
 """
@@ -14,15 +15,15 @@ from typing import Self
 
 from jaxengine.spec.model import ModelSpec
 
-MOST_TABLES = 8  # about: one rare layer must not part the others into dozens
+MOST_TABLES = 8  # about: one rare layer must not divide the others into dozens of tables
 
 
 @dataclass(frozen=True)
 class LayerGroups:
     """How a model's layers share pages.
 
-    windows: of each table, what its layers see; 0 = all, and those come first.
-    layers: of each layer, its table and its place in a page.
+    windows: how many positions the layers of each table see; 0 is all of them, and comes first.
+    layers: each layer's table, and its place in a page.
     """
 
     windows: tuple[int, ...]
@@ -43,5 +44,5 @@ class LayerGroups:
 
     @property
     def arrays(self) -> int:
-        """Layers that a page spans."""
+        """How many layers a page spans."""
         return 1 + max(place for _, place in self.layers)

@@ -1,8 +1,8 @@
 """What a model is, as data: the one description that converters write and the engine reads.
 
-`ModelSpec` says how the decoder computes, `parameters` which arrays it computes with. Nothing here imports JAX, so
-converters and the scheduler can read it anywhere. A family of checkpoints is mapped onto this by `convert/families`;
-this file and `switches`, which it re-exports, know no checkpoint format and no tensor name of another library.
+`ModelSpec` says how the decoder computes, `parameters` with which arrays. Nothing here imports JAX, so converters and
+the scheduler can read it. `convert/families` maps each family of checkpoints onto a `ModelSpec`. This file and
+`switches`, which it re-exports, know no checkpoint format and no tensor name of another library.
 """
 
 import dataclasses
@@ -59,11 +59,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A transformer, its decoder perhaps behind an encoder, or a stack of state spaces: then the sizes of attention and
-    MLP are 0. Of a `traced` one only the sizes and the head mean something.
+    """A transformer decoder, with or without an encoder, or a stack of state spaces.
 
+    In a state space the sizes of attention and MLP are 0. In a `traced` model only sizes and head have a meaning.
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
-    `cache_scales` are of each layer's keys and values: a cache of 8 bits holds them divided by that; () = not known.
+    `cache_scales` holds each layer's scale of keys and scale of values: a cache of 8 bits holds keys and values divided
+    by them; () = not known.
     """
 
     vocab_size: int
@@ -153,9 +154,9 @@ class ModelSpec:
 
     @property
     def by_position(self) -> bool:
-        """Whether keys and values depend on the tokens up to theirs alone, so that a prefix can be shared.
+        """Whether a token's keys and values depend only on the tokens up to it, so that prompts can share a prefix.
 
-        A state does too, but there is only the last one: none is left of a prefix.
+        A state depends on them only too, but a sequence keeps just its last state, and none of a prefix.
         """
         if self.encoder is not None or self.state_space is not None:
             return False
@@ -177,7 +178,7 @@ class ModelSpec:
 
     @property
     def rope_switch_length(self) -> int:
-        """The length beyond which all of a text's keys are other ones, so that they must be computed anew; 0 = none."""
+        """The length beyond which the keys of a whole text change and must be computed again; 0 = there is none."""
         ropes = (kind.rope for kind in self.kinds if kind.rope is not None and kind.rope.kind == "longrope")
         return max((rope.original_positions for rope in ropes), default=0)
 

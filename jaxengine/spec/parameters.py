@@ -1,6 +1,6 @@
-"""Which arrays a model computes with: one table for init, sharding, loading and quantisation, and where they come from.
+"""The parameters of a model: one table for init, sharding, loading and quantisation, and the protocol of their source.
 
-Like `spec`, it imports no JAX and knows no checkpoint format.
+Like the rest of `spec`, this file imports no JAX and knows no checkpoint format.
 """
 
 import math
@@ -20,9 +20,9 @@ ALIGNMENT = 64  # bytes
 class Parameter:
     """One array of the model. `axes` names each dimension for sharding; None is never sharded.
 
-    The last `inputs` axes of a matrix are what a product contracts: `[out…, in…]`, Hugging Face's order. How the device
-    stores it is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices. Rows of a
-    matrix `by_row` are looked up one by one, so the device must not store it input-major.
+    A product contracts the last `inputs` axes of a matrix: `[out…, in…]`, Hugging Face's order. In which order the
+    device stores them is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices. The
+    rows of a matrix `by_row` are looked up one by one, so the device never stores it input-major.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Parameter:
 
 
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """A host array that JAX's CPU backend takes over as it is; one that does not begin at 64 bytes it copies."""
+    """A host array, not filled, that JAX's CPU backend takes over. It copies arrays that do not begin at 64 bytes."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
@@ -54,8 +54,8 @@ def parameter_table(spec: ModelSpec) -> dict[str, Parameter]:
     q, k and v are one array, grouped by key/value head: `qkv[j]` holds the `group` query heads that read kv head j,
     then that head's key and its value. Splitting axis 0 over devices therefore splits attention cleanly. `qk_norm` is
     laid out likewise, without the value. Gate and up projections are one array `[2, ffn, hidden]`: 0 is the gate, 1 is
-    up; an MLP without a gate has `[1, ffn, hidden]`. Experts are stacked in front. Of the encoder's output, `cross_kv`
-    makes keys (0) and values (1) for a layer of the decoder.
+    up; an MLP without a gate has `[1, ffn, hidden]`. Experts have one more axis in front, which numbers them.
+    `cross_kv` makes keys (0) and values (1) for a layer of the decoder from the encoder's output.
     """
     hidden, width = spec.hidden_size, spec.embedding_width
     table = {"embedding": Parameter((spec.vocab_size, width), ("vocab", "embed"), 1, by_row=True)}
@@ -138,7 +138,7 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
 
 
 def _state_space(hidden: int, space: StateSpace) -> dict[str, Parameter]:
-    """`in_proj` is [2, channels, hidden]: 0 is what is convolved, 1 the gate. `x_proj` gives time step, B and C."""
+    """`in_proj` is [2, channels, hidden]: 0 feeds the convolution, 1 is the gate. `x_proj` makes time step, B and C."""
     channels, out = space.channels, space.rank + 2 * space.size
     vector = Parameter((channels,), ("channels",))
     table = {
@@ -207,7 +207,7 @@ class ParameterSource(Protocol):
 
     @property
     def dtype(self) -> str:
-        """The checkpoint's own floating type, e.g. "bfloat16": what "auto" means."""
+        """The checkpoint's own floating type, e.g. "bfloat16"; "auto" takes it on an accelerator."""
         ...
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The switches of the decoder: every way in which one decoder-only family computes differently from another.
 
-Small frozen values that a `ModelSpec` is made of. They are compared, hashed and written as JSON; what they mean is in
-the module that computes with them. Nothing here imports JAX.
+A `ModelSpec` is made of these small frozen values. They are compared, hashed and written as JSON. The module that
+computes with a value documents what it means. Nothing here imports JAX.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ NormKind = Literal["rms", "rms_plus_one", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 Routing = Literal["softmax", "sparse_mixer"]
 
-# Where a layer normalises (n, and p where there are two) around its branches f, attention and MLP:
+# Where a layer normalises around each branch f, attention or MLP; n is its norm, and p its second norm if it has two:
 #   sequential      x + f(n(x)), one branch after the other
 #   sandwich        x + p(f(n(x)))
 #   branch_norm     x + n(f(x))
@@ -38,7 +38,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class QKNorm:
-    """Of queries and keys before rotation: each head by itself, or all heads of a token together."""
+    """The norm of queries and keys before rotation: of each head by itself, or of all heads of a token together."""
 
     kind: NormKind = "rms"
     over: Literal["head", "projection"] = "head"
@@ -59,11 +59,11 @@ class Rope:
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
     attention_factor: float | None = None  # yarn, longrope: multiplies cos and sin; None = derived from factor
-    short_attention_factor: float | None = None  # longrope: likewise up to the trained length; None = the same
+    short_attention_factor: float | None = None  # longrope: the same factor up to the trained length; None = equal
     mscale: float = 0.0  # yarn
     mscale_all_dim: float = 0.0  # yarn
     short_factors: tuple[float, ...] = ()  # longrope: divisors of each frequency up to the trained length
-    long_factors: tuple[float, ...] = ()  # longrope: and beyond it
+    long_factors: tuple[float, ...] = ()  # longrope: divisors beyond the trained length
     dim: int = 0  # how many of a head's first dimensions rotate; 0 = all
 
     def __post_init__(self) -> None:
@@ -96,11 +96,12 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class RelativePositions:
-    """T5's (Raffel et al. 2019, arXiv 1910.10683): a learned number per head and bucket of distances.
+    """T5's relative positions (Raffel et al. 2019, arXiv 1910.10683): a learned bias per head and bucket of distances.
 
-    Half of the buckets are one distance each, the others grow to `max_distance`, beyond which all is the last bucket.
-    both_ways: keys may lie behind the query too, and have buckets of their own, half of them.
-    by_layer: each layer has numbers of its own.
+    Half of the buckets hold one distance each. The others grow wider up to `max_distance`; all larger distances are in
+    the last one.
+    both_ways: keys may also follow the query; half of the buckets are theirs.
+    by_layer: each layer has its own biases.
     """
 
     buckets: int
@@ -117,13 +118,13 @@ class RelativePositions:
 
 @dataclass(frozen=True)
 class Attention:
-    """What all layers' attention shares.
+    """What the attention of all layers has in common.
 
-    alibi: one slope per query head; score(i, j) gets slope x j, after scaling. Empty = none.
-    alibi_rounded: Falcon's: the product is rounded to bf16, and scaled as scores are.
+    alibi: one slope per query head; slope x j is added to score(i, j) after scaling. Empty = none.
+    alibi_rounded: as in Falcon, slope x j is rounded to bf16 and scaled like the scores.
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
-    clip: queries, keys and values are clamped to [-clip, clip] as they are projected; 0 = none.
-    relative: what is added to scores by distance.
+    clip: the projection's queries, keys and values are clamped to [-clip, clip]; 0 = none.
+    relative: the bias added to scores by distance.
     """
 
     qk_norm: QKNorm | None = None
@@ -138,10 +139,10 @@ class Attention:
 class Experts:
     """A mixture of `count` MLPs, `used` of them for each token, of width `ffn_size`.
 
-    routing: softmax over all experts, or PhiMoE's sparse mixer, which softmaxes what is near each choice.
-    renormalise: the weights of the chosen are divided by their sum.
-    shared_ffn_size: width of an MLP that every token also passes, times a sigmoid of its own gate; 0 = none.
-    jitter: how near, for the sparse mixer.
+    routing: softmax over all experts, or PhiMoE's sparse mixer, a softmax over the experts near each choice.
+    renormalise: the weights of the chosen experts are divided by their sum.
+    shared_ffn_size: width of an MLP for every token, whose output is multiplied by the sigmoid of its gate; 0 = none.
+    jitter: how near an expert is to a choice, for the sparse mixer.
     """
 
     count: int
@@ -163,13 +164,13 @@ class Experts:
 
 @dataclass(frozen=True)
 class StateSpace:
-    """A selective state space (Mamba: Gu & Dao 2023, arXiv 2312.00752) in the place of attention and MLP.
+    """A selective state space (Mamba: Gu & Dao 2023, arXiv 2312.00752) instead of attention and MLP.
 
-    channels: width inside; each channel is convolved over `kernel` tokens and keeps `size` states.
-    rank: of the projection that gives each channel its time step.
-    eps: of the norm without weight over time steps, B and C (Falcon-Mamba); None = they are not normalised.
-    wide_residual: the residual stream is f32, whatever the weights are.
-    bias, conv_bias: of the projections in and out, and of the convolution.
+    channels: the inner width; each channel is convolved over `kernel` tokens and keeps `size` states.
+    rank: the rank of the projection that makes each channel's time step.
+    eps: the epsilon of the norm without weights over time steps, B and C (Falcon-Mamba); None = no norm.
+    wide_residual: the residual stream is f32, whatever the type of the weights.
+    bias, conv_bias: whether the projections in and out have one, and the convolution.
     """
 
     channels: int
@@ -197,11 +198,11 @@ class TracedArray:
 
 @dataclass(frozen=True)
 class Traced:
-    """A model of transformers, as its own module computes it: `jaxengine/model/traced.py`.
+    """A model that transformers' own module computes, see `jaxengine/model/traced.py`.
 
     config: transformers' configuration, as JSON.
-    embedding: which of the module's parameters it is.
-    arrays: the module's others, but for those of its head.
+    embedding: the name of the module's parameter that is the embedding.
+    arrays: the module's other parameters and buffers, without those of its head.
     """
 
     config: str
@@ -223,7 +224,7 @@ class Embedding:
 class Head:
     """Hidden states to logits: softcap(scale x (head · hidden + bias)). A tied head is the embedding.
 
-    tokens: ids that a token has; the rows from there on are padding and never sampled; 0 = all have.
+    tokens: how many ids are tokens; the rows behind them are padding and never sampled; 0 = all are.
     """
 
     tied: bool = False
@@ -235,9 +236,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Encoder:
-    """In front of the decoder: `num_layers` as the decoder's, whose tokens all see each other.
+    """An encoder in front of the decoder: `num_layers` layers like the decoder's, in which all tokens see each other.
 
-    The decoder's layers attend to its output, between their attention and their MLP, and start from `start_token`.
+    Each layer of the decoder attends to its output between attention and MLP. An answer begins with `start_token`.
     """
 
     num_layers: int

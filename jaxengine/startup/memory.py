@@ -1,4 +1,4 @@
-"""How many pages the pool gets: what the device has, less what weights, sampler state and a step's temporaries need."""
+"""How many pages the pool gets: the device's memory less weights, sampler state and a step's temporaries."""
 
 import bisect
 import logging
@@ -21,7 +21,7 @@ from jaxengine.spec.model import ModelSpec
 
 logger = logging.getLogger(__name__)
 
-CPU_POOL_BYTES = 2 << 30  # a CPU's memory is shared with everything else, and zeroed pages are committed at once
+CPU_POOL_BYTES = 2 << 30  # host memory is shared with every other program, and a pool of zeros takes all of it at once
 ADDRESSES = 2**31  # elements of a cache of one byte each
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
 
@@ -37,7 +37,7 @@ def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int
 
 
 def temporary_bytes(compiler: Compiler) -> int:
-    """What the largest steps need on each device besides their arguments, as XLA planned it: nothing is run."""
+    """Bytes that the largest steps need on each device besides their arguments, as XLA plans them. Nothing is run."""
     shapes = compiler.shapes
     rows, tokens = shapes.limits.max_batch_size, shapes.limits.token_budget
     largest = (
@@ -54,15 +54,15 @@ def temporary_bytes(compiler: Compiler) -> int:
 def fitting_pages(
     limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, device: DeviceTraits, weights: int, temporaries: int
 ) -> int:
-    """Pages that memory has room for, the sink left out.
+    """How many pages fit into memory, without the sink.
 
     Args:
         dtype: of the cache.
-        weights: bytes of them, per device.
-        temporaries: bytes the largest step needs besides its arguments, per device.
+        weights: their bytes per device.
+        temporaries: bytes per device that the largest step needs besides its arguments.
 
     Raises:
-        DoesNotFit: not one page beside the weights.
+        DoesNotFit: not one page fits beside the weights.
     """
     if device.on_host:
         budget = CPU_POOL_BYTES
@@ -77,12 +77,12 @@ def fitting_pages(
 
 
 def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
-    """`limits` with a longest request that the pool can hold, where the operator did not set its length.
+    """`limits` with `max_total_tokens` lowered to what the pool can hold, unless the operator set it.
 
     Raises:
-        DoesNotFit: not even a page of tokens.
+        DoesNotFit: not even a request of one page's tokens.
     """
-    fit = _pages(options.max_batch_total_tokens, limits) or fit  # whether so many fit is for `pool_pages` to judge
+    fit = _pages(options.max_batch_total_tokens, limits) or fit  # `pool_pages` checks whether so many fit
     if options.max_total_tokens is not None or limits.request_pages <= fit:
         return limits
     sizes = range(limits.page_size, limits.max_total_tokens, limits.page_size)
@@ -98,10 +98,10 @@ def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
 
 
 def pool_pages(options: EngineOptions, limits: Limits, device: DeviceTraits, fit: int) -> int:
-    """Pages of the pool, the sink included; never fewer than the longest request needs.
+    """How many pages the pool has with the sink; never fewer than the longest request needs.
 
     Raises:
-        DoesNotFit: the longest request, or what `max_batch_total_tokens` asks for, does not fit into `fit` pages.
+        DoesNotFit: `fit` pages do not hold the longest request, or not `max_batch_total_tokens`.
     """
     need = limits.request_pages
     wanted = _pages(options.max_batch_total_tokens, limits)
@@ -123,11 +123,11 @@ def _pages(tokens: int | None, limits: Limits) -> int | None:
 
 
 def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, pages: int) -> int:
-    """As many of `pages` as a kernel can address.
+    """How many of `pages` a kernel can address.
 
     Pallas numbers the elements of an array with 32 bits, signed, up to 4 GiB, and with 64 beyond
-    (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). Two bytes or more an element are
-    right either way; one byte is not between 2 and 4 GiB.
+    (`_compute_offsets_from_indices` of its Triton lowering, JAX 0.10.2 to 0.12.0). That is right for elements of two
+    bytes or more, and wrong for elements of one byte in arrays of 2 to 4 GiB.
     """
     bytes_each = max(
         (
@@ -145,7 +145,7 @@ def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, page
 
 
 def _device_bytes(device: jax.Device) -> int:
-    """What JAX may use of the device: the share that XLA_CLIENT_MEM_FRACTION gives it, three quarters by default."""
+    """Bytes of the device that JAX may use: the share XLA_CLIENT_MEM_FRACTION, three quarters by default."""
     stats = device.memory_stats()
     if not stats or "bytes_limit" not in stats:
         raise DoesNotFit(f"{device.device_kind} does not tell its memory size: set max_batch_total_tokens")

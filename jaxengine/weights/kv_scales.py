@@ -17,16 +17,17 @@ from jaxengine.spec.model import ModelSpec
 from jaxengine.spec.parameters import ParameterSource
 from jaxengine.spec.weight_format import Component, StoredWeight
 
-# With less, keys of 1000 would overflow f16 once they are divided; with more, queries of 500 that are multiplied.
+# Limits of a scale. With a smaller one, keys of 1000 overflow f16 when divided; with a larger, queries of 500 do when
+# multiplied.
 LEAST, MOST = 2.0**-6, 2.0**7
 
 Index = tuple[slice, ...]
 
 
 def calibrated(source: ParameterSource, cache_dtype: str) -> ParameterSource:
-    """`source` for a cache of `cache_dtype`: itself, unless that is an 8-bit one and the checkpoint has scales.
+    """`source` for a cache of `cache_dtype`: itself, unless the cache has 8 bits and the checkpoint has scales.
 
-    Where projections are clipped, a scale would move the limit, and nothing is needed: keys and values are small.
+    A model that clips its projections is left alone: a scale would move the limit, and its keys and values are small.
     """
     spec = source.spec
     if not cache_dtype.startswith("float8") or not spec.cache_scales or spec.attention.clip:
@@ -40,7 +41,7 @@ def whole_power(scale: float) -> float:
 
 
 def scaling(spec: ModelSpec) -> str:
-    """What an 8-bit cache does with the numbers of `spec`'s model, for the log."""
+    """What an 8-bit cache does with the keys and values of `spec`'s model, for the log."""
     if spec.attention.clip:
         return f"are clipped by the model at {spec.attention.clip}, and cached unscaled"
     if not spec.cache_scales:
@@ -56,7 +57,10 @@ class CalibratedSource:
 
     @cached_property
     def spec(self) -> ModelSpec:
-        """That of `source`, but a norm that adds one to its weights has it added here: a scale is none of such."""
+        """The specification of `source`, but a norm that adds one to its weights gets weights with the one added.
+
+        Otherwise the norm could not be scaled.
+        """
         spec, norm = self.source.spec, self.source.spec.attention.qk_norm
         if norm is None or norm.kind != "rms_plus_one":
             return spec

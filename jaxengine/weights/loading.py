@@ -1,8 +1,8 @@
 """Parameters from a source onto the devices: each device's slice is read, cast and laid out on its own.
 
-Nothing is ever assembled on the host: peak host memory is a few slices (one a reading thread) beyond what the devices
-hold. `tests/bench/loading.py` measures both that and the speed. What there is to gain is in not touching memory that
-is not kept: the kernel gave out fresh pages at 0.4 GB/s, and read files that it had cached at 5 (CPU, JAX 0.10.2).
+Nothing is ever assembled on the host: peak host memory is what the devices hold and a few slices, one for each reading
+thread. `tests/bench/loading.py` measures the memory and the speed. Loading is fast when it touches no memory that is
+not kept: the kernel handed out fresh pages at 0.4 GB/s and read cached files at 5 GB/s (CPU, JAX 0.10.2).
 """
 
 import math
@@ -28,16 +28,16 @@ from jaxengine.spec.parameters import Parameter, ParameterSource, empty, paramet
 from jaxengine.spec.weight_format import Component, WeightFormat
 from jaxengine.weights.quantization import quantized, weight_formats
 
-READERS = 4  # threads; slices are read from mapped files, so disk and cast overlap
+READERS = 4  # threads; slices come from mapped files, so reading one overlaps casting another
 TRANSPOSED = 128  # columns of a transposed matrix that are written at once
 NO_FORMATS: Mapping[str, WeightFormat] = {}
 
 
 def _laid_out(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`values` as `dtype`, contiguous; itself if it is both.
+    """`values` as `dtype`, contiguous; the same array if it is so already.
 
-    Transposed ones, as CPUs have them, go by blocks, each cast before it is turned: 5632 x 2048 from bf16 to f32 took
-    23 ms that way, 36 the other way about, and 300 at once (NumPy 2.4).
+    A transposed array, as CPUs store it, is copied in blocks that are cast before they are transposed. 5632 x 2048 from
+    bf16 to f32 took 23 ms so, 36 ms transposed first, and 300 ms in one block (NumPy 2.4).
     """
     if values.flags.c_contiguous and values.dtype == dtype:
         return values
@@ -165,8 +165,8 @@ def _fill(
 
 
 def _ahead(load: Callable[[str], Any], names: Iterable[str]) -> Iterator[Any]:
-    """`load` of each name in order, read by threads that are a few arrays ahead and no more: a model that fits
-    quantised need not fit otherwise.
+    """`load(name)` of each name in order. Threads are `READERS` names ahead and no more, so that a model that fits
+    quantised need not fit in floats.
     """
     waiting: deque[Future[Any]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
