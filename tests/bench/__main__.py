@@ -1,7 +1,10 @@
 """One command, one table: our engine against transformers, and the gateway against a mock engine.
 
-python -m tests.bench [--rounds 5] [--new-tokens 64] [--dtype bfloat16] [--quantize int8] [--skip-engine]
-[--skip-gateway]
+python -m tests.bench [--rounds 5] [--batches 1 4 16] [--new-tokens 64] [--prompts 128 1024] [--dtype bfloat16]
+[--quantize int8] [--skip-engine] [--skip-gateway]
+
+To compare two versions of the code, run it in turns from both trees (PYTHONPATH=TREE python -m tests.bench --rounds 1):
+each ratio to transformers is taken within a round, so it can be compared where rates drift.
 """
 
 import argparse
@@ -17,7 +20,9 @@ from tests.bench.table import markdown
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16], help="rows that decode together")
+    parser.add_argument("--new-tokens", type=int, default=64, help="of each row")
+    parser.add_argument("--prompts", type=int, nargs="*", default=[128, 1024], help="tokens of a lone prompt")
     parser.add_argument("--dtype", default="float32", help="of our engine; transformers computes in float32")
     parser.add_argument("--quantize", help="of our engine")
     parser.add_argument("--skip-engine", action="store_true")
@@ -26,8 +31,13 @@ def main() -> int:
     print(f"{_machine()}, commit {_commit()}, medians of {options.rounds} rounds\n")
     if not options.skip_engine:
         chosen = EngineOptions(dtype=options.dtype, quantize=options.quantize, prefix_cache=False, max_batch_size=16)
-        rows = engine.measure(chosen, batches=(1, 4, 16), rounds=options.rounds, new_tokens=options.new_tokens)
-        print(markdown(engine.COLUMNS, rows), "\n")
+        contenders = engine.Contenders.load(chosen)
+        if options.batches:
+            decoded = engine.decode(contenders, options.batches, options.rounds, options.new_tokens)
+            print(markdown(engine.DECODE_COLUMNS, decoded), "\n", flush=True)
+        if options.prompts:
+            prefilled = engine.prefill(contenders, options.prompts, options.rounds)
+            print(markdown(engine.PREFILL_COLUMNS, prefilled), "\n", flush=True)
     if not options.skip_gateway:
         print(markdown(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))
     return 0

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -21,32 +22,68 @@ from jaxengine.startup.build import load_engine
 from tests.bench.transformers_twin import twin
 from tests.roofline import step_cost, weight_bytes
 
-PROMPT = 32  # tokens
-COLUMNS = ("default model", "decode tok/s", "transformers", "ratio", "seen", "whole requests", "weights read GB/s")
+PROMPT = 32  # tokens, where decoding is measured
+DECODE_COLUMNS = ("default model", "decode tok/s", "transformers", "ratio", "seen", "whole requests", "weights GB/s")
+PREFILL_COLUMNS = ("default model", "prefill tok/s", "transformers", "ratio", "seen", "GFLOP/s")
 
 
-def measure(options: EngineOptions, batches: tuple[int, ...], rounds: int, new_tokens: int) -> list[list[str]]:
-    """Greedy, no prefix shared; one row a batch size. Decoding is what `new_tokens` take beyond one token."""
-    enable_compile_cache(cache_root() / "compiled")
-    torch.set_num_threads(os.cpu_count() or 1)
-    model = open_model(None)
-    engine = load_engine(model, options)
-    engine.finish_compiling()
-    reference = twin(model.source)
-    contenders: list[tuple[Callable[..., None], Any]] = [(_ours, engine), (_theirs, reference)]
-    rng = np.random.default_rng(0)
-    rows = []
+@dataclass(frozen=True)
+class Contenders:
+    """Our engine, every bucket compiled, and transformers' model with the same weights."""
+
+    engine: Engine
+    reference: Any
+    quantize: str | None
+
+    @classmethod
+    def load(cls, options: EngineOptions) -> "Contenders":
+        enable_compile_cache(cache_root() / "compiled")
+        torch.set_num_threads(os.cpu_count() or 1)
+        model = open_model(None)
+        engine = load_engine(model, options)
+        engine.finish_compiling()
+        return cls(engine, twin(model.source), options.quantize)
+
+    @property
+    def spec(self) -> Any:
+        return self.engine.runner.shapes.spec
+
+    @property
+    def stored(self) -> str:
+        return " and ".join(filter(None, (self.engine.description.dtype, self.quantize)))
+
+    @property
+    def itemsize(self) -> int:
+        return 4 if self.engine.description.dtype == "float32" else 2
+
+    def seconds(self, prompts: np.ndarray, new_tokens: int) -> tuple[float, float]:
+        """Ours and theirs, one after the other. Greedy; ours shares no prefix."""
+        return _seconds(_ours, self.engine, prompts, new_tokens), _seconds(_theirs, self.reference, prompts, new_tokens)
+
+
+def decode(contenders: Contenders, batches: Sequence[int], rounds: int, new_tokens: int) -> list[list[str]]:
+    """One row a batch size. Decoding is what `new_tokens` take beyond one token."""
+    chance, rows = np.random.default_rng(0), []
     for batch in batches:
-        decode: list[tuple[float, float]] = []  # seconds beyond the first token, ours and theirs
+        beyond: list[tuple[float, float]] = []  # seconds beyond the first token, ours and theirs
         whole: list[tuple[float, float]] = []
         for _ in range(rounds + 1):
-            prompts = rng.integers(100, model.source.spec.vocab_size, (batch, PROMPT))
-            ours, theirs = (_seconds(run, subject, prompts, new_tokens) for run, subject in contenders)
-            our_first, their_first = (_seconds(run, subject, prompts, 1) for run, subject in contenders)
+            prompts = chance.integers(100, contenders.spec.vocab_size, (batch, PROMPT))
+            ours, theirs = contenders.seconds(prompts, new_tokens)
+            our_first, their_first = contenders.seconds(prompts, 1)
             whole.append((ours, theirs))
-            decode.append((ours - our_first, theirs - their_first))
-        tokens = batch * (new_tokens - 1)
-        rows.append(_row(engine, options.quantize, batch, tokens, decode[1:], whole[1:]))  # the first round warms up
+            beyond.append((ours - our_first, theirs - their_first))
+        rows.append(_decode_row(contenders, batch, batch * (new_tokens - 1), beyond[1:], whole[1:]))  # the first warms
+    return rows
+
+
+def prefill(contenders: Contenders, lengths: Sequence[int], rounds: int) -> list[list[str]]:
+    """One row a prompt length, of a lone request for one token: the whole prompt, and one row of the head."""
+    chance, rows = np.random.default_rng(0), []
+    for length in lengths:
+        prompts = (chance.integers(100, contenders.spec.vocab_size, (1, length)) for _ in range(rounds + 1))
+        seconds = [contenders.seconds(prompt, 1) for prompt in prompts]
+        rows.append(_prefill_row(contenders, length, seconds[1:]))  # the first round warms up
     return rows
 
 
@@ -77,22 +114,33 @@ def _theirs(model: Any, prompts: np.ndarray, new_tokens: int) -> None:
         )
 
 
-def _row(
-    engine: Engine, quantize: str | None, batch: int, tokens: int, decode: list[tuple[float, float]], whole: Any
+def _decode_row(
+    contenders: Contenders, batch: int, tokens: int, beyond: list[tuple[float, float]], whole: list[tuple[float, float]]
 ) -> list[str]:
-    ours, theirs = (tokens / median(seconds) for seconds in zip(*decode, strict=True))
-    ratios = sorted(b / a for a, b in decode)
-    spec, itemsize = engine.runner.shapes.spec, 4 if engine.description.dtype == "float32" else 2
-    stored = " and ".join(filter(None, (engine.description.dtype, quantize)))
+    spec, itemsize, quantize = contenders.spec, contenders.itemsize, contenders.quantize
+    ours = tokens / median(seconds for seconds, _ in beyond)
     return [
-        f"{stored}, batch {batch}{_share(batch, spec, ours, itemsize, quantize)}",
-        f"{ours:.1f}",
-        f"{theirs:.1f}",
-        f"{median(ratios):.2f}x",
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+        f"{contenders.stored}, batch {batch}{_share(batch, spec, ours, itemsize, quantize)}",
+        *_compared(tokens, beyond),
         f"{median(b / a for a, b in whole):.2f}x",
         f"{ours / batch * weight_bytes(spec, itemsize, quantize) / 1e9:.1f}",
     ]
+
+
+def _prefill_row(contenders: Contenders, length: int, seconds: list[tuple[float, float]]) -> list[str]:
+    operations = step_cost(contenders.spec, 1, length, 0).operations
+    return [
+        f"{contenders.stored}, a prompt of {length} tokens",
+        *_compared(length, seconds),
+        f"{operations / median(ours for ours, _ in seconds) / 1e9:.0f}",
+    ]
+
+
+def _compared(tokens: int, seconds: list[tuple[float, float]]) -> list[str]:
+    """Our rate and theirs; the median of the ratios within a round, and the least and the largest of them."""
+    ours, theirs = (tokens / median(each) for each in zip(*seconds, strict=True))
+    ratios = sorted(b / a for a, b in seconds)
+    return [f"{ours:.1f}", f"{theirs:.1f}", f"{median(ratios):.2f}x", f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
 
 
 def _share(batch: int, spec: Any, rate: float, itemsize: int, quantize: str | None) -> str:
