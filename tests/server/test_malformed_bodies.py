@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.gateway.http.test_fuzz import ROUTES, SAME_BODY, body_of, check, mutated
 from tests.processes import PATIENCE
@@ -11,6 +12,8 @@ from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import stream
 from tests.servers import serving
 from tests.tiny import reference_greedy, tokenizer
+
+pytestmark = pytest.mark.slow
 
 BODIES = 2000
 PATHS = [*ROUTES, *SAME_BODY]

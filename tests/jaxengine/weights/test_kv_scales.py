@@ -114,6 +114,7 @@ class Louder:
         return None
 
 
+@pytest.mark.slow
 def test_a_trained_model_with_large_keys_keeps_its_mind_where_it_was_calibrated() -> None:
     """SmolLM2 over its golden answers. Measured: KL 0.0055 with scales, 4.3 with keys that saturate at 448."""
     source = Louder(open_model(None).source)

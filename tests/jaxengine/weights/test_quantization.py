@@ -200,6 +200,7 @@ def test_memory_counts_a_byte_a_weight_of_experts_too(quantize: str) -> None:
     )
 
 
+@pytest.mark.slow
 @each_format
 def test_a_trained_model_keeps_its_mind(quantize: str) -> None:
     """SmolLM2 over its golden answers. Measured: KL 0.0020 with int8 and 0.013 with fp8, 86 of 88 tokens with both."""
@@ -208,6 +209,7 @@ def test_a_trained_model_keeps_its_mind(quantize: str) -> None:
     assert agreement(ours) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_so_it_does_in_half_precision_on_a_cpu(quantize: str | None) -> None:
     """Measured: KL 0.0006 and 87 tokens in bf16 alone, 0.0025 and 86 with layers in int8."""
