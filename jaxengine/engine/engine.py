@@ -46,13 +46,13 @@ class Engine:
         self.culprit_search = CulpritSearch()
         self.lone_failures = 0
         self.live: dict[int, Sequence] = {}
-        self.never_scheduled: set[int] = set()  # requests that no step has taken up, nor what they share
+        self.never_scheduled: set[int] = set()  # ids of requests that no step has taken up, nor a prefix they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
         self.arrivals = 0
         self.start_counting()
 
     def start_counting(self) -> None:
-        """What `stats` tells begins here."""
+        """Set the counters of `stats` to zero."""
         self.steps = self.step_failures = 0
         self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
         self.compiles_at_start = COMPILES.unexpected
@@ -82,13 +82,13 @@ class Engine:
         return request_id in self.never_scheduled
 
     def finish_compiling(self) -> None:
-        """Wait until every bucket is compiled, and has run: serving does not need it, measuring does."""
+        """Wait until every bucket is compiled and has run. Measurements need this, serving does not."""
         self.runner.executables.finish()
         while self.runner.warm_next():
             pass
 
     def close(self) -> None:
-        """Compile nothing further; for an engine that is thrown away before its process ends."""
+        """Stop compiling. Call it for an engine that is thrown away before its process ends."""
         self.runner.executables.close()
 
     @property
@@ -176,7 +176,7 @@ class Engine:
             self._complete(flight, result)
 
     def _warm_next(self) -> None:
-        """While nobody waits; a step whose first run fails is left out from then on, and so is what the cache held."""
+        """First run of a new step shape, while nobody waits. If it fails, it is never used and the cache is lost."""
         try:
             self.runner.warm_next()
         except Exception as error:
@@ -230,7 +230,7 @@ class Engine:
         return Event(sequence.request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
 
     def _accept(self, sequence: Sequence, token: Token, now: float, result: StepResult) -> Event:
-        """A sequence's new token: record it, and see whether it is the last."""
+        """Record a sequence's new token, and finish the sequence if it is the last."""
         request = sequence.request
         sequence.tokens.append(token.id)
         self.generated_tokens += 1
@@ -286,7 +286,7 @@ class Engine:
             raise EngineFailure("the cache cannot be rebuilt") from error
 
     def _failed(self) -> list[int]:
-        """Ids of the live requests that the failed step may have held, in order of arrival."""
+        """Ids of the live requests that may have been in the failed step, in order of arrival."""
         group = self.culprit_search.current(self.live)
         running = [sequence.request.id for sequence in self.scheduler.running]
         return [request for request in running if group is None or request in group]

@@ -1,15 +1,16 @@
-"""An engine's first request is its own, so that ready means that requests are answered, and at their usual speed.
+"""An engine answers a first request of its own before it is ready: ready then means that requests are answered, and at
+their usual speed.
 
-It takes the way of every other, a step for the prompt and two behind it, and meets what only a first one does: memory
-that nothing has touched, a step that does not run. It leaves no trace. Counters begin behind it, and it is shorter than
-a page, so none of it is cached.
+This request is served as any other is, with one step for its prompt and two for its tokens. It meets what only the
+first request meets: memory that nothing has touched, or a step that does not run. It leaves no trace: counters start
+after it, and it is shorter than a page, so none of it is cached.
 """
 
 from jaxengine.engine.engine import Engine
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 
-PROMPT_TOKENS, NEW_TOKENS = 4, 3  # where requests may be so long
+PROMPT_TOKENS, NEW_TOKENS = 4, 3  # or fewer where the longest request is shorter
 
 
 def rehearse(engine: Engine) -> None:

@@ -136,8 +136,9 @@ class Backbone(Split):
         slot_state = slot_state._replace(table=step.table)
         if not shape.ragged:  # sample i is of token i
             return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids), hidden, None
-        token = step.packed_samples[TOKEN]
-        return layers, slot_state, step.packed_samples.at[PREVIOUS].set(ids[token]), hidden[token], hidden
+        token, field = step.packed_samples[TOKEN], jnp.arange(step.packed_samples.shape[0])[:, None]
+        packed_samples = jnp.where(field == PREVIOUS, ids[token], step.packed_samples)  # `set` takes a GPU kernel more
+        return layers, slot_state, packed_samples, hidden[token], hidden
 
 
 def sample_greedy(top: int, head: Head, last: Array, packed_samples: Array, hidden: Array) -> tuple[Array, Array]:

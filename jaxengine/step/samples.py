@@ -26,10 +26,11 @@ class Samples:
     @classmethod
     def last_of(cls, rows: list[Row]) -> Self:
         """One of each row that samples, at its last token."""
-        chosen = [row.samples for row in rows]
         sampling = [row for row in rows if row.samples]
-        end = np.cumsum([row.count for row in rows], dtype=np.int32)
-        return cls(sampling, end[chosen] - 1, np.array([row.start + row.count for row in sampling], np.int32))
+        token = np.cumsum([row.count for row in rows], dtype=np.int32) - 1
+        if len(sampling) < len(rows):
+            token = token[[row.samples for row in rows]]
+        return cls(sampling, token, np.array([row.start + row.count for row in sampling], np.int32))
 
     @classmethod
     def of_prompts(cls, rows: list[Row]) -> Self:
