@@ -30,8 +30,8 @@ from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_hea
 from convert.mapping.composition import ComposedSource
 from convert.mapping.recipes import identity
 from convert.tokenizer.tokenizer import TOKENIZER_FILES
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
 VERSION = 10  # of this layout, `ModelSpec` and `parameter_table` included; other versions are converted again
 MANIFEST = "manifest.json"

@@ -13,7 +13,7 @@ from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
 from convert.mapping.recipes import recipes
-from jaxengine.spec.parameters import ParameterSource
+from jaxengine.architecture.parameters import ParameterSource
 
 
 def compose(config: Config, tensors: Tensors) -> ParameterSource:

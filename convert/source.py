@@ -26,7 +26,7 @@ from convert.mapping.composition import SourceWithSpec
 from convert.origin import default_model, hub
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
-from jaxengine.spec.parameters import ParameterSource
+from jaxengine.architecture.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxengine.spec.model import ModelSpec
+from jaxengine.architecture.model import ModelSpec
 
 TP = "tp"
 SPLIT = {"kv_heads", "ffn", "channels", "vocab"}

@@ -11,8 +11,8 @@ from functools import cache
 
 import jax.numpy as jnp
 
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import Parameter, parameter_table
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import Parameter, parameter_table
 from jaxengine.weights.quantization import chosen_formats
 
 

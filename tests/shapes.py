@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from jaxengine.device import DeviceTraits
-from jaxengine.spec.model import (
+from jaxengine.architecture.model import (
     Attention,
     Embedding,
     Encoder,
@@ -16,6 +15,7 @@ from jaxengine.spec.model import (
     Rope,
     StateSpace,
 )
+from jaxengine.device import DeviceTraits
 
 H200 = DeviceTraits(platform="gpu", kind="NVIDIA H200", capability=(9, 0))
 

@@ -40,7 +40,7 @@ FLOORS = {
         {"model", "request"},
         {"ops"},
         {"sharding"},
-        {"spec", "options", "device"},
+        {"architecture", "options", "device"},
         {"rpc", "telemetry"},
     ),
     "convert": (
@@ -61,7 +61,7 @@ WITHOUT_JAX = (
         "jaxengine/options",
         "jaxengine/rpc",
         "jaxengine/telemetry",
-        "jaxengine/spec",
+        "jaxengine/architecture",
         "jaxengine/request",
         "jaxengine/cache",
     ),
@@ -152,7 +152,7 @@ def test_nothing_imports_the_gateway_but_llm_and_of_it_only_the_text_code() -> N
 
 
 def test_converters_know_of_the_engine_what_a_model_is() -> None:
-    found = wrong(files("convert"), "jaxengine", but=("jaxengine.spec",))
+    found = wrong(files("convert"), "jaxengine", but=("jaxengine.architecture",))
     assert found == ["convert/cli.py imports jaxengine.server.main"]  # the `serve` command hands over to it
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from convert.config.config import Config
 from convert.errors import CheckpointError
-from jaxengine.spec.model import Rope, RopeKind
+from jaxengine.architecture.model import Rope, RopeKind
 
 KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 OLD_NAMES: dict[str, RopeKind] = {"su": "longrope"}  # Phi-3's first name of longrope

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from convert.errors import USAGE, CheckpointError
-from jaxengine.spec.model import LayerKind, ModelSpec, Rope
+from jaxengine.architecture.model import LayerKind, ModelSpec, Rope
 
 Scaling = Literal["linear", "dynamic"]
 

@@ -8,7 +8,7 @@ from convert.config.config import Config
 from convert.families.family import Family, activation, alibi_slopes, sizes
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Attention, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Attention, Head, LayerKind, ModelSpec, Norm
 
 BAICHUAN2_VOCAB = 125696
 PACKED = {**TENSORS, "layers.{i}.qkv": (LAYER + "self_attn.W_pack.weight",)}

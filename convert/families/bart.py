@@ -7,7 +7,7 @@ their generation configurations (beams, forced first and last tokens, lengths) a
 from convert.config.config import Config
 from convert.families.family import Family, activation, refuse
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Embedding, Encoder, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Embedding, Encoder, Head, LayerKind, ModelSpec, Norm
 
 ENCODER, DECODER = "model.encoder.", "model.decoder."
 

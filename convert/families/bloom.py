@@ -3,7 +3,7 @@
 from convert.config.config import Config
 from convert.families.family import Family, alibi_slopes, refuse, sizes
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.h.{i}."
 TENSORS = {

@@ -9,7 +9,7 @@ from convert.config.config import Config
 from convert.families.family import Family, layer_kinds, refuse, window
 from convert.families.llama import BUFFERS, QK_NORM, TENSORS, llama_spec
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Attention, Head, LayerKind, ModelSpec, Norm, QKNorm
+from jaxengine.architecture.model import Attention, Head, LayerKind, ModelSpec, Norm, QKNorm
 
 PATTERN = 4
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from convert.config.config import Config
 from convert.config.rope import rope
 from convert.families.family import Family, activation_named, sizes, with_experts
-from jaxengine.spec.model import Activation, Attention, Experts, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Activation, Attention, Experts, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.blocks.{i}."
 MLP = LAYER + "ffn.experts.mlp."

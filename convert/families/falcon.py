@@ -12,7 +12,7 @@ from convert.config.rope import longest, rope
 from convert.families.bloom import TENSORS as BLOOM_TENSORS
 from convert.families.family import Family, activation, alibi_slopes, sizes
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Attention, Block, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Attention, Block, Head, LayerKind, ModelSpec, Norm
 
 TENSORS = {name: tensors for name, tensors in BLOOM_TENSORS.items() if name != "embedding_norm"}
 RENAMES = ((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm."))

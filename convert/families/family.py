@@ -17,7 +17,7 @@ from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors, equal
 from convert.mapping.recipes import Layout, checkpoint_names
 from convert.mapping.renamed_tensors import RenamedTensors
-from jaxengine.spec.model import Activation, Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model import Activation, Experts, LayerKind, ModelSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",

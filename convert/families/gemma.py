@@ -12,7 +12,7 @@ from convert.config.config import Config
 from convert.config.rope import FULL, SLIDING, rope
 from convert.families.family import Family, activation_named, layer_kinds, refuse, sizes, window
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
-from jaxengine.spec.model import Attention, Embedding, LayerKind, ModelSpec, Norm, QKNorm, Rope
+from jaxengine.architecture.model import Attention, Embedding, LayerKind, ModelSpec, Norm, QKNorm, Rope
 
 SANDWICH = {
     **TENSORS,

@@ -9,7 +9,7 @@ from typing import Any
 from convert.config.config import Config
 from convert.families.family import Family, activation, refuse, sizes
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Embedding, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Embedding, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.h.{i}."
 TENSORS = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 from convert.config.config import Config
 from convert.families.family import Family, window
 from convert.families.gpt2 import TENSORS, gpt_spec
-from jaxengine.spec.model import LayerKind, ModelSpec
+from jaxengine.architecture.model import LayerKind, ModelSpec
 
 LAYER = "transformer.h.{i}."
 GPT_NEO_TENSORS = {

@@ -4,7 +4,7 @@ from convert.config.config import Config
 from convert.config.rope import longest, rope
 from convert.families.family import Family, activation, sizes
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm
 
 LAYER = "gpt_neox.layers.{i}."
 TENSORS = {

@@ -4,7 +4,7 @@ from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.gpt2 import TENSORS, gpt_spec
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Embedding, Head, LayerKind, ModelSpec, Rope
+from jaxengine.architecture.model import Embedding, Head, LayerKind, ModelSpec, Rope
 
 LAYER = "transformer.h.{i}."
 GPTJ_TENSORS = {

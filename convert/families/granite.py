@@ -5,7 +5,7 @@ from dataclasses import replace
 from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, TENSORS, llama_spec
-from jaxengine.spec.model import Embedding, ModelSpec
+from jaxengine.architecture.model import Embedding, ModelSpec
 
 
 def _granite(config: Config) -> ModelSpec:

@@ -9,7 +9,7 @@ from typing import Any
 from convert.config.config import Config
 from convert.config.rope import longest, rope
 from convert.families.family import Family, activation, sizes, window
-from jaxengine.spec.model import Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm
 
 LAYER = "model.layers.{i}."
 TENSORS = {

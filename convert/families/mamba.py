@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from convert.config.config import Config
 from convert.families.family import Family, refuse
-from jaxengine.spec.model import Head, LayerKind, ModelSpec, Norm, StateSpace
+from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Norm, StateSpace
 
 LAYER = "backbone.layers.{i}."
 MIXER = LAYER + "mixer."

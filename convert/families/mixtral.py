@@ -3,7 +3,7 @@
 from convert.config.config import Config
 from convert.families.family import Family, with_experts
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec, with_window
-from jaxengine.spec.model import Experts, ModelSpec, Norm
+from jaxengine.architecture.model import Experts, ModelSpec, Norm
 
 MOE = LAYER + "block_sparse_moe."
 EXPERTS = {

@@ -2,7 +2,7 @@
 
 from convert.config.config import Config
 from convert.families.family import Family, alibi_slopes, refuse, sizes
-from jaxengine.spec.model import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Attention, Embedding, Head, LayerKind, ModelSpec, Norm
 
 LAYER = "transformer.blocks.{i}."
 TENSORS = {

@@ -3,7 +3,7 @@
 from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
-from jaxengine.spec.model import Attention, ModelSpec, QKNorm
+from jaxengine.architecture.model import Attention, ModelSpec, QKNorm
 
 OLMO2_TENSORS = {
     **TENSORS,

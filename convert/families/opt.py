@@ -7,7 +7,7 @@ weights.
 from convert.config.config import Config
 from convert.families.family import Family, activation, sizes
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Embedding, Head, LayerKind, ModelSpec, Norm
+from jaxengine.architecture.model import Embedding, Head, LayerKind, ModelSpec, Norm
 
 DECODER = "model.decoder."
 LAYER = DECODER + "layers.{i}."

@@ -3,7 +3,7 @@
 from convert.config.config import Config
 from convert.families.family import Family, activation
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec, with_window
-from jaxengine.spec.model import Attention, ModelSpec, Norm, QKNorm
+from jaxengine.architecture.model import Attention, ModelSpec, Norm, QKNorm
 
 PHI_TENSORS = {
     **TENSORS,

@@ -9,7 +9,7 @@ from convert.config.config import Config
 from convert.config.rope import SLIDING
 from convert.families.family import Family, layer_kinds, refuse, window, with_experts
 from convert.families.llama import BUFFERS, LAYER, QK_NORM, TENSORS, llama_spec
-from jaxengine.spec.model import Attention, Experts, ModelSpec, QKNorm
+from jaxengine.architecture.model import Attention, Experts, ModelSpec, QKNorm
 
 MAX_WINDOW_LAYERS = 28  # the configurations' default
 

@@ -4,7 +4,7 @@ from convert.config.config import Config
 from convert.families.family import Family
 from convert.families.llama import BUFFERS, LAYER, TENSORS, llama_spec
 from convert.mapping.recipes import Layout
-from jaxengine.spec.model import Attention, ModelSpec, Norm, QKNorm
+from jaxengine.architecture.model import Attention, ModelSpec, Norm, QKNorm
 
 HEAD_NORMS = tuple(f"{LAYER}self_attn.{x}_layernorm.norms.{{h}}.weight" for x in "qk")
 

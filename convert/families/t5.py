@@ -8,7 +8,16 @@ buckets of its own.
 
 from convert.config.config import Config
 from convert.families.family import ACTIVATIONS, Family, sizes
-from jaxengine.spec.model import Activation, Attention, Encoder, Head, LayerKind, ModelSpec, Norm, RelativePositions
+from jaxengine.architecture.model import (
+    Activation,
+    Attention,
+    Encoder,
+    Head,
+    LayerKind,
+    ModelSpec,
+    Norm,
+    RelativePositions,
+)
 
 POSITIONS = 512  # trained length; buckets take any distance, so a longer --max-total-tokens is allowed
 ENCODER, DECODER = "encoder.block.{i}.layer.", "decoder.block.{i}.layer."

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxengine.spec.model import Head
+from jaxengine.architecture.model import Head
 
 NAME = "probe"  # of the attention that records its calls, in transformers' AttentionInterface
 LENGTHS = (53, 43)  # tokens of the text; a model may have a size near one of them, such as 56 heads, but not near both

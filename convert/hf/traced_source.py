@@ -19,9 +19,9 @@ from convert.formats.tensors import Index, Tensors, equal
 from convert.hf.conversion import ConvertedTensors
 from convert.hf.probe import probe
 from convert.mapping.composition import FLOATING
-from jaxengine.spec.model import LayerKind, ModelSpec, Traced, TracedArray
-from jaxengine.spec.parameters import parameter_table
-from jaxengine.spec.weight_format import StoredWeight
+from jaxengine.architecture.model import LayerKind, ModelSpec, Traced, TracedArray
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import StoredWeight
 
 BUFFERS = r"(inv_freq|position_ids|attn\.bias|masked_bias)$"  # which older libraries saved
 

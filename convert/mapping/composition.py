@@ -16,9 +16,9 @@ import numpy as np
 from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors, same_storage
 from convert.mapping.recipes import Part, Recipe
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource, empty, parameter_table
-from jaxengine.spec.weight_format import StoredWeight
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource, empty, parameter_table
+from jaxengine.architecture.weight_format import StoredWeight
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 

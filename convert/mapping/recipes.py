@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import Parameter, parameter_table
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import Parameter, parameter_table
 
 # Rows of a fused qkv: q ‖ k ‖ v; grouped as the table has them; or CodeGen's four blocks of q, v, k.
 QKV = Literal["concat", "grouped", "codegen"]

@@ -1,7 +1,7 @@
 """The page pool: who holds which page of the KV cache, and which pages hold a prefix that can be found again.
 
 A page is `page_size` consecutive positions in the caches of the layers that share a page table
-(`jaxengine/spec/layer_groups.py`). Page 0 is the sink: padding writes to it, and it is never handed out.
+(`jaxengine/architecture/layer_groups.py`). Page 0 is the sink: padding writes to it, and it is never handed out.
 
 A full page of known tokens can be offered under its table and a key. The key is a sha256 chain over everything before
 the page and the page's token ids, rooted in the model and the request's salt. The ids are stored too and compared on a

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executables import Executables, Progress
@@ -20,7 +21,6 @@ from jaxengine.executor.shapes import Shapes, names
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.cache import layer_cache
 from jaxengine.sharding import partition, replicated
-from jaxengine.spec.layer_groups import LayerGroups
 from jaxengine.step import functions
 from jaxengine.step.buffer import SampleFields, StepShape
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot

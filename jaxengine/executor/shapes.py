@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
-from jaxengine.spec.model import ModelSpec
 from jaxengine.step.buffer import StepShape
 
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import HeadNorm
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, RopeTables, StepBatch
-from jaxengine.spec.model import LayerKind, ModelSpec
 
 
 class Attention(nnx.Module):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxengine.spec.model import ModelSpec
+from jaxengine.architecture.model import ModelSpec
 
 
 class CacheArray(NamedTuple):

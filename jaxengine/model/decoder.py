@@ -14,6 +14,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.layer_groups import LayerGroups
+from jaxengine.architecture.model import ModelSpec, Rope
 from jaxengine.device import DeviceTraits
 from jaxengine.model.embedding import Embedding
 from jaxengine.model.layer import Layer, ResidualStream
@@ -23,8 +25,6 @@ from jaxengine.model.rope import make_rope_tables
 from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.ops.scan import state_scan
-from jaxengine.spec.layer_groups import LayerGroups
-from jaxengine.spec.model import ModelSpec, Rope
 
 Layers = Sequence[tuple[Array, Array]]  # caches of the layers that a page spans, see `jaxengine/model/cache.py`
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
-from jaxengine.spec.model import ModelSpec
 
 # The logit of rows without a token. It is finite, because a step checks that its logits are.
 PADDING = float(jnp.finfo(jnp.float32).min)

@@ -11,12 +11,12 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.linear import Linear
 from jaxengine.ops import Ops, StepBatch
 from jaxengine.ops.cache import write
-from jaxengine.spec.model import ModelSpec
 
 PREFIX = "encoder."
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
-from jaxengine.spec.model import LayerKind, ModelSpec
 
 
 class ResidualStream(NamedTuple):

@@ -19,12 +19,12 @@ from flax import nnx
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxengine.architecture.parameters import Parameter
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.matmul import matmul
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import TP
-from jaxengine.spec.parameters import Parameter
-from jaxengine.spec.weight_format import WeightFormat
 
 NARROW = ("bfloat16", "int8")
 

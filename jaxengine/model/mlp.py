@@ -7,8 +7,8 @@ import jax
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import Activation, ModelSpec
 from jaxengine.model.linear import Linear
-from jaxengine.spec.model import Activation, ModelSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import ACTIVATIONS, MLP
 from jaxengine.ops.experts import ExpertMLPs
-from jaxengine.spec.model import Experts, ModelSpec
 
 
 class MixtureOfExperts(nnx.Module):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import Norm as NormSpec
+from jaxengine.architecture.model import QKNorm
 from jaxengine.ops import Ops
 from jaxengine.ops.norm import normalised, scaled
-from jaxengine.spec.model import Norm as NormSpec
-from jaxengine.spec.model import QKNorm
 
 
 class Norm(nnx.Module):

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from jaxengine.spec.model import RelativePositions
+from jaxengine.architecture.model import RelativePositions
 
 
 def buckets_of(spec: RelativePositions, key: np.ndarray) -> np.ndarray:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxengine.architecture.model import Rope
 from jaxengine.ops import RopeTables
-from jaxengine.spec.model import Rope
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:

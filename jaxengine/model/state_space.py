@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.model.layer import ResidualStream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.batch import ScanInputs, row_starts
 from jaxengine.ops.scan import Scan
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.model import Norm as NormSpec
 
 
 class StateSpaceLayer(nnx.Module):

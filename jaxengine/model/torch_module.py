@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.ops import AttentionBias, AttentionSpec, Ops, StepBatch
-from jaxengine.spec.model import ModelSpec
 
 NAME = "paged"  # registers our attention in transformers' interface
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.model.torch_module import Layers, TorchModule, TracedStep
 from jaxengine.ops import Ops, StepBatch
-from jaxengine.spec.model import ModelSpec
 
 PROBE_TOKENS, PROBE_PAGE = 4, 16
 

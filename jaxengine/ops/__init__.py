@@ -15,12 +15,12 @@ import jax
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxengine.architecture.model import Norm
 from jaxengine.ops import norm, reference, triton
 from jaxengine.ops.backend import choose_backend
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
 from jaxengine.sharding import TP
-from jaxengine.spec.model import Norm
 
 __all__ = ["BACKENDS", "AttentionBias", "AttentionSpec", "Ops", "RopeTables", "StepBatch", "choose_backend"]
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.spec.model import Norm, NormKind
+from jaxengine.architecture.model import Norm, NormKind
 
 
 def add_norm(

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from jaxengine.spec.weight_format import WeightFormat
+from jaxengine.architecture.weight_format import WeightFormat
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ thread depend on this file only, so they do not import JAX.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.request.sequence import Event, Request
-from jaxengine.spec.parameters import ParameterSource
 
 COMPILING = "compiling"  # a progress line that begins with this means the state WARMING, any other one STARTING
 

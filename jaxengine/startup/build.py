@@ -8,6 +8,9 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
@@ -26,9 +29,6 @@ from jaxengine.request.interface import COMPILING, Description, OpenModel
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource
-from jaxengine.spec.weight_format import WeightFormat
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes

@@ -4,12 +4,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.sharding import make_mesh
-from jaxengine.spec.weight_format import WeightFormat
 from jaxengine.weights.loading import abstract_parameters
 
 

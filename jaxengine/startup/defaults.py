@@ -1,10 +1,10 @@
 """What options left open mean for a model and a device: limits, buckets and storage types."""
 
+from jaxengine.architecture.layer_groups import LayerGroups
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.options.table import EngineOptions
-from jaxengine.spec.layer_groups import LayerGroups
-from jaxengine.spec.model import ModelSpec
 
 # JAX's names of the types that an 8-bit cache may have.
 CACHE_DTYPES = {"fp8_e4m3fn": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}

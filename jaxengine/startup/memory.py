@@ -10,14 +10,14 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
+from jaxengine.architecture.layer_groups import LayerGroups
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executables import deep_stacks
 from jaxengine.model.cache import layer_cache
 from jaxengine.options.table import EngineOptions
-from jaxengine.spec.layer_groups import LayerGroups
-from jaxengine.spec.model import ModelSpec
 
 logger = logging.getLogger(__name__)
 

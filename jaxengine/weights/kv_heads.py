@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import Parameter, ParameterSource, parameter_table
-from jaxengine.spec.weight_format import Component, StoredWeight
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
+from jaxengine.architecture.weight_format import Component, StoredWeight
 
 AXIS = "kv_heads"
 

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource
-from jaxengine.spec.weight_format import Component, StoredWeight
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource
+from jaxengine.architecture.weight_format import Component, StoredWeight
 
 # Limits of a scale. With a smaller one, keys of 1000 overflow f16 when divided; with a larger, queries of 500 do when
 # multiplied.

@@ -19,13 +19,13 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import Parameter, ParameterSource, empty, parameter_table
+from jaxengine.architecture.weight_format import Component, WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import partition
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import Parameter, ParameterSource, empty, parameter_table
-from jaxengine.spec.weight_format import Component, WeightFormat
 from jaxengine.weights.quantization import quantized, weight_formats
 
 READERS = 4  # threads; slices come from mapped files, so reading one overlaps casting another

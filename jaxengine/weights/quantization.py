@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
 from jaxengine.ops.weight import Weight, WeightLayout
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource, parameter_table
-from jaxengine.spec.weight_format import WeightFormat
 
 PROJECTIONS = {"qkv", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
 PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}

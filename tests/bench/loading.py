@@ -27,8 +27,8 @@ from convert.config.config import Config
 from convert.families.llama import TENSORS
 from convert.formats.safetensors import encode_header
 from convert.formats.shards import open_tensors
+from jaxengine.architecture.parameters import parameter_table
 from jaxengine.device import CPU, DeviceTraits
-from jaxengine.spec.parameters import parameter_table
 
 BLOCK = 2**24
 

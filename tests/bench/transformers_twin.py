@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import transformers
 
-from jaxengine.spec.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
 
 def twin(source: ParameterSource) -> Any:

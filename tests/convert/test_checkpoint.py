@@ -16,9 +16,9 @@ from convert.errors import IO, CheckpointError
 from convert.formats.safetensors import SafetensorsFile
 from convert.mapping.composition import ComposedSource
 from convert.source import open_model
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import parameter_table
-from jaxengine.spec.weight_format import StoredWeight
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import StoredWeight
 
 FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 

@@ -13,8 +13,8 @@ import pytest
 
 from convert.errors import CheckpointError
 from convert.source import open_model
-from jaxengine.spec.model import Encoder
-from jaxengine.spec.parameters import parameter_table
+from jaxengine.architecture.model import Encoder
+from jaxengine.architecture.parameters import parameter_table
 from tests.convert.tiny_gguf import write_tiny_gguf
 from tests.families.seq2seq import write_seq2seq
 

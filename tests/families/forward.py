@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxengine.architecture.layer_groups import LayerGroups
+from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
@@ -20,8 +22,6 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops, StepBatch
 from jaxengine.sharding import check_divisible, make_mesh
-from jaxengine.spec.layer_groups import LayerGroups
-from jaxengine.spec.parameters import ParameterSource
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.loading import load_parameters
 

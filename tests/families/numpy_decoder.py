@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
-from jaxengine.spec.model import Experts, LayerKind, ModelSpec, NormKind, Rope
+from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, NormKind, Rope
 
 Parameters = Mapping[str, np.ndarray]
 Get = Callable[[str], np.ndarray | None]

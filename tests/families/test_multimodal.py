@@ -12,7 +12,7 @@ import transformers
 
 from convert.errors import CheckpointError
 from convert.source import open_model
-from jaxengine.spec.parameters import parameter_table
+from jaxengine.architecture.parameters import parameter_table
 from tests.families.forward import Forward
 from tests.jaxengine.engines import prompt
 from tests.tiny import BASE, redraw, tokenizer

@@ -18,11 +18,11 @@ import torch
 from convert.compose import compose
 from convert.config.config import Config
 from convert.formats.shards import open_tensors
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource
+from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource
-from jaxengine.spec.weight_format import StoredWeight
 from jaxengine.weights.loading import load_parameters
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from jaxengine.spec.model import (
+from jaxengine.architecture.model import (
     Activation,
     Attention,
     Block,
@@ -22,8 +22,8 @@ from jaxengine.spec.model import (
     Rope,
     Routing,
 )
-from jaxengine.spec.parameters import parameter_table
-from jaxengine.spec.weight_format import StoredWeight
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import StoredWeight
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
 

@@ -16,8 +16,8 @@ from convert.hf import traced_source
 from convert.hf.conversion import Conversion
 from convert.hf.probe import LOGITS, fit_head
 from convert.source import open_model
+from jaxengine.architecture.model import Head
 from jaxengine.sharding import check_divisible
-from jaxengine.spec.model import Head
 from tests.families.forward import Forward
 from tests.jaxengine.engines import alone, ask, load, logprob_rows, prompt, serve
 from tests.tiny import BASE, VOCAB, reference_logits, write_model

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request
-from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.build import load_engine
 from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxengine.architecture.parameters import Parameter
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.weight import Weight
-from jaxengine.spec.parameters import Parameter
 from jaxengine.weights.quantization import FORMATS, quantize_weight
 from tests.gpu.ceilings import seconds_per_call
 from tests.gpu.record import Record

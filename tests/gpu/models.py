@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jaxengine.spec.model import (
+from jaxengine.architecture.model import (
     Attention,
     Embedding,
     Encoder,

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.options.table import EngineOptions
-from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.defaults import derive_limits
 from tests.shapes import H200, LLAMA_8B
 

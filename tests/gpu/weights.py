@@ -16,11 +16,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import Parameter, parameter_table
+from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.weight import Weight
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import Parameter, parameter_table
-from jaxengine.spec.weight_format import StoredWeight
 from jaxengine.weights.loading import abstract_parameters, as_stored
 from jaxengine.weights.quantization import chosen_formats
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
@@ -20,7 +21,6 @@ from jaxengine.executor.step_model import StepModel
 from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
-from jaxengine.spec.model import ModelSpec
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from convert.source import open_model
+from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU
 from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
 from jaxengine.ops import Ops, StepBatch
 from jaxengine.sharding import make_mesh
-from jaxengine.spec.parameters import ParameterSource
 from jaxengine.weights.loading import load_parameters
 from tests.processes import ROOT
 

@@ -13,8 +13,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from jaxengine.architecture.model import Norm
 from jaxengine.ops.norm import normalised, scaled
-from jaxengine.spec.model import Norm
 
 PER_THREAD = 32  # elements of a token
 WARPS = (1, 16)

@@ -9,7 +9,7 @@ import pytest
 from convert.config.rope_override import override_rope
 from convert.errors import USAGE, CheckpointError
 from convert.source import open_model, with_rope
-from jaxengine.spec.model import LayerKind, ModelSpec
+from jaxengine.architecture.model import LayerKind, ModelSpec
 from tests.tiny import write_tiny
 
 

@@ -14,7 +14,7 @@ from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.shards import open_tensors
-from jaxengine.spec.model import LayerKind, ModelSpec, Rope
+from jaxengine.architecture.model import LayerKind, ModelSpec, Rope
 from tests.tiny import TINY, reference_logits
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}

@@ -18,8 +18,8 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families.family import alibi_slopes
 from convert.formats.shards import open_tensors
-from jaxengine.spec.model import LayerKind, ModelSpec, Rope
-from jaxengine.spec.parameters import parameter_table
+from jaxengine.architecture.model import LayerKind, ModelSpec, Rope
+from jaxengine.architecture.parameters import parameter_table
 from tests.families.zoo import NAMES, ZOO
 
 Zoo = Callable[[str], Path]

@@ -20,7 +20,7 @@ from convert.errors import CheckpointError
 from convert.formats.shards import TORCH, open_tensors
 from convert.formats.torch_bin import TorchFile
 from convert.source import open_model
-from jaxengine.spec.parameters import parameter_table
+from jaxengine.architecture.parameters import parameter_table
 
 BOTH = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 

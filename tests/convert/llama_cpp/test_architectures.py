@@ -17,9 +17,9 @@ from convert.llama_cpp import architectures
 from convert.llama_cpp.architectures import ARCHITECTURES
 from convert.llama_cpp.model import open_gguf
 from convert.mapping.composition import ComposedSource
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import parameter_table
 from jaxengine.model.rope import attention_factor
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import parameter_table
 from tests.convert import tiny_gguf
 from tests.convert.tiny_gguf import longrope_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ, write_seq2seq

@@ -17,8 +17,8 @@ from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
 from convert.mapping.composition import ComposedSource
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import parameter_table
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import parameter_table
 from tests.convert.tiny_gguf import write_tiny_gguf
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0

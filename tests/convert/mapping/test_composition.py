@@ -15,7 +15,7 @@ from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.shards import open_tensors
 from convert.mapping.composition import ComposedSource
-from jaxengine.spec.parameters import parameter_table
+from jaxengine.architecture.parameters import parameter_table
 from tests.tiny import TINY
 
 

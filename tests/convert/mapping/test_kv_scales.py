@@ -12,7 +12,7 @@ from convert.compose import compose
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.shards import open_tensors
-from jaxengine.spec.model import ModelSpec
+from jaxengine.architecture.model import ModelSpec
 
 CopyOf = Callable[[str], Path]
 LAYER = "model.layers.{i}.self_attn."

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from convert.errors import UNREACHABLE, CheckpointError
 from convert.origin import default_model
 from convert.source import OpenModel, open_model
-from jaxengine.spec.model import LayerKind, Rope
+from jaxengine.architecture.model import LayerKind, Rope
 from tests.convert.tiny_gguf import write_tiny_gguf
 from tests.traps import set_traps
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.ops.weight import Weight, WeightLayout
-from jaxengine.spec.model import Experts, ModelSpec
 
 
 def on_a_cpu(values: Any) -> Weight:

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxengine.architecture.model import Experts, LayerKind, ModelSpec
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.sharding import make_mesh, replicated
-from jaxengine.spec.model import Experts, LayerKind, ModelSpec
 from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200, thunks

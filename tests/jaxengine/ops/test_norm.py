@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxengine.architecture.model import Norm, NormKind
 from jaxengine.ops import norm, triton
-from jaxengine.spec.model import Norm, NormKind
 
 # Of numbers up to 10. A bf16 sum is rounded once on both sides; its norm then once or, times a weight, twice.
 TOLERANCE = {"float32": 5e-6, "bfloat16": 6e-2}

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxengine.architecture.parameters import Parameter
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.model.linear import Linear
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.weight import Weight, WeightLayout
-from jaxengine.spec.parameters import Parameter
-from jaxengine.spec.weight_format import WeightFormat
 
 FOUR_BITS = WeightFormat("four bits", "uint8", zeros="uint8", group=8)
 TABLE = Parameter((3, 5, 4, 16), (None, None, "kv_heads", None), inputs=2)  # 5 x 3 channels of 8 groups

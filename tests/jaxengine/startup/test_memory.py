@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from jaxengine.architecture.model import Attention, Encoder, LayerKind, ModelSpec, RelativePositions
 from jaxengine.cache.limits import Limits
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
-from jaxengine.spec.model import Attention, Encoder, LayerKind, ModelSpec, RelativePositions
 from jaxengine.startup.defaults import derive_limits, resolve_dtype
 from jaxengine.startup.memory import CPU_POOL_BYTES, DoesNotFit, clamp_total, fitting_pages, page_bytes, pool_pages
 from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convert.source import open_model
-from jaxengine.spec.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.weights.kv_heads import ReplicatedSource, replicate_heads
 from tests.tiny import write_tiny
 

@@ -7,9 +7,9 @@ import pytest
 
 from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
-from jaxengine.spec.model import ModelSpec, QKNorm
-from jaxengine.spec.parameters import ParameterSource, parameter_table
-from jaxengine.spec.weight_format import StoredWeight
+from jaxengine.architecture.model import ModelSpec, QKNorm
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.weights.kv_scales import LEAST, MOST, CalibratedSource, calibrated, whole_power
 from tests.families import numpy_decoder
 from tests.families.forward import Forward

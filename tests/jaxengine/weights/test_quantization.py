@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from convert.source import open_model
+from jaxengine.architecture.model import Experts, LayerKind, Traced
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model.linear import Linear
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
-from jaxengine.spec.model import Experts, LayerKind, Traced
 from jaxengine.weights.loading import READERS, abstract_parameters, held_bytes, load_parameters
 from jaxengine.weights.quantization import FORMATS, check_quantizable, chosen_formats, is_projection, quantize_weight
 from tests.families.forward import Forward

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
-from jaxengine.spec.model import ModelSpec
-from jaxengine.spec.parameters import ParameterSource, parameter_table
-from jaxengine.spec.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.weights.kv_heads import ReplicatedSource
 from jaxengine.weights.kv_scales import CalibratedSource
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters

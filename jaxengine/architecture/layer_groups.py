@@ -13,7 +13,7 @@ Gemma 2 has 2 tables, Gemma 3 has 1 for its layers without a window and 5 or 6 f
 from dataclasses import dataclass
 from typing import Self
 
-from jaxengine.spec.model import ModelSpec
+from jaxengine.architecture.model import ModelSpec
 
 MOST_TABLES = 8  # about: one rare layer must not divide the others into dozens of tables
 

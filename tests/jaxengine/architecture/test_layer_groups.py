@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxengine.spec.layer_groups import LayerGroups
-from jaxengine.spec.model import LayerKind, ModelSpec
+from jaxengine.architecture.layer_groups import LayerGroups
+from jaxengine.architecture.model import LayerKind, ModelSpec
 from tests.shapes import GEMMA2_9B, GEMMA3_270M, LLAMA_8B, MISTRAL_7B
 
 RARE = replace(LLAMA_8B, kinds=(LayerKind(), *[LayerKind(window=64)] * 31))

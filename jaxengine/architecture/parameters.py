@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxengine.spec.model import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace, Traced
-from jaxengine.spec.weight_format import Component, StoredWeight, WeightFormat
+from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace, Traced
+from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 
 ALIGNMENT = 64  # bytes
 

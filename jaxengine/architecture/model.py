@@ -13,7 +13,7 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxengine.spec.switches import (
+from jaxengine.architecture.switches import (
     Activation,
     Attention,
     Block,
