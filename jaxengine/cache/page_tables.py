@@ -1,8 +1,8 @@
 """The page tables of sequences: which pages each sequence holds, takes next, releases and shares.
 
-A sequence has one page table for each group of layers (`jaxengine/architecture/layer_groups.py`). All of its tables have
-the same length: entry i is the page of positions i·page_size … for the layers of that group. Where layers have a window,
-a table releases the pages behind it; all tables then grow as the text is computed instead of all at once.
+A sequence has one page table for each group of layers (`jaxengine/architecture/layer_groups.py`). All of its tables
+have the same length: entry i is the page of positions i·page_size … for the layers of that group. Where layers have a
+window, a table releases the pages behind it; all tables then grow as the text is computed instead of all at once.
 
 A prefix is cached where each table still has the pages that its layers see from the prefix's end: all pages, or those
 that the window reaches. Pages behind a window are released early, so they are rightly the first to be reused.
