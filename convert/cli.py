@@ -2,7 +2,7 @@
 
     download-weights MODEL_ID          fetch (and convert, where needed) ahead of time
     convert MODEL_ID OUTPUT_DIR        write a checkpoint in the engine's own layout
-    serve MODEL_ID …                   run one engine process; its options are `jaxengine/server.py`'s
+    serve --uds-path PATH …            run one engine process; its options are in `jaxengine/options/table.py`
     quantize MODEL_ID OUTPUT_DIR       not available yet
 
 Every failure a user can cause is one line on stderr and a non-zero exit code.

@@ -44,9 +44,9 @@ class OpenModel:
 
 
 def open_model(model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None) -> OpenModel:
-    """Find, fetch, convert and check a model; None or "default" is the embedded default model.
+    """Find, fetch, convert and check a model; None or "default" means the default model.
 
-    `cache_dir` replaces the hub's cache and holds ours beside it (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
+    With `cache_dir` the hub's cache and our own are both kept there (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
 
     Raises:
         CheckpointError: whatever is wrong, in one line, with the exit code for it.

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-NOWHERE = Path("/")  # working directory of a child that has none of its own
-HERE = str(Path(__file__).absolute().parent.parent)  # where the packages lie, installed or not
+NEUTRAL_DIRECTORY = Path("/")  # working directory of a child that has none of its own
+PACKAGES_DIRECTORY = str(Path(__file__).absolute().parent.parent)  # where the packages lie, installed or not
 
 NAMES = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LANG", "TZ")  # for every child
 NETWORK = (  # for children that connect to other machines
@@ -64,6 +64,6 @@ def _with_packages(search: str) -> str:
     Installed packages are found without it, and putting their directory first would place every other package there
     before Python's own library.
     """
-    if HERE in (*site.getsitepackages(), site.getusersitepackages()):
+    if PACKAGES_DIRECTORY in (*site.getsitepackages(), site.getusersitepackages()):
         return search
-    return os.pathsep.join(dict.fromkeys([HERE, *filter(None, search.split(os.pathsep))]))
+    return os.pathsep.join(dict.fromkeys([PACKAGES_DIRECTORY, *filter(None, search.split(os.pathsep))]))

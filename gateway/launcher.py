@@ -45,7 +45,7 @@ def launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComman
 
     If the server cannot start, the reason is one line on stderr.
     """
-    with signals.held():
+    with signals.blocked():
         return _launch(argv, environ, engine)
 
 

@@ -27,7 +27,7 @@ class DeviceTraits:
     capability: the compute capability of an NVIDIA GPU.
     on_host: steps run on the host's own cores. They take CPU time of this process, compiles slow them down, and the
         device has no memory of its own.
-    kernels: the Triton kernels are the default back end.
+    kernels: the Triton kernels are the default back end. A device that is no NVIDIA GPU is refused with them.
     dtype: what "auto" computes in; None is the checkpoint's own type.
     input_major: wide matrices are stored `[in…, out…]`, see `jaxengine/model/linear.py`.
     flat_products: every matrix product is computed as rank 2 by rank 2, see there too.

@@ -44,7 +44,9 @@ ROUNDING = 1024  # characters that a prompt may have beyond those that surely fi
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams(EngineParams):
-    """The engine's, and what needs text: `stop`, a string or several, ends the text in front of the first of them."""
+    """The engine's parameters, and those that need text. `stop` is one string or several; the text ends before the
+    first that occurs.
+    """
 
     stop: str | Sequence[str] = ()
     include_stop_str_in_output: bool = False
@@ -159,7 +161,7 @@ class LLM:
         return list(completions.values())
 
     def _detokenizer(self, completion: Completion) -> Detokenizer:
-        behind_encoder = self.engine.description.decoder_start_token_id is not None  # its text does not go on from it
+        behind_encoder = self.engine.description.decoder_start_token_id is not None  # the prompt gives no context
         context = [] if behind_encoder else completion.prompt_ids
         return Detokenizer(self.tokenizer, context, skip_special_tokens=completion.params.skip_special_tokens)
 
@@ -237,7 +239,8 @@ class _Running:
             made.text = "".join([*self._parts, self._stops.flush()])
 
     def _release(self, text: str) -> None:
-        """Show `text` as far as no stop string may have begun in it. As on the server none ends before `min_tokens`."""
+        """Show `text` as far as no stop string may have begun in it. None ends the
+        text before `min_tokens`, as on the server."""
         made = self.completion
         release = self._stops.push(text, may_end=len(made.tokens) > made.params.min_tokens)
         self._parts.append(release.text)

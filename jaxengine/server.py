@@ -77,8 +77,6 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
         model = dataclasses.replace(model, model_id=options.model_name)
     progress("starting the device")
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(options.memory_fraction))  # read when JAX meets the device
-    import jax
-
     _require_device()
     from jaxengine.engine.rehearsal import rehearse
     from jaxengine.executor.compile_cache import enable_compile_cache
@@ -86,7 +84,6 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
 
     compile_cache = cache_root(options.cache_dir) / "compiled"
     enable_compile_cache(compile_cache)
-    options = dataclasses.replace(options, tensor_parallel=options.tensor_parallel or jax.local_device_count())
     engine = load_engine(
         model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
     )

@@ -1,6 +1,7 @@
 """A family of checkpoints: how its configuration becomes a `ModelSpec` and its tensor names parameters.
 
-Here is what families share: sizes in all spellings, windows, and what only the tensors of a checkpoint tell.
+Families share the reading of sizes under their various names, sliding windows, and what only the tensors of a
+checkpoint tell (biases, a tied head).
 """
 
 import math
@@ -53,8 +54,8 @@ class Family:
 def with_family_names(family: Family, tensors: Tensors) -> Tensors:
     """`tensors` under the names of `family`, whichever of the usual names the checkpoint has.
 
-    Files of the bare model lack its prefix. Some tools keep one name of a tensor that has several, so a tensor that
-    repeats the embedding takes its place where the embedding is missing.
+    Files of the bare model lack its prefix. Some tools keep one name of a tensor that has several, so where
+    the embedding is missing, a tensor known to repeat it is used instead.
     """
     (embedding,) = family.tensors["embedding"]
     prefix, _, rest = embedding.partition(".")
@@ -67,7 +68,7 @@ def with_family_names(family: Family, tensors: Tensors) -> Tensors:
 
 
 def check_copies(family: Family, tensors: Tensors) -> None:
-    """Raise CheckpointError where a copy of the embedding differs from it: no model of these families has two."""
+    """Raise CheckpointError where a copy of the embedding differs from it: these models have only one."""
     (embedding,) = family.tensors["embedding"]
     for name in tensors:
         if re.search(family.copies, name) and not equal(tensors, embedding, name):

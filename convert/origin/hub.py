@@ -61,7 +61,7 @@ def fetch_file(model_id: str, filename: str, revision: str | None, cache_dir: Pa
 
 
 def _bytes_to_fetch(download: Callable[..., Any]) -> int:
-    """Size of what is not in the cache yet; 0 without a hub to ask, where the cache must do."""
+    """Size of what is not in the cache yet; 0 if the hub cannot be reached: then only cached files are used."""
     if constants.is_offline_mode():
         return 0
     try:

@@ -36,7 +36,7 @@ def _nvidia_smi() -> str:
     try:
         done = subprocess.run(
             command,
-            cwd=child_process.NOWHERE,
+            cwd=child_process.NEUTRAL_DIRECTORY,
             env=child_process.environment(os.environ),
             capture_output=True,
             text=True,

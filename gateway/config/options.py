@@ -1,4 +1,4 @@
-"""Every option of the server, once: the command line, the environment, `--help`, `/info` and the docs read this table.
+"""Every option of the server, once: the command line, the environment and `--help` are made of this table.
 
 Names and meanings are those of TGI's launcher. Options of TGI's launcher whose feature this server lacks are in
 `MISSING`: setting one is an error that says so. Options for a detail that does not exist here, such as CUDA graphs, are
@@ -102,7 +102,7 @@ class Options(CheckpointOptions, ComputeOptions):
     api_workers: int = option(
         1,
         values.whole(1, 64),
-        "processes that speak HTTP on the port; limits hold over all, give or take a request of each",
+        "processes that speak HTTP on the port; limits hold for all together, and each may exceed them by one request",
     )
     validation_workers: int = option(2, values.whole(1, 64), "threads that tokenise prompts, in each HTTP process")
     api_key: str | None = option(
@@ -180,23 +180,27 @@ class Options(CheckpointOptions, ComputeOptions):
         0.3,
         values.number(0, 1e9),
         "prompts join the running batch in chunks, as in TGI with chunking",
-        idle=True,
+        no_effect=True,
         group="Taken from TGI",
     )
     max_waiting_tokens: int = option(
-        20, values.whole(0), "prompts join the running batch in chunks, as in TGI with chunking", idle=True
+        20, values.whole(0), "prompts join the running batch in chunks, as in TGI with chunking", no_effect=True
     )
     cuda_graphs: str | None = option(
-        None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", idle=True
+        None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", no_effect=True
     )
-    disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", idle=True)
-    disable_grammar_support: bool = option(False, values.flag, "grammars are not supported yet", idle=True)
-    master_addr: str | None = option(None, values.text, "the devices of one machine need no meeting point", idle=True)
+    disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", no_effect=True)
+    disable_grammar_support: bool = option(False, values.flag, "grammars are not supported yet", no_effect=True)
+    master_addr: str | None = option(
+        None, values.text, "the devices of one machine need no meeting point", no_effect=True
+    )
     master_port: int | None = option(
-        None, values.whole(0, 65535), "the devices of one machine need no meeting point", idle=True
+        None, values.whole(0, 65535), "the devices of one machine need no meeting point", no_effect=True
     )
-    prometheus_port: int | None = option(None, values.whole(0, 65535), "metrics are at /metrics of --port", idle=True)
-    usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "nothing is ever sent", idle=True)
+    prometheus_port: int | None = option(
+        None, values.whole(0, 65535), "metrics are at /metrics of --port", no_effect=True
+    )
+    usage_stats: str = option("off", values.one_of("on", "off", "no-stack"), "nothing is ever sent", no_effect=True)
 
     def __post_init__(self) -> None:
         older = self.max_input_length
@@ -223,7 +227,7 @@ class Options(CheckpointOptions, ComputeOptions):
     @property
     def warnings(self) -> list[str]:
         """A line for each option that was given and has no effect."""
-        rows = [row for row in dataclasses.fields(self) if row.metadata["idle"]]
+        rows = [row for row in dataclasses.fields(self) if row.metadata["no_effect"]]
         return [
             f"{flag(row.name)} has {row.metadata['help']}" for row in rows if getattr(self, row.name) != row.default
         ]

@@ -1,4 +1,4 @@
-"""Who is told what becomes of an engine."""
+"""The interface of whatever `EngineClient` notifies when its engine becomes ready, makes a step, hangs or is lost."""
 
 from jaxengine.rpc import engine_pb2 as pb
 

@@ -39,18 +39,18 @@ class Connections:
         too many.
         """
         self._open.add(connection)
-        self.waits(connection)
+        self.awaits_client(connection)
         if len(self._open) > self.limit:
             oldest = next(iter(self._waiting))
             self.closed(oldest)  # now: more may open before the loop reports this
             oldest.abort()
 
-    def waits(self, connection: Connection) -> None:
+    def awaits_client(self, connection: Connection) -> None:
         """The client of `connection` has to send something. Idempotent: sending a part does not restart the wait."""
         if connection in self._open:
             self._waiting.setdefault(connection)
 
-    def works(self, connection: Connection) -> None:
+    def works_for_client(self, connection: Connection) -> None:
         """The request of `connection` has been received. Idempotent."""
         self._waiting.pop(connection, None)
 

@@ -38,7 +38,7 @@ class GuardedProtocol(H11Protocol):
         self._lingers = self._ended = False
 
     @property
-    def _client_owes(self) -> bool:
+    def _awaits_client(self) -> bool:
         """Whether the client has not sent a whole request since the last one was answered."""
         return self._lingers or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
@@ -59,7 +59,7 @@ class GuardedProtocol(H11Protocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client has closed its sending side. True keeps the connection open for the answer to a whole request."""
         self._ended = True
-        if self._client_owes or self.scheme == "https":  # TLS cannot be closed on one side
+        if self._awaits_client or self.scheme == "https":  # TLS cannot be closed on one side
             return None
         self._find_out_whether_it_left()
         return True
@@ -67,7 +67,7 @@ class GuardedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._update_table()
-        if self._ended and self._client_owes:  # no further request was received
+        if self._ended and self._awaits_client:  # no further request was received
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -137,7 +137,7 @@ class GuardedProtocol(H11Protocol):
             transport.write_eof()
         _cancel(self._deadline)
         self._deadline = self.loop.call_later(LINGER_SECONDS, transport.abort)
-        self._table.waits(self)
+        self._table.awaits_client(self)
 
     @property
     def lingers(self) -> bool:
@@ -145,10 +145,10 @@ class GuardedProtocol(H11Protocol):
 
     def _update_table(self) -> None:
         """Tell `connections` whether the client or the server has to act next."""
-        if self._client_owes:
-            self._table.waits(self)
+        if self._awaits_client:
+            self._table.awaits_client(self)
         else:
-            self._table.works(self)
+            self._table.works_for_client(self)
         self._set_deadline()
 
     def _set_deadline(self) -> None:

@@ -18,6 +18,7 @@ The library's tasks cost 0.2 ms a stream, whatever its length; an event costs wh
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 
 import anyio
@@ -27,8 +28,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.http.disconnect import disconnected, stop, while_connected
 
-PING_SECONDS = 7.5  # between pings; only one that follows silence is a comment, so it comes after 7.5 to 15 s
+# Between pings. A ping is a comment only if no event was sent since the last ping, so a client of a silent stream gets
+# one after 7.5 to 15 s.
+PING_SECONDS = 7.5
 SEND_SECONDS = 22.5  # that a ping may take; `gateway.http.protocol` closes a connection that is not read for 30
+CLOSE_SECONDS = 8.5  # within which the protocol closes that connection
 EVENTS_PER_TURN = 32  # written in one turn of the event loop, by a generator that always has an event ready
 COMMENT = b":\n\n"  # as TGI's; clients ignore it
 
@@ -77,10 +81,11 @@ class EventStream(EventSourceResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        except (
-            SendTimeoutError
-        ):  # the request is over; uvicorn takes an unfinished answer to a connected client for a bug
-            await disconnected(receive)
+        except SendTimeoutError:
+            # The request is over, and `gateway.http.protocol` closes the connection of a client that still does not
+            # read. A client that reads again must not wait for ever: returning makes uvicorn close its connection.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(disconnected(receive), CLOSE_SECONDS)
 
     def _ping_content(self) -> bytes:
         """A comment if the stream was silent since the last ping, else no bytes. Even a ping without bytes waits while

@@ -107,7 +107,7 @@ class Server(EngineListener):
 
     async def run(self) -> int:
         """Serve until a signal, or until a failure that restarting the engine does not mend; the exit code."""
-        with signals.heard(self._signals.put_nowait):
+        with signals.delivered(self._signals.put_nowait):
             return await self._run()
 
     async def _run(self) -> int:

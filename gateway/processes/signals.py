@@ -13,8 +13,8 @@ ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Inside the block the signals wait for `heard`. Those that still wait at its end are dropped.
+def blocked() -> Iterator[None]:
+    """Inside the block the signals wait for `delivered`. Those that still wait at its end are dropped.
 
     Enter it before the process has a second thread, to which the kernel would deliver the signals instead.
     """
@@ -28,8 +28,8 @@ def held() -> Iterator[None]:
 
 
 @contextmanager
-def heard(listen: Callable[[int], None]) -> Iterator[None]:
-    """Inside the block, which lies in `held`, the event loop calls `listen` with each signal, and those that waited."""
+def delivered(listen: Callable[[int], None]) -> Iterator[None]:
+    """Inside the block, which lies in `blocked`, the event loop calls `listen` with each signal, also those waiting."""
     for number in ENDS:
         asyncio.get_running_loop().add_signal_handler(number, listen, number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)

@@ -18,7 +18,7 @@ from gateway.routes.openai import tokens
 from gateway.routes.openai.chat_prompt import prompt_text
 from gateway.routes.openai.errors import RESPONSES as OPENAI_ERRORS
 from gateway.routes.openai.errors import SCHEMA as OPENAI_SCHEMA
-from gateway.routes.openai.errors import worded
+from gateway.routes.openai.errors import with_error_answers
 from gateway.routes.openai.responses import ChatCompletion, Completion, Tokens
 from gateway.routes.openai.schemas import ChatRequest, CompletionRequest
 from gateway.routes.tgi import routes as tgi
@@ -88,9 +88,9 @@ async def _by_body(
     if "inputs" in names:
         return await inputs(request, gateway)
     if "messages" in names:
-        return await worded(request, messages(request, gateway))
+        return await with_error_answers(request, messages(request, gateway))
     if "prompt" in names:
-        return await worded(request, prompt(request, gateway))
+        return await with_error_answers(request, prompt(request, gateway))
     raise RequestError(Kind.SHAPE, "the body needs `inputs`, `messages` or `prompt`")
 
 

@@ -23,11 +23,11 @@ from gateway.routes.tgi import routes as tgi
 class Dialect:
     """A protocol: its routes, and how its errors read.
 
-    prefix: of the paths at which it words the errors that no route words; of several the longest counts.
+    prefix: an error outside all routes is in this dialect if the path starts with it; the longest such prefix wins.
     routers: all of their routes ask for the key.
     responses: its errors, for the OpenAPI document.
     refusal: the answer to a refused request.
-    no_such_route: the answer to an unknown path or method, of a status (404 or 405) and a message.
+    no_such_route: makes the answer for an unknown path (404) or method (405), from the status and a message.
     """
 
     name: str

@@ -64,7 +64,7 @@ class TemplateRenderer:
     async def _start(self) -> asyncio.subprocess.Process:
         helper = await asyncio.create_subprocess_exec(
             *child_process.python("gateway.text.template_renderer"),
-            cwd=child_process.NOWHERE,
+            cwd=child_process.NEUTRAL_DIRECTORY,
             env=child_process.environment(os.environ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

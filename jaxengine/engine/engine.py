@@ -164,8 +164,7 @@ class Engine:
             for sequence in (*plan.admitted, *plan.waiting_for_prefix):
                 sequence.admitted_at = sequence.admitted_at or now
                 self.never_scheduled.discard(sequence.request.id)
-            launch = self.runner.launch_backbone(plan)
-            self.flight = self.runner.launch_sample(launch)
+            self.flight = self.runner.launch_sample(self.runner.launch_backbone(plan))
             self.launched = self.launched if previous else now
         elif previous is None and not self.live:
             self._warm_next()

@@ -7,8 +7,10 @@ leaves. Its results go through the compile cache: the server loads each of them 
 
 import logging
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.executor.deep_stacks import deep_stacks
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +46,14 @@ class CompileProcess:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — the process's stderr, as long as this object
         self._unanswered = 0
         self._closed = False
 
-    def compile(self, name: Hashable) -> None:
-        """Return once `name` is in the compile cache; or after `STARVED_SECONDS`, or when the process has ended."""
+    def compile(self, name: Hashable) -> bool:
+        """True once the process has compiled `name`; False after `STARVED_SECONDS`, or if the process has ended."""
         if self._closed:
-            return
+            return False
         try:
             connection = self._connection or self._start()
             connection.send(name)
@@ -60,8 +64,10 @@ class CompileProcess:
                 self._unanswered -= 1
         except (OSError, EOFError):
             if not self._closed:
-                logger.warning("the compile process ended; this process compiles the rest")
+                logger.warning("the compile process ended; this process compiles the rest%s", self._last_words())
             self.close()
+            return False
+        return self._unanswered == 0
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -70,13 +76,24 @@ class CompileProcess:
             self._process.kill()
             self._process.wait()
 
+    def _last_words(self) -> str:
+        """The last line that the process wrote to stderr."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((f": {line}" for line in reversed(lines) if line.strip()), "")
+
     def _start(self) -> "Connection[Any, Any]":
         ours, theirs = Pipe()
         with theirs:
-            command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=self._errors,
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},  # whatever devices there are: this one computes nothing
             )
+        if self._closed:  # meanwhile
+            self._process.kill()
         os.sched_setscheduler(self._process.pid, POLICY, os.sched_param(0))  # inherited by all its threads
         ours.send((self._directory, self._recipe))
         self._connection = ours
@@ -84,7 +101,14 @@ class CompileProcess:
 
 
 def main(descriptor: int) -> None:
-    """Compile what is asked for, one after another, until nobody is left to ask."""
+    """Compile what is asked for, one after another, until the server is gone.
+
+    Signals are the server's to answer: it still drains when one comes to both. Where memory runs out, the kernel ends
+    this process first.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    Path("/proc/self/oom_score_adj").write_text("1000")
     connection: Connection[Any, Any] = Connection(descriptor)
     directory, recipe = connection.recv()
     enable_compile_cache(directory)
@@ -96,11 +120,11 @@ def main(descriptor: int) -> None:
         finally:
             connection.send(name)  # the server runs into the same failure, and logs it
 
-    with ThreadPoolExecutor(1) as pool:
+    with deep_stacks(), ThreadPoolExecutor(1) as pool:
         while True:
             try:
                 pool.submit(compile_one, connection.recv())
-            except EOFError:  # the server has ended; nothing waits for the compile that runs
+            except (EOFError, OSError):  # the server has ended; nothing waits for the compile that runs
                 os._exit(os.EX_OK)
 
 

@@ -11,17 +11,16 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from typing import Any
 
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.compile_process import CompileProcess
+from jaxengine.executor.deep_stacks import deep_stacks
 
 logger = logging.getLogger(__name__)
 
-STACK_BYTES = 64 << 20
 NICE = 10
 
 Compiled = Callable[..., Any]
@@ -45,7 +44,7 @@ class Executables:
         self._built: dict[Hashable, Compiled] = {}
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self._elsewhere: CompileProcess | None = None
+        self._compile_process: CompileProcess | None = None
         self._cached = True  # all that was built
         cores = os.cpu_count() or 1
         with deep_stacks(), ThreadPoolExecutor(cores) as pool:
@@ -60,16 +59,16 @@ class Executables:
     def __contains__(self, name: Hashable) -> bool:
         return name in self._built
 
-    def build_rest(self, elsewhere: CompileProcess | None = None) -> None:
+    def build_rest(self, compile_process: CompileProcess | None = None) -> None:
         """Build what is missing, with low priority: requests are being served meanwhile.
 
         Args:
-            elsewhere: compiles what is not in the compile cache. Without it, threads of this process do, on half the
-                cores.
+            compile_process: compiles what is not in the compile cache. Without it, threads of this process do, on half
+                the cores.
         """
         queue = deque(name for name in self._jobs if name not in self._built)
-        threads = 1 if elsewhere else max(1, (os.cpu_count() or 1) // 2)
-        self._elsewhere = elsewhere
+        threads = 1 if compile_process else max(1, (os.cpu_count() or 1) // 2)
+        self._compile_process = compile_process
         with deep_stacks():
             for _ in range(threads):
                 thread = threading.Thread(target=self._work, args=(queue,), name="compile", daemon=True)
@@ -85,8 +84,8 @@ class Executables:
     def close(self) -> None:
         """Start no further compile, and wait for those that run."""
         self._closed = True
-        if self._elsewhere:
-            self._elsewhere.close()
+        if self._compile_process:
+            self._compile_process.close()
         self.finish()
         atexit.unregister(self.close)
 
@@ -97,11 +96,18 @@ class Executables:
                 name = queue.popleft()
             except IndexError:  # another thread took the last one
                 return
-            if self._elsewhere and not self._cached:
-                self._elsewhere.compile(name)
+            asked = not self._cached and self._compile_process is not None and self._compile_process.compile(name)
             self._try(name)
-        if self._elsewhere:
-            self._elsewhere.close()
+            if asked and name in self._built and not COMPILES.hit:
+                self._give_up_compile_process()
+        if self._compile_process:
+            self._compile_process.close()
+
+    def _give_up_compile_process(self) -> None:
+        """The cache lacks its results, so it may be full or read-only: everything would be compiled twice."""
+        assert self._compile_process is not None
+        logger.warning("the compile cache lacks what the compile process made; this process compiles the rest")
+        self._compile_process.close()
 
     def _try(self, name: Hashable) -> None:
         try:
@@ -113,13 +119,3 @@ class Executables:
         with COMPILES.expected():
             self._built[name] = self._jobs[name]()
         self._cached = self._cached and COMPILES.hit
-
-
-@contextmanager
-def deep_stacks() -> Iterator[None]:
-    """Threads started inside get stacks that XLA's recursion does not overflow."""
-    before = threading.stack_size(STACK_BYTES)
-    try:
-        yield
-    finally:
-        threading.stack_size(before)

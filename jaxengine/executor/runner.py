@@ -20,7 +20,7 @@ from jaxengine.request.sequence import Sequence
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, needs_sampler_state
-from jaxengine.step.samples import Samples
+from jaxengine.step.samples import NO_SAMPLES, Samples
 from jaxengine.step.upload import SlotFields, Upload
 
 
@@ -146,8 +146,10 @@ class Runner:
 
     def _score_prompts(self, plan: Plan, all_hidden: Array | None) -> tuple[Samples, Array | None]:
         """The tokens of prompts whose logprobs are wanted, and the launched scores of all tokens if there are any."""
-        samples = Samples.of_prompts([] if all_hidden is None else plan.rows)
-        if all_hidden is None or not samples.rows:
+        if all_hidden is None:
+            return NO_SAMPLES, None
+        samples = Samples.of_prompts(plan.rows)
+        if not samples.rows:
             return samples, None
         target = np.zeros(all_hidden.shape[0], np.int32)
         target[samples.token] = samples.known_ids()

@@ -26,22 +26,22 @@ def option(
     short: str | None = None,
     secret: bool = False,
     in_environment: bool = True,
-    idle: bool = False,
+    no_effect: bool = False,
     group: str = "",
     after: str = "",
 ) -> Any:
     """One row: `parse` makes the value out of text. With a tuple as default an option takes several.
 
-    An `idle` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
+    An `no_effect` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
     An option of the engine that the launcher takes too is listed in the launcher's `--help` behind the option `after`.
     """
     metadata = {
         "parse": parse,
-        "help": f"no effect: {help}" if idle else help,
+        "help": f"no effect: {help}" if no_effect else help,
         "short": short,
         "secret": secret,
         "in_environment": in_environment,
-        "idle": idle,
+        "no_effect": no_effect,
         "group": group,
         "after": after,
     }

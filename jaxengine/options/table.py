@@ -121,7 +121,7 @@ class EngineOptions(ComputeOptions):
 
     def __post_init__(self) -> None:
         for row in dataclasses.fields(self):
-            if (value := getattr(self, row.name)) is None:
+            if (value := getattr(self, row.name)) is None and row.default is None:
                 continue
             try:
                 object.__setattr__(self, row.name, row.metadata["parse"](str(value)))
@@ -144,5 +144,5 @@ class ServeOptions(CheckpointOptions, EngineOptions):
     otlp_endpoint: str | None = option(None, values.url, "OTLP/gRPC collector that spans are sent to")
     otlp_service_name: str = option("text-generation-inference.server", values.text, "service.name of the spans")
     json_output: bool = option(False, values.flag, "log as JSON lines")
-    logger_level: str = option("info", values.any_case(values.one_of(*logs.LEVELS)), "least of the log's lines")
+    logger_level: str = option("info", values.any_case(values.one_of(*logs.LEVELS)), "lowest level that is logged")
     parent_pid: int | None = option(None, values.whole(1), "die when this process, which must be the parent, dies")

@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from jaxengine.architecture.model import ModelSpec
@@ -64,7 +66,7 @@ def load_engine(
         ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
     """
     setup = Setup.decide(model, options)
-    setup.tell()
+    setup.log_decisions()
     limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device))
     parameters = load(
         setup.source,
@@ -76,10 +78,10 @@ def load_engine(
     )
     compiler = setup.compiler(limits, pages, parameters)
     runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
-    elsewhere = None
+    compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
-        elsewhere = CompileProcess(setup.recipe(compiler.shapes), compile_cache)
-    runner.executables.build_rest(elsewhere)
+        compile_process = CompileProcess(setup.recipe(compiler.shapes), compile_cache)
+    runner.executables.build_rest(compile_process)
     return Engine(setup.describe(model, limits, pages), runner, setup.scheduler(model, limits, pages))
 
 
@@ -98,7 +100,7 @@ class Setup:
     @classmethod
     def decide(cls, model: OpenModel, options: EngineOptions) -> "Setup":
         """Raises ValueError where options, model and devices contradict each other."""
-        mesh = make_mesh(options.tensor_parallel)
+        mesh = make_mesh(options.tensor_parallel or jax.local_device_count())
         device = DeviceTraits.of(mesh.devices.flat[0])
         source = replicate_heads(model.source, mesh.size)
         spec = source.spec
@@ -114,7 +116,7 @@ class Setup:
     def spec(self) -> ModelSpec:
         return self.source.spec
 
-    @property
+    @cached_property
     def formats(self) -> dict[str, WeightFormat]:
         """Of the matrices that devices hold quantised."""
         return weight_formats(self.source, self.options.quantize)
@@ -135,7 +137,7 @@ class Setup:
         as_bits = self.device.cache_as_bits and not self.spec.state_space
         return storage_dtype(self.cache_dtype) if as_bits else self.cache_dtype
 
-    def tell(self) -> None:
+    def log_decisions(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
         stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
         logger.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device.kind, self.attention)
@@ -152,7 +154,7 @@ class Setup:
         return Compiler(shapes, model, self.mesh, self.device)
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
-        return CompileRecipe(shapes, self.device, self.attention, self.formats, self.options.tensor_parallel)
+        return CompileRecipe(shapes, self.device, self.attention, self.formats, self.mesh.size)
 
     def size(self, limits: Limits) -> tuple[Limits, int]:
         """`limits` as far as memory allows, and the pages of the pool.
@@ -161,8 +163,7 @@ class Setup:
             DoesNotFit: with numbers.
         """
         abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.formats)
-        trial = self.compiler(limits, TRIAL_PAGES, abstract)
-        temporaries = 0 if self.device.on_host else temporary_bytes(trial)
+        temporaries = 0 if self.device.on_host else temporary_bytes(self.compiler(limits, TRIAL_PAGES, abstract))
         weights = held_bytes(abstract)
         fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries)
         limits = clamp_total(self.options, limits, fit)

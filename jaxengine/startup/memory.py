@@ -15,7 +15,7 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
-from jaxengine.executor.executables import deep_stacks
+from jaxengine.executor.deep_stacks import deep_stacks
 from jaxengine.model.cache import layer_cache
 from jaxengine.options.table import EngineOptions
 

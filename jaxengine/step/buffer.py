@@ -8,6 +8,7 @@ Legend: T tokens, R rows, N samples, U page-table updates.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -103,7 +104,7 @@ class StepShape:
     def size(self) -> int:
         return self._ends[-1]
 
-    @property
+    @cached_property
     def _ends(self) -> list[int]:
         """Where each section of the buffer ends."""
         tokens, rows = len(TokenFields._fields) * self.tokens, len(RowFields._fields) * self.rows

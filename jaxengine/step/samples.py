@@ -1,4 +1,7 @@
-"""Which positions of a step are sampled or scored. A sample names its row and its token, so a row may have any number.
+"""Which positions of a step are sampled or scored. A sample names its row and its token, so a row may have several.
+
+A shape has as many samples as rows (`executor/shapes.py`), and the sampler's memory takes at most one sampled id of a
+slot and step (`step/sampling.py`). Speculation has to widen the first and to choose the id for the second.
 
 By default each row that `samples` has one sample, at its last token. Where the logprobs of a prompt are wanted, each of
 its tokens that is followed by another has one, which is scored: what comes next is known there.
@@ -26,6 +29,8 @@ class Samples:
     @classmethod
     def last_of(cls, rows: list[Row]) -> Self:
         """One of each row that samples, at its last token."""
+        if all(row.count == 1 and row.samples for row in rows):  # a decode step
+            return cls(rows, np.arange(len(rows), dtype=np.int32), np.array([row.start + 1 for row in rows], np.int32))
         sampling = [row for row in rows if row.samples]
         token = np.cumsum([row.count for row in rows], dtype=np.int32) - 1
         if len(sampling) < len(rows):
@@ -51,3 +56,6 @@ class Samples:
     def known_ids(self) -> list[int]:
         """The tokens that come next, which the host knows."""
         return [row.sequence.tokens[position] for row, position in zip(self.rows, self.position.tolist(), strict=True)]
+
+
+NO_SAMPLES = Samples.of_prompts([])

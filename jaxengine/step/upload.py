@@ -83,7 +83,8 @@ class Upload:
                 self.tokens.id[last - row.count : last - row.count + len(known)] = known
 
     def add_samples(self, samples: Samples, slots: SlotFields) -> None:
-        """The samples of the rows that were added, in order."""
+        """The samples of the rows that were added, in order; at most as many as the shape has."""
+        assert len(samples) <= self.packed_samples.shape[1]
         slot = np.array([row.sequence.slot for row in samples.rows], np.int32)
         here = slice(len(samples))
         self.packed_samples[:, here] = slots.packed_samples[:, slot]

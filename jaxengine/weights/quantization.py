@@ -54,9 +54,18 @@ def chosen_formats(spec: ModelSpec, quantize: str | None) -> dict[str, WeightFor
 
 
 def weight_formats(source: ParameterSource, quantize: str | None) -> dict[str, WeightFormat]:
-    """The format of every matrix that devices hold quantised: one that is stored so keeps the format it has."""
-    stored = {name: source.stored(name) for name in parameter_table(source.spec)}
-    return chosen_formats(source.spec, quantize) | {name: each.format for name, each in stored.items() if each}
+    """The format of every matrix that devices hold quantised: one that is stored so keeps the format it has.
+
+    Raises:
+        ValueError: a matrix is stored quantised that the model reads in floats, or experts in groups.
+    """
+    stored = {name: each.format for name in parameter_table(source.spec) if (each := source.stored(name))}
+    for name, format in stored.items():
+        if not is_projection(name):
+            raise ValueError(f"{name} is stored as {format.name}: only the layers' projections can be quantised")
+        if "experts" in name and not format.per_channel:
+            raise ValueError(f"{name} is stored as {format.name}: experts need one scale for each output channel")
+    return chosen_formats(source.spec, quantize) | stored
 
 
 def quantized(array: Array, target: Weight) -> Weight:

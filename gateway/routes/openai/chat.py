@@ -77,7 +77,7 @@ class _ChatReply(Reply):
         super().__init__(description, choices)
         self._body = body
 
-    def beside_choices(self) -> dict[str, Any]:
+    def extra_fields(self) -> dict[str, Any]:
         """The prompt's logprobs and ids; null for several chats."""
         listed, ids, output = None, None, self.outputs[0]
         if self._body is not None and self._body.prompt_logprobs is not None:
@@ -86,7 +86,7 @@ class _ChatReply(Reply):
             ids = output.prompt_ids
         return {"prompt_logprobs": listed, "prompt_token_ids": ids}
 
-    def beside_first_chunk(self) -> dict[str, Any]:
+    def first_chunk_fields(self) -> dict[str, Any]:
         shows_ids = self._body is not None and self._body.return_token_ids
         return {"prompt_token_ids": self.outputs[0].prompt_ids} if shows_ids else {}
 

@@ -94,13 +94,13 @@ class OpenAIRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def handle_worded(request: Request) -> Response:
-            return await worded(request, handle(request))
+        async def handle_request(request: Request) -> Response:
+            return await with_error_answers(request, handle(request))
 
-        return handle_worded
+        return handle_request
 
 
-async def worded(request: Request, work: Awaitable[Response]) -> Response:
+async def with_error_answers(request: Request, work: Awaitable[Response]) -> Response:
     """The answer of `work`, or its exception in OpenAI's words."""
     try:
         response = await work

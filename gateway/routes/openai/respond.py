@@ -1,7 +1,7 @@
 """How the generating routes of `/v1` answer: whole, or in chunks while the tokens come.
 
-A route begins a `Reply`: its choices, each of which words one sequence, and what it tells beside them. Everything
-else is the same for all routes, and stands here.
+Each route builds a `Reply`: one `Choice` for each sequence, which formats that sequence as JSON, and the fields next to
+`choices`. This module does the rest for all routes.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -64,11 +64,11 @@ class Reply:
     def usage(self) -> dict[str, Any]:
         return usage(self.outputs)
 
-    def beside_choices(self) -> dict[str, Any]:
+    def extra_fields(self) -> dict[str, Any]:
         """Further fields of a whole answer."""
         return {}
 
-    def beside_first_chunk(self) -> dict[str, Any]:
+    def first_chunk_fields(self) -> dict[str, Any]:
         """Further fields of a stream's first chunk."""
         return {}
 
@@ -98,13 +98,13 @@ async def _whole(request: Request, gateway: Gateway, body: Common, arrival: floa
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.object)
         collected = await lifecycle.collect(reply.outputs)
 
-        def worded() -> Response:
+        def encode_answer() -> Response:
             runs = reply.chosen(list(zip(reply.choices, collected, strict=True)))
             choices = [choice.whole(index, deltas) for index, (choice, deltas) in enumerate(runs)]
-            beside = reply.beside_choices() | timings(gateway, lifecycle.stats())
+            beside = reply.extra_fields() | timings(gateway, lifecycle.stats())
             return envelope.answer(choices, reply.usage(), **beside)
 
-        return await in_thread(worded, when=body.lists_logprobs)
+        return await in_thread(encode_answer, when=body.lists_logprobs)
 
 
 async def _stream(
@@ -114,7 +114,7 @@ async def _stream(
     with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.chunk_object)
-        envelope.add_to_next_chunk(reply.beside_first_chunk())
+        envelope.add_to_next_chunk(reply.first_chunk_fields())
         lists_many = body.lists_many
         async with aclosing(lifecycle.run(reply.outputs)) as deltas:
             async for index, delta in deltas:

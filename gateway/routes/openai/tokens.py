@@ -74,9 +74,9 @@ async def _answer(gateway: Gateway, ids: list[int], *, show: bool) -> Response:
     model, description = serving(gateway)
     piece, most = model.tokenizer.piece, description.max_total_tokens
 
-    def worded() -> str:
+    def encode_answer() -> str:
         pieces = json_list(json_text(piece(id)) for id in ids) if show else "null"
         tokens = json_list(str(id) for id in ids)
         return f'{{"count":{len(ids)},"max_model_len":{most},"tokens":{tokens},"token_strs":{pieces}}}'
 
-    return Response(await asyncio.to_thread(worded), media_type="application/json")
+    return Response(await asyncio.to_thread(encode_answer), media_type="application/json")

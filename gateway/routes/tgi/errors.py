@@ -79,13 +79,13 @@ class TgiRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def handle_worded(request: Request) -> Response:
-            return await worded(handle(request))
+        async def handle_request(request: Request) -> Response:
+            return await with_error_answers(handle(request))
 
-        return handle_worded
+        return handle_request
 
 
-async def worded(work: Awaitable[Response]) -> Response:
+async def with_error_answers(work: Awaitable[Response]) -> Response:
     """The answer of `work`, or its exception in TGI's words."""
     try:
         return await work

@@ -40,12 +40,12 @@ async def answer(
             headers = answers.compute_headers(gateway, body.inputs)
             headers |= answers.timing_headers(lifecycle.stats(), outcomes[0])
 
-            def worded() -> Response:
+            def encode_answer() -> Response:
                 fields = answers.generation(outcomes, body.inputs if full_text else "")
                 return JSONResponse([fields] if in_array else fields, headers=headers)
 
             settings = body.settings
-            return await in_thread(worded, when=bool(settings.top_n_tokens) or settings.decoder_input_details)
+            return await in_thread(encode_answer, when=bool(settings.top_n_tokens) or settings.decoder_input_details)
 
     return await while_connected(request.receive, work())
 

@@ -71,7 +71,7 @@ def test_the_packages_of_a_checkout_are_found_and_nothing_else_that_was_relative
 
 
 def test_installed_packages_are_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("site.getsitepackages", lambda: [child_process.HERE])
+    monkeypatch.setattr("site.getsitepackages", lambda: [child_process.PACKAGES_DIRECTORY])
     assert child_process.environment({"PYTHONPATH": ":/opt/lib"})["PYTHONPATH"] == "/opt/lib"
 
 
