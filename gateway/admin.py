@@ -6,7 +6,7 @@ It answers however busy the main port is, asks for no key and names the model: w
 from fastapi import FastAPI
 
 from gateway.observability.access_log import AccessLog
-from gateway.request.state import Gateway
+from gateway.request.gateway_state import Gateway
 from gateway.routes import health, metrics
 
 

@@ -9,12 +9,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway.config.options import Options
-from gateway.http.guard import BodyGuard, RequestLimit
-from gateway.http.refusals import PacedRefusals
+from gateway.http.refusal_pacing import PacedRefusals
+from gateway.http.request_limits import BodyGuard, RequestLimit
 from gateway.http.rewrites import HeadAsGet, OriginForm, RootPath
 from gateway.observability.access_log import QUIET_PATHS, AccessLog
 from gateway.request.auth import require_key
-from gateway.request.state import Gateway
+from gateway.request.gateway_state import Gateway
 from gateway.routes import health, vertex
 from gateway.routes.registry import DIALECTS, KEYLESS
 from gateway.routes.unrouted import no_such_route, refusal

@@ -3,7 +3,7 @@
 A connection waits while its client still has to send something: a request's head, or the rest of a body. It works from
 the end of a request until the end of its answer. Waiting costs a client nothing, so an attacker can hold thousands of
 waiting connections: for each connection beyond the limit, the one that has waited longest is closed. A working
-connection is never closed; `gateway.http.guard.RequestLimit` bounds their number.
+connection is never closed; `gateway.http.request_limits.RequestLimit` bounds their number.
 """
 
 import resource

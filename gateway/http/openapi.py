@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-REFUSED_EARLY = (404, 405, 408, 413, 431, 503)  # by `gateway.http.guard` and `gateway.routes.unrouted`, before a route
+# Before there is a route, by `gateway.http.request_limits` and `gateway.routes.unrouted`.
+REFUSED_EARLY = (404, 405, 408, 413, 431, 503)
 OPTIONAL_LIST: Any = Field(default_factory=list)  # default of a list that an answer may leave out
 
 

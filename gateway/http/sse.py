@@ -31,7 +31,7 @@ from gateway.http.disconnect import disconnected, stop, while_connected
 # Between pings. A ping is a comment only if no event was sent since the last ping, so a client of a silent stream gets
 # one after 7.5 to 15 s.
 PING_SECONDS = 7.5
-SEND_SECONDS = 22.5  # that a ping may take; `gateway.http.protocol` closes a connection that is not read for 30
+SEND_SECONDS = 22.5  # that a ping may take; `gateway.http.h11_protocol` closes a connection that is not read for 30
 CLOSE_SECONDS = 8.5  # within which the protocol closes that connection
 EVENTS_PER_TURN = 32  # written in one turn of the event loop, by a generator that always has an event ready
 COMMENT = b":\n\n"  # as TGI's; clients ignore it
@@ -82,7 +82,7 @@ class EventStream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            # The request is over, and `gateway.http.protocol` closes the connection of a client that still does not
+            # The request is over, and `gateway.http.h11_protocol` closes the connection of a client that still does not
             # read. A client that reads again must not wait for ever: returning makes uvicorn close its connection.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(disconnected(receive), CLOSE_SECONDS)

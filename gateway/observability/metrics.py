@@ -10,8 +10,8 @@ from typing import Literal
 
 from gateway.errors import Bound
 from gateway.observability.exposition import render
-from gateway.observability.registry import Registry
 from gateway.observability.request_stats import RequestStats
+from gateway.observability.series import Registry
 from gateway.observability.sink import Failure, MetricsSink, cache_usage
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics

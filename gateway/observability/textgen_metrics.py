@@ -5,7 +5,7 @@ from typing import Literal
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from gateway.observability.registry import Registry
+from gateway.observability.series import Registry
 from gateway.observability.sink import MetricsSink
 from gateway.observability.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS
 from jaxengine.rpc import engine_pb2 as pb

@@ -8,8 +8,8 @@ from typing import get_args
 
 from prometheus_client import Histogram
 
-from gateway.observability.registry import Registry
 from gateway.observability.request_stats import RequestStats
+from gateway.observability.series import Registry
 from gateway.observability.sink import Failure, MetricsSink
 from jaxengine.rpc import engine_pb2 as pb
 

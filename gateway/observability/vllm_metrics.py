@@ -10,8 +10,8 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import Metric
 
 from gateway.errors import Bound
-from gateway.observability.registry import Registry
 from gateway.observability.request_stats import RequestStats, Sequence
+from gateway.observability.series import Registry
 from gateway.observability.sink import Failure, MetricsSink, cache_usage
 from jaxengine.rpc import engine_pb2 as pb
 

@@ -20,11 +20,11 @@ from gateway.engine.client import EngineClient
 from gateway.engine.listener import EngineListener
 from gateway.errors import SHUTTING_DOWN
 from gateway.http.connections import Connections, connection_limit
-from gateway.http.protocol import GuardedProtocol
+from gateway.http.h11_protocol import GuardedProtocol
 from gateway.observability.metrics import Metrics
 from gateway.processes.worker_spec import WorkerSpec
 from gateway.request.admission import Admission
-from gateway.request.state import Gateway
+from gateway.request.gateway_state import Gateway
 from gateway.text.loader import ModelTextLoader
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Tracing

@@ -2,7 +2,7 @@
 
 A request holds one permit per sequence it generates, from arrival until its answer is complete. Its prompt counts as
 queued until the first token comes. A request that does not fit is refused at once and told when to come again: see
-`WaitingLine`. No request waits here: the queue belongs to the engine.
+`RetryBookings`. No request waits here: the queue belongs to the engine.
 
 Several API keys share the permits by dynamic thresholds (Choudhury and Hahne 1998): a key may hold at most `ALPHA`
 times as many permits as are free. One key alone gets four fifths of them, two get four ninths each, and some are always
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.errors import Bound, Kind, RequestError
+from gateway.request.retry_bookings import HoldingTime, RetryBookings
 from gateway.request.shared_counters import SharedCounters
-from gateway.request.waiting_line import HoldingTime, WaitingLine
 from jaxengine.rpc import engine_pb2 as pb
 
 RETRY_AFTER_SECONDS = (1, 60)
@@ -102,7 +102,7 @@ class Admission:
         self.throughput = Throughput()
         self._clock, self._chance = clock, chance
         self._holding = HoldingTime()
-        self._lines: defaultdict[int, WaitingLine] = defaultdict(WaitingLine)  # by caller
+        self._bookings: defaultdict[int, RetryBookings] = defaultdict(RetryBookings)  # by caller
 
     @property
     def active(self) -> int:
@@ -138,7 +138,7 @@ class Admission:
 
     def _take(self, copies: int, caller: int) -> None:
         """Hold `copies` permits; those kept for earlier refusals stay free. Raises Overloaded."""
-        now, line = self._clock(), self._lines[caller]
+        now, line = self._clock(), self._bookings[caller]
         turnover = self._holding.seconds(now, otherwise=self._draining_seconds())
         free = self.max_requests - self.active
         if not line.claim(copies, now):
@@ -180,6 +180,6 @@ class Admission:
         wait = min(ahead + share * turnover, MAX_TURNOVERS * turnover, high)
         self.counters.promise_until(caller, now + wait)
         advice = min(high, max(low, math.floor(wait + self._chance())))
-        if len(self._lines[caller]) < MAX_TURNOVERS * self.max_requests:
-            self._lines[caller].book(now + advice, permits)
+        if len(self._bookings[caller]) < MAX_TURNOVERS * self.max_requests:
+            self._bookings[caller].book(now + advice, permits)
         return advice

@@ -8,8 +8,8 @@ from typing import cast
 from fastapi import Depends, Request
 
 from gateway.errors import Kind, RequestError
+from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.keys import Caller
-from gateway.request.state import Gateway, gateway_of
 
 
 async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:

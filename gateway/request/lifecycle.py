@@ -17,9 +17,9 @@ from gateway.http.encoding import json_bytes, short_float
 from gateway.observability.request_stats import RequestStats, Sequence
 from gateway.observability.sink import Failure
 from gateway.request.admission import Overloaded, Ticket
+from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.request.output import Finish, OutputDelta, OutputProcessor, run_all
-from gateway.request.state import Gateway
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Span

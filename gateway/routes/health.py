@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from starlette.responses import JSONResponse, Response
 
-from gateway.request.state import Gateway, gateway_of
+from gateway.request.gateway_state import Gateway, gateway_of
 
 NOT_HEALTHY: dict[int | str, dict[str, Any]] = {503: {"description": "Not healthy, with advice when to ask again"}}
 router = APIRouter(tags=["health"], default_response_class=Response, responses=NOT_HEALTHY)

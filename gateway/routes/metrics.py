@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from gateway.observability.exposition import CONTENT_TYPE
-from gateway.request.state import Gateway, gateway_of
+from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.routes.tgi.errors import TgiRoute
 
 

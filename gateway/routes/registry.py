@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gateway.errors import RequestError
 from gateway.request.auth import may_know
-from gateway.routes import docs, health, metrics, mixed, vertex
+from gateway.routes import dialect_by_body, docs, health, metrics, vertex
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.openai import routes as openai
 from gateway.routes.tgi import errors as tgi_errors
@@ -42,7 +42,7 @@ DIALECTS = (
     Dialect(
         name="TGI",
         prefix="",
-        routers=(tgi.router, mixed.router, vertex.router, docs.router),
+        routers=(tgi.router, dialect_by_body.router, vertex.router, docs.router),
         responses=tgi_errors.RESPONSES,
         refusal=tgi_errors.error_response,
         no_such_route=tgi_errors.no_such_route,

@@ -13,9 +13,9 @@ from gateway.errors import RequestError
 from gateway.http import openapi
 from gateway.http.body import StrictModel, read_body
 from gateway.http.disconnect import while_connected
+from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle
-from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import chat
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.routes.tgi import answers, generate

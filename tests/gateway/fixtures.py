@@ -18,8 +18,8 @@ from gateway.app import create_app
 from gateway.config.options import Options
 from gateway.observability.metrics import Metrics
 from gateway.request.admission import Admission
+from gateway.request.gateway_state import Gateway
 from gateway.request.shared_counters import SharedCounters
-from gateway.request.state import Gateway
 from gateway.text.loader import ModelTextLoader
 from tests.engine_mock import EOS, MockOptions
 from tests.gateway.fake_engine_client import FakeEngineClient

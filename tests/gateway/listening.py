@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
 
 from gateway.http.connections import Connections
-from gateway.http.guard import BodyGuard
-from gateway.http.protocol import BODY_SECONDS
+from gateway.http.h11_protocol import BODY_SECONDS
+from gateway.http.request_limits import BodyGuard
 from gateway.processes.http_process import HttpServer, http_config
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.tgi.errors import TgiRoute

@@ -6,9 +6,9 @@ from typing import Any
 from fastapi import Request
 
 from gateway.http.encoding import json_bytes, json_text
+from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputDelta, OutputProcessor
-from gateway.request.state import Gateway
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.chat_prompt import prompt_ids
 from gateway.routes.openai.envelope import finish_fields

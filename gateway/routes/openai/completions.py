@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.http.encoding import json_bytes, json_text
+from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputDelta, OutputProcessor, TokenText
-from gateway.request.state import Gateway
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.envelope import finish_fields, usage
 from gateway.routes.openai.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_offsets

@@ -10,8 +10,8 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from gateway.http.encoding import json_bytes
+from gateway.request.gateway_state import gateway_in
 from gateway.request.output import Finish, OutputProcessor
-from gateway.request.state import gateway_in
 from gateway.routes.openai.common import Common
 from gateway.routes.openai.identity import fingerprint, names, request_id
 from jaxengine.rpc import engine_pb2 as pb

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from gateway.http.encoding import json_bytes
 from gateway.observability.request_stats import RequestStats
-from gateway.request.state import Gateway
+from gateway.request.gateway_state import Gateway
 
 REQUEST_HEADER, RESPONSE_HEADER = "endpoint-load-metrics-format", "endpoint-load-metrics"
 

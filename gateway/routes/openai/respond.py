@@ -14,10 +14,10 @@ from fastapi import Request, Response
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
+from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle
 from gateway.request.output import OutputDelta, OutputProcessor
-from gateway.request.state import Gateway
 from gateway.routes.openai.common import Common
 from gateway.routes.openai.envelope import DONE, Envelope, usage
 from gateway.routes.openai.errors import error_event

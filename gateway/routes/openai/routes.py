@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse
 from gateway import __version__
 from gateway.http.body import read_body
 from gateway.http.openapi import answers, takes
+from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
-from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import chat, completions, responses, tokens, validation
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import request_id

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse
 
 from gateway.http.body import StrictModel, read_body
 from gateway.http.encoding import json_list, json_text
+from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import serving
-from gateway.request.state import Gateway
 from gateway.routes.openai import validation
 from gateway.routes.openai.chat_prompt import prompt_ids
 from gateway.routes.openai.schemas import ChatRequest

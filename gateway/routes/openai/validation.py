@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from gateway.config.options import Options
 from gateway.errors import Kind, RequestError
-from gateway.request.state import Gateway
+from gateway.request.gateway_state import Gateway
 from gateway.routes.openai.common import Common, StreamOptions
 from gateway.routes.openai.identity import names
 from gateway.text.model_text import truncate

@@ -5,8 +5,8 @@ from typing import Any
 
 from gateway.http.encoding import finite_or_none, json_bytes, json_text
 from gateway.observability.request_stats import RequestStats
+from gateway.request.gateway_state import Gateway
 from gateway.request.output import OutputDelta, OutputProcessor, TokenText
-from gateway.request.state import Gateway
 from gateway.routes.tgi.sampling import samples
 from gateway.routes.tgi.schemas import Parameters
 from gateway.text.model_text import ModelText

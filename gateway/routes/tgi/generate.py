@@ -9,10 +9,10 @@ from starlette.responses import JSONResponse
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
+from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputPolicy, OutputProcessor
-from gateway.request.state import Gateway
 from gateway.routes.tgi import answers
 from gateway.routes.tgi.errors import error_event
 from gateway.routes.tgi.sampling import sampling

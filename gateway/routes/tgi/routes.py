@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse
 
 from gateway.http.body import read_body
 from gateway.http.openapi import answers, takes
+from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
-from gateway.request.state import Gateway, gateway_of
 from gateway.routes.tgi.errors import TgiRoute
 from gateway.routes.tgi.generate import answer, stream
 from gateway.routes.tgi.responses import EVENTS, Generation, Info

@@ -32,7 +32,7 @@ from jaxengine.ops.spec import AttentionSpec
 from jaxengine.ops.triton.decode import attend_rows, attend_step, read_step, single_rows
 from jaxengine.ops.triton.norm import add_norm
 from jaxengine.ops.triton.prefill import attend_tiles
-from jaxengine.ops.triton.projected import project, write_all
+from jaxengine.ops.triton.rotated_qkv import project, write_all
 from jaxengine.ops.triton.tile import Problem, flatten
 
 __all__ = ["E4M3_CAPABILITY", "MIN_CAPABILITY", "add_norm", "attend", "read", "unsupported"]

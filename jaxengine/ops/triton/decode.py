@@ -21,7 +21,7 @@ from jaxengine.ops.alibi import alibi
 from jaxengine.ops.batch import StepBatch, row_starts
 from jaxengine.ops.cache import stored
 from jaxengine.ops.triton.merge import Partials, keep, merge, store
-from jaxengine.ops.triton.projected import Projected
+from jaxengine.ops.triton.rotated_qkv import Projected
 from jaxengine.ops.triton.tile import (
     LOG2E,
     LOWEST,

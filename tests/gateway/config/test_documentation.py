@@ -52,9 +52,9 @@ def test_help_has_its_groups(help_text: str) -> None:
 
 
 def test_options_without_effect_come_last_under_a_title_of_their_own() -> None:
-    idle = [row.metadata["idle"] for row in ROWS.values()]
-    first = idle.index(True)
-    assert all(idle[first:])
+    no_effect = [row.metadata["no_effect"] for row in ROWS.values()]
+    first = no_effect.index(True)
+    assert all(no_effect[first:])
     assert list(ROWS.values())[first].metadata["group"] == "Taken from TGI"
 
 

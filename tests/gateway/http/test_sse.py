@@ -13,7 +13,7 @@ import pytest
 from sse_starlette.sse import AppStatus, EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.http import protocol, sse
+from gateway.http import h11_protocol, sse
 from gateway.http.sse import EventStream
 from tests.gateway.asgi_client import Connection, pace
 from tests.gateway.fixtures import ServedApp, events, serve
@@ -105,10 +105,31 @@ async def test_a_client_that_stops_reading_loses_its_request_before_its_connecti
         assert app.gateway.metrics.registry.get_sample_value("tgi_request_failure_total", {"err": "dropped"}) == 1
 
 
+async def test_a_stream_whose_client_reads_on_too_late_ends_instead_of_hanging(
+    hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "CLOSE_SECONDS", 0.1)
+    reads = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        await reads.wait()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()  # it stays
+
+    async def silent() -> AsyncGenerator[bytes, None]:
+        await asyncio.Event().wait()
+        yield b""
+
+    scope = {"type": "http", "method": "POST"}
+    response = asyncio.create_task(EventStream(b"first", silent(), lambda _: b"", {})(scope, receive, send))
+    await asyncio.wait_for(response, PATIENCE)
+
+
 async def test_a_client_that_stops_reading_is_cut_over_a_socket_without_a_word_in_the_log(
     hasty: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(protocol, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(h11_protocol, "STALL_SECONDS", 1.0)
     ended: list[str] = []
 
     async def endless() -> AsyncGenerator[bytes, None]:
@@ -225,4 +246,4 @@ def test_what_is_replaced_of_the_library_is_there() -> None:
 
 
 def test_a_request_is_given_up_before_its_connection() -> None:
-    assert sse.PING_SECONDS + sse.SEND_SECONDS <= protocol.STALL_SECONDS
+    assert sse.PING_SECONDS + sse.SEND_SECONDS <= h11_protocol.STALL_SECONDS

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from gateway.request.admission import MAX_TURNOVERS, Admission, Overloaded, Ticket
+from gateway.request.retry_bookings import PATIENCE
 from gateway.request.shared_counters import SharedCounters
-from gateway.request.waiting_line import PATIENCE
 from jaxengine.rpc import engine_pb2 as pb
 
 CLIENTS, PERMITS = 600, 128

@@ -1,6 +1,7 @@
 """What compiles beside a server yields to its steps, and never keeps it from having everything compiled."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -120,6 +121,33 @@ def test_a_server_compiles_by_itself_when_the_process_dies(
     made.finish()
     assert "later" in made
     assert "the compile process ended" in caplog.text
+
+
+def test_the_process_takes_no_accelerator_and_leaves_signals_to_the_server(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    made = executables(CompileProcess(Endless(), tmp_path))
+    process = started(processes)
+    ignored = 1 << signal.SIGTERM - 1 | 1 << signal.SIGINT - 1
+    deadline = time.monotonic() + PATIENCE
+    while int(re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{process}/status").read_text())[0], 16) & ignored != ignored:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert b"JAX_PLATFORMS=cpu" in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    made.close()
+
+
+def test_a_process_whose_results_do_not_reach_the_cache_is_given_up(
+    tmp_path: Path, processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise everything would be compiled twice."""
+    jobs = {number: partial(compiled, number) for number in range(205, 208)}
+    made = Executables(jobs, [205], lambda *_: None)
+    made.build_rest(CompileProcess(Numbers(), tmp_path / "another"))
+    made.finish()
+    assert all(number in made for number in jobs)
+    assert caplog.text.count("the compile cache lacks") == 1
 
 
 def test_closing_ends_the_process_in_the_middle_of_a_compile(

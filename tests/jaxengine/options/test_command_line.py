@@ -97,6 +97,7 @@ def test_a_switch_that_is_on_by_default_can_be_turned_off() -> None:
         ("dtype", "int3", "must be one of auto, float32, float16, bfloat16"),
         ("page_size", 17, "must be one of 16, 32, 64, 128"),
         ("tensor_parallel", 1.5, "must be a whole number"),
+        ("dtype", None, "must be one of auto, float32, float16, bfloat16"),
     ],
 )
 def test_a_wrong_value_is_refused_in_python_and_on_the_command_line(name: str, value: object, reason: str) -> None:

@@ -134,7 +134,7 @@ def test_memory_counts_what_devices_will_hold(format: WeightFormat) -> None:
 @each_format
 def test_a_model_computes_with_what_is_stored(format: WeightFormat) -> None:
     source, ids = QuantizedCheckpoint(format), prompt(20)
-    ours, expected = (Forward(each, rooms=1).prefill(0, ids, 0, 20) for each in (source, InFloats(source)))
+    ours, expected = (Forward(each, slots=1).prefill(0, ids, 0, 20) for each in (source, InFloats(source)))
     np.testing.assert_allclose(ours, expected, atol=2e-3 * np.abs(expected).max())
 
 
@@ -149,3 +149,13 @@ def test_copied_heads_and_an_8_bit_cache_s_scales_reach_what_is_stored(format: W
         CalibratedSource(ReplicatedSource(source, 2)),
     ):
         np.testing.assert_allclose(dense(wrapped, name), wrapped.read(name, ()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in parameter_table(SPEC) if "." not in name])
+def test_what_is_read_in_floats_is_refused_by_name_where_it_is_stored_quantised(name: str) -> None:
+    class Source(InFloats):
+        def stored(self, parameter: str) -> StoredWeight | None:
+            return StoredWeight(FORMATS["int8"], lambda *_: np.empty(0)) if parameter == name else None
+
+    with pytest.raises(ValueError, match=f"{name} is stored as int8"):
+        weight_formats(Source(QuantizedCheckpoint(FORMATS["int8"])), None)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import __version__
 from gateway.http.encoding import json_list
-from gateway.routes import mixed
+from gateway.routes import dialect_by_body
 from gateway.routes.openai import tokens as openai_tokens
 from tests.gateway.fixtures import Callers, events, serve
 from tests.gateway.toys import BOS, IM_END, IM_START, byte_level
@@ -140,7 +140,7 @@ async def test_tokens_are_written_beside_the_event_loop(
     path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of 300 kB of text held every stream for half a second."""
-    callers = Callers(monkeypatch, json_list, mixed, openai_tokens)
+    callers = Callers(monkeypatch, json_list, dialect_by_body, openai_tokens)
     async with serve() as app:
         assert (await app.post(path, body)).status_code == 200
     assert callers.beside_the_event_loop

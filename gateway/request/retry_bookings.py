@@ -19,7 +19,7 @@ PATIENCE = 1.0  # seconds that a booking stays due: networks and clients' timers
 NOTICE = 1 / 20
 
 
-class WaitingLine:
+class RetryBookings:
     """The bookings of one caller in one process: one moment for each permit, sorted."""
 
     def __init__(self) -> None:

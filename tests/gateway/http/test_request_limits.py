@@ -10,8 +10,8 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.http import guard
-from gateway.http.guard import RequestLimit
+from gateway.http import request_limits
+from gateway.http.request_limits import RequestLimit
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.tgi.errors import TgiRoute
 from gateway.routes.unrouted import refusal
@@ -91,8 +91,8 @@ async def test_a_request_refused_by_its_head_costs_no_body(server: Listening) ->
 async def test_bodies_take_a_bounded_part_of_memory_together(
     server: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "BODIES", 2)
-    monkeypatch.setattr(guard, "SMALL", LIMIT // 2)
+    monkeypatch.setattr(request_limits, "BODIES", 2)
+    monkeypatch.setattr(request_limits, "SMALL", LIMIT // 2)
     unfinished = []
     for _ in range(3):
         reader, writer = await server.connect()

@@ -8,8 +8,8 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.http import refusals
-from gateway.http.refusals import PacedRefusals
+from gateway.http import refusal_pacing
+from gateway.http.refusal_pacing import PacedRefusals
 
 RATE, BURST = 1000, 10
 
@@ -17,8 +17,8 @@ RATE, BURST = 1000, 10
 @pytest.fixture(autouse=True)
 def rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quick, so that the tests are."""
-    monkeypatch.setattr(refusals, "PER_SECOND", RATE)
-    monkeypatch.setattr(refusals, "BURST", BURST)
+    monkeypatch.setattr(refusal_pacing, "PER_SECOND", RATE)
+    monkeypatch.setattr(refusal_pacing, "BURST", BURST)
 
 
 async def answered(status: int, count: int, *, busy: bool = True, at_once: bool = False) -> float:
@@ -59,7 +59,7 @@ async def test_those_refused_at_once_wait_in_line() -> None:
 
 async def test_a_flood_from_many_waits_as_well_though_none_longer_than_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = 0.5
-    monkeypatch.setattr(refusals, "LONGEST", longest)
+    monkeypatch.setattr(refusal_pacing, "LONGEST", longest)
     many = int(4 * longest * RATE)
     assert longest <= await answered(400, many, at_once=True) < many / RATE
 
@@ -80,5 +80,5 @@ async def test_while_it_waits_a_refusal_takes_nobodys_place() -> None:
 
 @pytest.mark.parametrize(("status", "busy"), [(400, False), (200, True), (429, True), (499, True), (503, True)])
 async def test_nobody_else_waits(monkeypatch: pytest.MonkeyPatch, status: int, busy: bool) -> None:
-    monkeypatch.setattr(refusals, "PER_SECOND", 0.01)
+    monkeypatch.setattr(refusal_pacing, "PER_SECOND", 0.01)
     assert await answered(status, 100, busy=busy) < 1

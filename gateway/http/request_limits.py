@@ -2,7 +2,7 @@
 
 `BodyGuard` bounds the size and the time of a body, and the size of all bodies together. It reads nothing itself, so a
 request that is refused by its head (no such route, no key, not JSON) costs no more than its head. `RequestLimit` bounds
-the requests at work. `gateway.http.protocol` bounds what a client can do to a connection.
+the requests at work. `gateway.http.h11_protocol` bounds what a client can do to a connection.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Kind, RequestError
-from gateway.http.protocol import BODY_SECONDS, MAX_HEAD_BYTES
+from gateway.http.h11_protocol import BODY_SECONDS, MAX_HEAD_BYTES
 
 Refuse = Callable[[str, RequestError], Response]  # words an error in the dialect spoken at a path
 

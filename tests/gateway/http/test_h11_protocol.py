@@ -13,8 +13,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.http import protocol
-from gateway.http.protocol import MAX_HEAD_BYTES
+from gateway.http import h11_protocol
+from gateway.http.h11_protocol import MAX_HEAD_BYTES
 from tests.gateway.listening import DEADLINE, STREAMING, Listening, application, listening, until_closed
 from tests.processes import PATIENCE, is_busy, until
 
@@ -28,7 +28,7 @@ async def server() -> AsyncIterator[Listening]:
 @pytest.fixture
 async def hasty(server: Listening, monkeypatch: pytest.MonkeyPatch) -> Listening:
     """A server with a short deadline for heads. What else is slow has its time, for the machine may be."""
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", DEADLINE)
+    monkeypatch.setattr(h11_protocol, "HEAD_SECONDS", DEADLINE)
     return server
 
 
@@ -164,7 +164,7 @@ async def test_a_client_that_leaves_before_its_answer_is_noticed(
     version: bytes, behind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client of HTTP/1.0 cannot be asked, and may be an older nginx whose own client has left: it is given up."""
-    monkeypatch.setattr(protocol, "LAST_POLL", 0.1)
+    monkeypatch.setattr(h11_protocol, "LAST_POLL", 0.1)
     waiting, left = asyncio.Event(), asyncio.Event()
 
     async def patient(scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,7 +190,7 @@ def broken(log: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 BAD_CHUNK = b"ZZ\r\n"
-MANY_CHUNKS = b"1\r\nx\r\n" * (protocol.MAX_CHUNKS + 1)
+MANY_CHUNKS = b"1\r\nx\r\n" * (h11_protocol.MAX_CHUNKS + 1)
 
 
 @pytest.mark.parametrize("path", [b"/", b"/nowhere"], ids=["wanted", "unwanted"])
@@ -262,7 +262,7 @@ async def test_the_end_of_the_server_waits_for_no_body(caplog: pytest.LogCapture
 async def test_a_client_that_stops_reading_is_cut_and_its_stream_ends(
     server: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "STALL_SECONDS", DEADLINE)
+    monkeypatch.setattr(h11_protocol, "STALL_SECONDS", DEADLINE)
     reader, writer = await server.connect()
     writer.write(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
     await asyncio.wait_for(reader.readline(), PATIENCE)

@@ -11,8 +11,8 @@ from gateway.errors import Kind, RequestError
 from gateway.http.body import field_names, read_body
 from gateway.http.encoding import json_list, json_text
 from gateway.http.openapi import answers, refusals, takes
+from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
-from gateway.request.state import Gateway, gateway_of
 from gateway.routes.openai import routes as openai
 from gateway.routes.openai import tokens
 from gateway.routes.openai.chat_prompt import prompt_text
