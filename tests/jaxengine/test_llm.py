@@ -48,7 +48,7 @@ def test_a_text_becomes_the_reference_s_ids_and_their_text(llm: LLM, directory: 
 
 def test_the_log_says_which_back_end_attends(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "jaxengine.startup.build"):
-        Setup.decide(open_model(str(directory)), EngineOptions()).tell()
+        Setup.decide(open_model(str(directory)), EngineOptions()).log_decisions()
     assert "attention by reference" in caplog.text
 
 

@@ -139,7 +139,7 @@ def test_the_process_takes_no_accelerator_and_leaves_signals_to_the_server(
 
 
 def test_a_process_whose_results_do_not_reach_the_cache_is_given_up(
-    tmp_path: Path, processes: Processes, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, empty_compile_cache: Path, processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise everything would be compiled twice."""
     jobs = {number: partial(compiled, number) for number in range(205, 208)}
