@@ -5,6 +5,7 @@ inside the server they take their half of the cores from the steps. The kernel g
 leaves. Its results go through the compile cache: the server loads each of them in half a second of CPU time.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -108,7 +109,8 @@ def main(descriptor: int) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    Path("/proc/self/oom_score_adj").write_text("1000")
+    with contextlib.suppress(OSError):  # a sandbox may have /proc read-only
+        Path("/proc/self/oom_score_adj").write_text("1000")
     connection: Connection[Any, Any] = Connection(descriptor)
     directory, recipe = connection.recv()
     enable_compile_cache(directory)
