@@ -4,6 +4,7 @@ Most tests speak ASGI, where a client can leave or stop reading at an exact mome
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncGenerator
 from itertools import pairwise
@@ -238,10 +239,11 @@ async def test_answers_do_not_reach_the_debug_log(caplog: pytest.LogCaptureFixtu
     assert "private" not in caplog.text
 
 
-def test_what_is_replaced_of_the_library_is_there() -> None:
+def test_what_is_used_and_replaced_of_the_library_is_there() -> None:
     """Private names, which a new version may change."""
-    replaced = {name for name in vars(EventStream) if hasattr(EventSourceResponse, name)}
-    assert replaced >= {"_stream_response", "_listen_for_exit_signal_with_grace"}
+    assert hasattr(EventSourceResponse, "_stream_response")
+    assert inspect.iscoroutinefunction(EventSourceResponse._ping)
+    assert inspect.iscoroutinefunction(EventSourceResponse._listen_for_disconnect)
     assert hasattr(EventSourceResponse(events_of()), "_send_lock")
 
 
