@@ -5,11 +5,15 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.processes import PATIENCE
 from tests.raw_http import Connection
 from tests.server.streams import stream
 from tests.servers import Server
 from tests.tiny import reference_greedy, tokenizer
+
+pytestmark = pytest.mark.slow
 
 LEAVERS, AT_ONCE, NEW_TOKENS = 1000, 24, 1500  # of which the tiny server runs 8 at a time
 POINTS = (None, 0, 1, 3, 10)  # events read before leaving; None: not even the head

@@ -6,11 +6,14 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.processes import PATIENCE
 from tests.server.conftest import TINY_OPTIONS
 from tests.server.streams import Outcome, stream
 from tests.servers import descendants, serving
+
+pytestmark = pytest.mark.slow
 
 PROMPTS = ["The river", "quick brown", "user: where", "assistant:"]
 NEW_TOKENS = 300

@@ -34,6 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_process_of_a_server_runs_files_of_its_working_directory(tmp_path: Path, workers: int) -> None:
     (model := tmp_path / "model").mkdir()
@@ -49,6 +50,7 @@ def test_no_process_of_a_server_runs_files_of_its_working_directory(tmp_path: Pa
         assert all("-P" in arguments(pid) for pid in family) and len(family) >= 2 * workers
 
 
+@pytest.mark.slow
 def test_helpers_and_http_processes_see_no_secret_and_no_more_than_they_need(tmp_path: Path) -> None:
     write_model(tmp_path)
     secrets = {"API_KEY": "hush", "HF_TOKEN": "hush", "AWS_SECRET_ACCESS_KEY": "hush"}

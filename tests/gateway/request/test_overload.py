@@ -23,6 +23,8 @@ from tests.gateway.toys import write_model
 from tests.processes import PATIENCE, Launcher, is_busy, running_launcher
 from tests.raw_http import Answer, ask
 
+pytestmark = pytest.mark.slow
+
 ROWS, STEP_SECONDS, TOKENS, PERMITS = 4, 0.025, 10, 12
 CAPACITY = ROWS / (STEP_SECONDS * TOKENS)  # requests a second
 SECONDS = 3.0

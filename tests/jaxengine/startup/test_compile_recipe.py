@@ -10,6 +10,8 @@ from convert.source import open_model
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import Setup, load_engine
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
 
 
