@@ -28,7 +28,7 @@ from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import find_template, read_json, special_tokens
 from gateway.text.stop_strings import StopMatcher
 from gateway.text.tokenizer import Tokenizer
-from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
@@ -94,7 +94,7 @@ class LLM:
     """
 
     def __init__(self, model: str | Path | None = None, revision: str | None = None, **options: object) -> None:
-        enable_compile_cache(cache_root() / "compiled")
+        enable_compile_cache(compile_cache_in(cache_root()))
         opened = open_model(None if model is None else str(model), revision)
         self.directory = opened.directory
         self.tokenizer = Tokenizer.load(opened.directory)

@@ -79,10 +79,10 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", str(options.memory_fraction))  # read when JAX meets the device
     _require_device()
     from jaxengine.engine.rehearsal import rehearse
-    from jaxengine.executor.compile_cache import enable_compile_cache
+    from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
     from jaxengine.startup.build import load_engine
 
-    compile_cache = cache_root(options.cache_dir) / "compiled"
+    compile_cache = compile_cache_in(cache_root(options.cache_dir))
     enable_compile_cache(compile_cache)
     engine = load_engine(
         model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache

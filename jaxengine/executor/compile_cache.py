@@ -8,8 +8,15 @@ from threading import Lock
 
 import jax
 
+from jaxengine import __version__
+
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 HIT_EVENT = "/jax/compilation_cache/cache_hits"
+
+
+def compile_cache_in(root: Path) -> Path:
+    """The directory of this version's cache. Beside an old cache a new `ExecutableStore` would stay empty."""
+    return root / "compiled" / __version__
 
 
 def enable_compile_cache(directory: Path) -> None:
@@ -41,12 +48,16 @@ class CompileCounter:
 
     @property
     def hit(self) -> bool:
-        """Whether the cache had what this thread last expected."""
+        """Whether a cache had what this thread last expected."""
         return getattr(self._thread, "hit", False)
+
+    def found(self) -> None:
+        """A cache other than JAX's has what this thread expects."""
+        self._thread.hit = True
 
     def _listen_for_hits(self, event: str, **_: str | int) -> None:
         if event == HIT_EVENT:
-            self._thread.hit = True
+            self.found()
 
     def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILE_EVENT and not getattr(self._thread, "expected", False):

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.executor.compile_cache import COMPILES, enable_compile_cache
 from jaxengine.executor.deep_stacks import deep_stacks
 
 logger = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ STARVED_SECONDS = 30.0
 class Recipe(Protocol):
     """How the process finds out what an engine compiles. It is pickled."""
 
-    def jobs(self) -> Mapping[Hashable, Callable[[], Any]]:
-        """What to call for each executable, by name."""
+    def jobs(self, directory: Path) -> Mapping[Hashable, Callable[[], Any]]:
+        """What to call for each executable, by name. The executables are kept in `directory`."""
         ...
 
 
@@ -114,11 +114,12 @@ def main(descriptor: int) -> None:
     connection: Connection[Any, Any] = Connection(descriptor)
     directory, recipe = connection.recv()
     enable_compile_cache(directory)
-    jobs = recipe.jobs()
+    jobs = recipe.jobs(directory)
 
     def compile_one(name: Hashable) -> None:
         try:
-            jobs[name]()
+            with COMPILES.expected():
+                jobs[name]()
         finally:
             connection.send(name)  # the server runs into the same failure, and logs it
 

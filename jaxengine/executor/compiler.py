@@ -15,7 +15,9 @@ from jax.sharding import Mesh
 
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.device import DeviceTraits
+from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
+from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes, names
 from jaxengine.executor.step_model import StepModel
@@ -30,13 +32,21 @@ TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
 
 
 class Compiler:
-    """Lowers the step functions for a mesh and compiles them."""
+    """Lowers the step functions for a mesh and compiles them, or finds them in `store`."""
 
-    def __init__(self, shapes: Shapes, model: StepModel, mesh: Mesh, device: DeviceTraits) -> None:
+    def __init__(
+        self,
+        shapes: Shapes,
+        model: StepModel,
+        mesh: Mesh,
+        device: DeviceTraits,
+        store: ExecutableStore | None = None,
+    ) -> None:
         self.shapes = shapes
         self.model = model
         self.mesh = mesh
         self.device = device
+        self.store = store
         self.replicated = replicated(mesh)
 
     # --- abstract arguments -------------------------------------------------------------------------------------
@@ -148,10 +158,18 @@ class Compiler:
             lower["sample", shape.samples, False] = partial(self.lower_sample, shape.samples, False)
             if shape.ragged:
                 lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
-        return {name: partial(self._build, function) for name, function in lower.items()}
+        return {name: partial(self._build, name, function) for name, function in lower.items()}
 
-    def _build(self, lower: Callable[[], Any]) -> Any:
-        return self.compile(lower())
+    def _build(self, name: Hashable, lower: Callable[[], Any]) -> Any:
+        if self.store is None:
+            return self.compile(lower())
+        if (stored := self.store.load(name)) is not None:
+            COMPILES.found()
+            return stored
+        executable = self.compile(lower())
+        if not COMPILES.hit:
+            self.store.save(name, executable)
+        return executable
 
 
 def _abstract(tree: Any) -> Any:

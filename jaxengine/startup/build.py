@@ -20,6 +20,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_process import CompileProcess
 from jaxengine.executor.compiler import Compiler
+from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.runner import Runner
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
@@ -59,8 +60,8 @@ def load_engine(
     Args:
         limits: instead of those that options and model imply, for measurements.
         load: called as `load_parameters` is.
-        compile_cache: where the compile cache is. Through it another process compiles the rest, if the steps would
-            otherwise have to share their cores with compiles.
+        compile_cache: where executables are kept, by JAX's cache and by `ExecutableStore`. Through it another process
+            compiles the rest. Both only where steps run on the host, and share their cores with compiles.
 
     Raises:
         ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
@@ -76,11 +77,13 @@ def load_engine(
         lambda done, total: progress("loading", done, total),
         options.quantize,
     )
-    compiler = setup.compiler(limits, pages, parameters)
-    runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
-    compile_process = None
+    shapes = setup.shapes(limits, pages)
+    store = compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
-        compile_process = CompileProcess(setup.recipe(compiler.shapes), compile_cache)
+        recipe = setup.recipe(shapes)
+        store, compile_process = recipe.store(compile_cache, setup.mesh), CompileProcess(recipe, compile_cache)
+    compiler = setup.compiler(shapes, parameters, store)
+    runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
     runner.executables.build_rest(compile_process)
     return Engine(setup.describe(model, limits, pages), runner, setup.scheduler(model, limits, pages))
 
@@ -148,10 +151,12 @@ class Setup:
         if self.options.prefix_cache and not self.spec.by_position:
             logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 
-    def compiler(self, limits: Limits, pages: int, parameters: dict[str, Any]) -> Compiler:
-        shapes = Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.stored_cache_dtype)
+    def shapes(self, limits: Limits, pages: int) -> Shapes:
+        return Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.stored_cache_dtype)
+
+    def compiler(self, shapes: Shapes, parameters: dict[str, Any], store: ExecutableStore | None = None) -> Compiler:
         model = StepModel.build(shapes, parameters, self.mesh, self.device, self.attention)
-        return Compiler(shapes, model, self.mesh, self.device)
+        return Compiler(shapes, model, self.mesh, self.device, store)
 
     def recipe(self, shapes: Shapes) -> CompileRecipe:
         return CompileRecipe(shapes, self.device, self.attention, self.formats, self.mesh.size)
@@ -163,7 +168,8 @@ class Setup:
             DoesNotFit: with numbers.
         """
         abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.formats)
-        temporaries = 0 if self.device.on_host else temporary_bytes(self.compiler(limits, TRIAL_PAGES, abstract))
+        trial = self.compiler(self.shapes(limits, TRIAL_PAGES), abstract)
+        temporaries = 0 if self.device.on_host else temporary_bytes(trial)
         weights = held_bytes(abstract)
         fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries)
         limits = clamp_total(self.options, limits, fit)

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from jax.sharding import Mesh
 
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.compiler import Compiler
+from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.sharding import make_mesh
@@ -23,9 +27,13 @@ class CompileRecipe:
     formats: Mapping[str, WeightFormat]
     tensor_parallel: int
 
-    def jobs(self) -> dict[Hashable, Callable[[], Any]]:
-        """The jobs of an engine's compiler, on this process's devices."""
+    def store(self, directory: Path, mesh: Mesh) -> ExecutableStore:
+        """Where the executables of this recipe are kept."""
+        return ExecutableStore(directory / "executables", repr(self), list(mesh.devices.flat))
+
+    def jobs(self, directory: Path) -> dict[Hashable, Callable[[], Any]]:
+        """The jobs of an engine's compiler, on this process's devices; it keeps the executables in `directory`."""
         mesh = make_mesh(self.tensor_parallel)
         parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.formats)
         model = StepModel.build(self.shapes, parameters, mesh, self.device, self.attention)
-        return Compiler(self.shapes, model, mesh, self.device).jobs()
+        return Compiler(self.shapes, model, mesh, self.device, self.store(directory, mesh)).jobs()

@@ -14,7 +14,7 @@ import torch
 from convert.cache import cache_root
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
-from jaxengine.executor.compile_cache import enable_compile_cache
+from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
@@ -37,7 +37,7 @@ class Contenders:
 
     @classmethod
     def load(cls, options: EngineOptions) -> "Contenders":
-        enable_compile_cache(cache_root() / "compiled")
+        enable_compile_cache(compile_cache_in(cache_root()))
         torch.set_num_threads(os.cpu_count() or 1)
         model = open_model(None)
         engine = load_engine(model, options)

@@ -1,0 +1,130 @@
+"""A later start finds its executables without tracing; anything that could change them makes it compile again."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from convert.source import open_model
+from jaxengine.executor import executable_store
+from jaxengine.executor.compile_cache import COMPILES
+from jaxengine.executor.compiler import Compiler
+from jaxengine.executor.executable_store import ExecutableStore
+from jaxengine.options.table import EngineOptions
+from jaxengine.startup.build import load_engine
+from tests.jaxengine.engines import ask, serve
+
+OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
+ONE = ("backbone", 1)  # an executable's name
+
+
+def store(directory: Path, recipe: str = "recipe") -> ExecutableStore:
+    return ExecutableStore(directory, recipe, jax.devices()[:1])
+
+
+def compiled(constant: float = 1.0) -> Any:
+    """Afresh: what JAX's cache returns is not to be saved."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        donating = jax.jit(lambda state, x: {"sum": state["sum"] + constant * x}, donate_argnums=0)
+        array = jax.ShapeDtypeStruct((3,), "float32")
+        return donating.lower({"sum": array}, array).compile()
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+
+
+def saved(directory: Path) -> ExecutableStore:
+    made = store(directory)
+    made.save(ONE, compiled())
+    return made
+
+
+def test_what_was_saved_is_loaded_and_computes_the_same(tmp_path: Path) -> None:
+    saved(tmp_path)
+    loaded = store(tmp_path).load(ONE)
+    assert loaded is not None
+    state = {"sum": jnp.ones(3)}
+    assert loaded(state, jnp.arange(3.0))["sum"].tolist() == [1, 2, 3]
+    assert state["sum"].is_deleted(), "the donation was lost"
+
+
+@pytest.mark.parametrize("change", ["name", "recipe", "source", "flags", "machine"])
+def test_nothing_is_loaded_where_something_else_decides_the_program(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path)
+    if change == "source":
+        monkeypatch.setattr(executable_store, "_code", lambda: ("other",))
+    if change == "flags":
+        monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    if change == "machine":
+        monkeypatch.setattr(executable_store, "_machine", lambda _: ("other",))
+    name = ("backbone", 2) if change == "name" else ONE
+    assert store(tmp_path, "other" if change == "recipe" else "recipe").load(name) is None
+
+
+def test_every_source_file_of_the_engine_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "part").mkdir()
+    file = tmp_path / "part" / "code.py"
+    monkeypatch.setattr(executable_store.jaxengine, "__path__", [str(tmp_path)])
+    digests = set()
+    for text in ("a = 1", "a = 2"):
+        file.write_text(text)
+        digests.add(executable_store._code.__wrapped__()[0])
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"no executable", None])
+def test_a_damaged_file_is_removed_and_reported(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path)
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-100] if content is None else content)
+    assert store(tmp_path).load(ONE) is None
+    assert "compiled again" in caplog.text and not [*tmp_path.iterdir()]
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert saved(tmp_path / "file").load(ONE) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"quantize": "int8"}])
+def test_a_later_start_traces_nothing_and_answers_the_same(
+    tiny: Callable[[str], Path],
+    empty_compile_cache: Path,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, asked = open_model(str(tiny("llama2_gqa"))), EngineOptions(**OPTIONS, **options)
+
+    def start() -> Sequence[int]:
+        engine = load_engine(model, asked, compile_cache=empty_compile_cache)
+        engine.finish_compiling()
+        answer = serve(engine, [ask(1, [5, 6, 7], max_tokens=12)])[1].ids
+        assert engine.stats().compiles_after_warmup == 0
+        engine.close()
+        return answer
+
+    first = start()
+    monkeypatch.setattr(Compiler, "_lower", lambda *_: pytest.fail("a step function was traced"))
+    assert start() == first
+
+
+def test_an_executable_out_of_jax_s_cache_is_not_saved(tmp_path: Path, empty_compile_cache: Path) -> None:
+    """On a CPU it would be saved without its functions."""
+    compiler: Any = object.__new__(Compiler)
+    compiler.compile = lambda lowered: lowered.compile()
+    kept = []
+    for start in ("first", "later"):
+        compiler.store = store(tmp_path / start)
+        with COMPILES.expected():
+            compiler._build(ONE, lambda: jax.jit(lambda x: x * 23 + 1).lower(jax.ShapeDtypeStruct((3,), "float32")))
+        kept.append(compiler.store.load(ONE) is not None)
+        jax.clear_caches()
+    assert kept == [True, False]
