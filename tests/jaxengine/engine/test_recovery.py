@@ -33,24 +33,24 @@ class BrokenDevice(RuntimeError):
 class FailingRunner:
     """The runner `inner`, except that a step for whose plan `fails` says so is lost, and the caches with it."""
 
-    def __init__(self, inner: Runner, fails: Fails, *, late: bool = False) -> None:
+    def __init__(self, inner: Runner, fails: Fails, at: str) -> None:
         self.inner = inner
         self.fails = fails
-        self.late = late  # raise when the results are read, not at the launch
+        self.at = at  # "backbone" or "sample", once that is launched, or "fetch"
         self.failures = 0
 
     def launch_backbone(self, plan: Plan) -> BackboneLaunch:
-        return self.inner.launch_backbone(plan)
+        launch = self.inner.launch_backbone(plan)
+        self._maybe_fail(plan, "backbone")
+        return launch
 
     def launch_sample(self, launch: BackboneLaunch) -> InFlight:
         flight = self.inner.launch_sample(launch)
-        if not self.late:
-            self._maybe_fail(launch.plan)
+        self._maybe_fail(launch.plan, "sample")
         return flight
 
     def fetch(self, flight: InFlight) -> Results:
-        if self.late:
-            self._maybe_fail(flight.plan)
+        self._maybe_fail(flight.plan, "fetch")
         return self.inner.fetch(flight)
 
     def reset(self) -> None:
@@ -59,8 +59,8 @@ class FailingRunner:
     def warm_next(self) -> bool:
         return self.inner.warm_next()
 
-    def _maybe_fail(self, plan: Plan) -> None:
-        if self.fails(plan):
+    def _maybe_fail(self, plan: Plan, at: str) -> None:
+        if self.at == at and self.fails(plan):
             self.failures += 1
             for keys, values in self.inner.layers:
                 keys.delete()
@@ -119,14 +119,14 @@ def expected(wide: Engine) -> Answers:
     return {request.id: alone(wide, request) for request in REQUESTS}
 
 
-def failing(engine: Engine, fails: Fails, *, late: bool = False) -> FailingRunner:
-    engine.runner = runner = FailingRunner(engine.runner, fails, late=late)  # type: ignore[assignment]
+def failing(engine: Engine, fails: Fails, at: str = "sample") -> FailingRunner:
+    engine.runner = runner = FailingRunner(engine.runner, fails, at)  # type: ignore[assignment]
     return runner
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["at launch", "at reading"])
-def test_only_the_request_that_breaks_its_steps_fails(engine: Engine, expected: Answers, late: bool) -> None:
-    runner = failing(engine, holds(CULPRIT), late=late)
+@pytest.mark.parametrize("at", ["backbone", "sample", "fetch"])
+def test_only_the_request_that_breaks_its_steps_fails(engine: Engine, expected: Answers, at: str) -> None:
+    runner = failing(engine, holds(CULPRIT), at)
     answers = serve(engine, REQUESTS)
     assert answers[CULPRIT].finish is FinishReason.ERROR and "failed inside the engine" in answers[CULPRIT].error
     for request in REQUESTS:
@@ -189,7 +189,7 @@ def test_a_culprit_cancelled_while_suspected_holds_nobody_up(engine: Engine, exp
 
 
 def test_a_culprit_cancelled_while_its_step_runs_does_not_end_the_engine(engine: Engine) -> None:
-    failing(engine, holds(CULPRIT), late=True)
+    failing(engine, holds(CULPRIT), "fetch")
     answers = {CULPRIT: Answer()}
     engine.submit(REQUESTS[CULPRIT])
     step(engine, answers)
