@@ -80,14 +80,19 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     _require_device()
     from jaxengine.engine.rehearsal import rehearse
     from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
+    from jaxengine.executor.executable_store import forget_executables
     from jaxengine.startup.build import load_engine
 
     compile_cache = compile_cache_in(cache_root(options.cache_dir))
     enable_compile_cache(compile_cache)
-    engine = load_engine(
-        model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
-    )
-    rehearse(engine)
+    try:
+        engine = load_engine(
+            model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
+        )
+        rehearse(engine)
+    except RuntimeError:  # JAX's own among them
+        forget_executables(compile_cache)  # should one of them be at fault, the next start is not
+        raise
     return Loaded(engine, model.directory)
 
 

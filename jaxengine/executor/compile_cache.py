@@ -12,6 +12,7 @@ from jaxengine import __version__
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 HIT_EVENT = "/jax/compilation_cache/cache_hits"
+KEPT_EVENT = "/jax/compilation_cache/cache_misses"  # sent when a new executable is written to the cache
 
 
 def compile_cache_in(root: Path) -> Path:
@@ -35,12 +36,12 @@ class CompileCounter:
         self._lock = Lock()
         self._thread = threading.local()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
-        jax.monitoring.register_event_listener(self._listen_for_hits)
+        jax.monitoring.register_event_listener(self._listen_to_cache)
 
     @contextmanager
     def expected(self) -> Iterator[None]:
         """Compiles of this thread are meant to happen."""
-        self._thread.expected, self._thread.hit = True, False
+        self._thread.expected, self._thread.hit, self._thread.new = True, False, False
         try:
             yield
         finally:
@@ -51,13 +52,20 @@ class CompileCounter:
         """Whether a cache had what this thread last expected."""
         return getattr(self._thread, "hit", False)
 
+    @property
+    def new(self) -> bool:
+        """Whether what this thread last expected was compiled, and not found in a cache of this process or on disk."""
+        return getattr(self._thread, "new", False)
+
     def found(self) -> None:
         """A cache other than JAX's has what this thread expects."""
         self._thread.hit = True
 
-    def _listen_for_hits(self, event: str, **_: str | int) -> None:
+    def _listen_to_cache(self, event: str, **_: str | int) -> None:
         if event == HIT_EVENT:
             self.found()
+        if event == KEPT_EVENT:
+            self._thread.new = True
 
     def _listen(self, event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILE_EVENT and not getattr(self._thread, "expected", False):

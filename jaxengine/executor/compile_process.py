@@ -34,8 +34,8 @@ STARVED_SECONDS = 30.0
 class Recipe(Protocol):
     """How the process finds out what an engine compiles. It is pickled."""
 
-    def jobs(self, directory: Path) -> Mapping[Hashable, Callable[[], Any]]:
-        """What to call for each executable, by name. The executables are kept in `directory`."""
+    def jobs(self, compile_cache: Path) -> Mapping[Hashable, Callable[[], Any]]:
+        """What to call for each executable, by name. The executables are kept beside `compile_cache`."""
         ...
 
 

@@ -167,7 +167,7 @@ class Compiler:
             COMPILES.found()
             return stored
         executable = self.compile(lower())
-        if not COMPILES.hit:
+        if COMPILES.new:
             self.store.save(name, executable)
         return executable
 

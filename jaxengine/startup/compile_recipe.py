@@ -27,13 +27,13 @@ class CompileRecipe:
     formats: Mapping[str, WeightFormat]
     tensor_parallel: int
 
-    def store(self, directory: Path, mesh: Mesh) -> ExecutableStore:
-        """Where the executables of this recipe are kept."""
-        return ExecutableStore(directory / "executables", repr(self), list(mesh.devices.flat))
+    def store(self, compile_cache: Path, mesh: Mesh) -> ExecutableStore:
+        """Where the executables of this recipe are kept, beside that cache."""
+        return ExecutableStore(compile_cache, repr(self), list(mesh.devices.flat))
 
-    def jobs(self, directory: Path) -> dict[Hashable, Callable[[], Any]]:
-        """The jobs of an engine's compiler, on this process's devices; it keeps the executables in `directory`."""
+    def jobs(self, compile_cache: Path) -> dict[Hashable, Callable[[], Any]]:
+        """The jobs of an engine's compiler, on this process's devices; which keeps the executables."""
         mesh = make_mesh(self.tensor_parallel)
         parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.formats)
         model = StepModel.build(self.shapes, parameters, mesh, self.device, self.attention)
-        return Compiler(self.shapes, model, mesh, self.device, self.store(directory, mesh)).jobs()
+        return Compiler(self.shapes, model, mesh, self.device, self.store(compile_cache, mesh)).jobs()

@@ -26,7 +26,7 @@ FOR_EVER = 1e6  # seconds
 class Numbers:
     """A recipe of small executables, of which each is named by a number."""
 
-    def jobs(self, directory: Path) -> dict[object, Callable[[], object]]:
+    def jobs(self, compile_cache: Path) -> dict[object, Callable[[], object]]:
         return {number: partial(compiled, number) for number in range(200, 210)}
 
 
@@ -34,7 +34,7 @@ class Numbers:
 class Endless:
     """A recipe of what takes for ever."""
 
-    def jobs(self, directory: Path) -> dict[object, Callable[[], object]]:
+    def jobs(self, compile_cache: Path) -> dict[object, Callable[[], object]]:
         return {"later": partial(time.sleep, FOR_EVER)}
 
 

@@ -1,5 +1,6 @@
 """A later start finds its executables without tracing; anything that could change them makes it compile again."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from convert.cache import cache_root
 from convert.source import open_model
+from jaxengine import server
 from jaxengine.executor import executable_store
-from jaxengine.executor.compile_cache import COMPILES
+from jaxengine.executor.compile_cache import COMPILES, compile_cache_in
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.executable_store import ExecutableStore
+from jaxengine.options.command_line import parse
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.engines import ask, serve
@@ -34,6 +38,10 @@ def compiled(constant: float = 1.0) -> Any:
         return donating.lower({"sum": array}, array).compile()
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
+
+
+def double(x: jax.Array) -> jax.Array:
+    return 2 * x
 
 
 def saved(directory: Path) -> ExecutableStore:
@@ -82,14 +90,42 @@ def test_a_damaged_file_is_removed_and_reported(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved(tmp_path)
-    [file] = tmp_path.iterdir()
+    [file] = (tmp_path / "executables").iterdir()
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     assert store(tmp_path).load(ONE) is None
-    assert "compiled again" in caplog.text and not [*tmp_path.iterdir()]
+    assert "compiled again" in caplog.text and not [*file.parent.iterdir()]
+
+
+def test_what_was_kept_can_be_forgotten(tmp_path: Path) -> None:
+    made = saved(tmp_path)
+    executable_store.forget_executables(tmp_path)
+    executable_store.forget_executables(tmp_path)
+    assert made.load(ONE) is None
+
+
+@pytest.mark.parametrize("where", ["jaxengine.startup.build.load_engine", "jaxengine.engine.rehearsal.rehearse"])
+def test_a_start_that_fails_forgets_what_may_have_failed(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would fail for ever."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise jax.errors.JaxRuntimeError("Function not found")
+
+    for name in ("XLA_CLIENT_MEM_FRACTION", *server.SECRETS):  # which loading sets, and drops
+        monkeypatch.setitem(os.environ, name, "")
+    monkeypatch.setattr("convert.source.open_model", lambda *_, **__: None)
+    monkeypatch.setattr("jaxengine.executor.compile_cache.enable_compile_cache", lambda _: None)
+    monkeypatch.setattr("jaxengine.startup.build.load_engine", lambda *_, **__: None)
+    monkeypatch.setattr(where, fail)
+    made = saved(compile_cache_in(cache_root(tmp_path)))
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        server.load(parse(["--uds-path=/s/engine.sock", f"--cache-dir={tmp_path}"]), lambda _: None)
+    assert made.load(ONE) is None
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+    (tmp_path / "file").touch()  # no directory
     assert saved(tmp_path / "file").load(ONE) is None
 
 
@@ -111,20 +147,24 @@ def test_a_later_start_traces_nothing_and_answers_the_same(
         engine.close()
         return answer
 
+    jax.clear_caches()  # this process may have some of the executables
     first = start()
     monkeypatch.setattr(Compiler, "_lower", lambda *_: pytest.fail("a step function was traced"))
     assert start() == first
 
 
-def test_an_executable_out_of_jax_s_cache_is_not_saved(tmp_path: Path, empty_compile_cache: Path) -> None:
-    """On a CPU it would be saved without its functions."""
+@pytest.mark.parametrize("clear", [True, False], ids=["on disk", "in memory"])
+def test_an_executable_out_of_jax_s_caches_is_not_saved(tmp_path: Path, empty_compile_cache: Path, clear: bool) -> None:
+    """On a CPU it might lack its functions."""
     compiler: Any = object.__new__(Compiler)
     compiler.compile = lambda lowered: lowered.compile()
     kept = []
     for start in ("first", "later"):
         compiler.store = store(tmp_path / start)
         with COMPILES.expected():
-            compiler._build(ONE, lambda: jax.jit(lambda x: x * 23 + 1).lower(jax.ShapeDtypeStruct((3,), "float32")))
+            compiler._build(ONE, lambda: jax.jit(double).lower(jax.ShapeDtypeStruct((3,), "float32")))
         kept.append(compiler.store.load(ONE) is not None)
-        jax.clear_caches()
+        if clear:
+            jax.clear_caches()
+    jax.clear_caches()
     assert kept == [True, False]
