@@ -1,6 +1,10 @@
 """Another process compiles exactly what the engine will look for in the compile cache."""
 
+import os
 import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +13,13 @@ import pytest
 from convert.source import open_model
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import Setup, load_engine
-
-pytestmark = pytest.mark.slow
+from jaxengine.startup.compile_recipe import CompileRecipe
+from jaxengine.startup.defaults import derive_limits
 
 OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_an_engine_finds_all_that_a_recipe_made(
     tiny: Callable[[str], Path], empty_compile_cache: Path, tmp_path: Path, quantize: str | None
@@ -28,3 +33,21 @@ def test_an_engine_finds_all_that_a_recipe_made(
     for job in recipe.jobs(tmp_path).values():
         job()
     assert sorted(empty_compile_cache.iterdir()) == made_by_engine
+
+
+def written(recipe: CompileRecipe, hash_seed: int) -> str:
+    """Of the recipe as another process writes it."""
+    program = "import pickle, sys; sys.stdout.write(repr(pickle.load(sys.stdin.buffer)))"
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    command, pickled = [sys.executable, "-c", program], pickle.dumps(recipe)
+    return subprocess.run(command, input=pickled, env=environment, capture_output=True, check=True).stdout.decode()
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "mixtral", "phi3_longrope", "mamba", "baichuan_13b"])
+def test_every_process_writes_a_recipe_alike_and_whole(zoo: Callable[[str], Path], name: str) -> None:
+    """A store knows an engine by what is written of its recipe."""
+    model, options = open_model(str(zoo(name))), EngineOptions(**OPTIONS)
+    setup = Setup.decide(model, options)
+    recipe = setup.recipe(setup.shapes(*setup.size(derive_limits(options, setup.spec, setup.device))))
+    assert written(recipe, 1) == written(recipe, 2) == repr(recipe)
+    assert not re.search(r" at 0x|\.\.\.|array\(", repr(recipe))
