@@ -29,15 +29,15 @@ def store(directory: Path, recipe: str = "recipe") -> ExecutableStore:
     return ExecutableStore(directory, recipe, jax.devices()[:1])
 
 
-def compiled(constant: float = 1.0) -> Any:
-    """Afresh: what JAX's cache returns is not to be saved."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    try:
-        donating = jax.jit(lambda state, x: {"sum": state["sum"] + constant * x}, donate_argnums=0)
-        array = jax.ShapeDtypeStruct((3,), "float32")
-        return donating.lower({"sum": array}, array).compile()
-    finally:
-        jax.config.update("jax_enable_compilation_cache", True)
+@pytest.fixture(autouse=True)
+def empty(empty_compile_cache: Path) -> None:
+    """What JAX's cache returns is not to be saved."""
+
+
+def compiled() -> Any:
+    donating = jax.jit(lambda state, x: {"sum": state["sum"] + x}, donate_argnums=0)
+    array = jax.ShapeDtypeStruct((3,), "float32")
+    return donating.lower({"sum": array}, array).compile()
 
 
 def double(x: jax.Array) -> jax.Array:
