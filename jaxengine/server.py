@@ -90,8 +90,8 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
             model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
         )
         rehearse(engine)
-    except RuntimeError:  # JAX's own among them
-        forget_executables(compile_cache)  # should one of them be at fault, the next start is not
+    except RuntimeError:  # JAX's errors are among these
+        forget_executables(compile_cache)  # a damaged one may be the cause, and would stop every later start too
         raise
     return Loaded(engine, model.directory)
 

@@ -168,8 +168,9 @@ class Setup:
             DoesNotFit: with numbers.
         """
         abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.formats)
-        trial = self.compiler(self.shapes(limits, TRIAL_PAGES), abstract)
-        temporaries = 0 if self.device.on_host else temporary_bytes(trial)
+        temporaries = 0
+        if not self.device.on_host:
+            temporaries = temporary_bytes(self.compiler(self.shapes(limits, TRIAL_PAGES), abstract))
         weights = held_bytes(abstract)
         fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries)
         limits = clamp_total(self.options, limits, fit)

@@ -28,11 +28,11 @@ class CompileRecipe:
     tensor_parallel: int
 
     def store(self, compile_cache: Path, mesh: Mesh) -> ExecutableStore:
-        """Where the executables of this recipe are kept, beside that cache."""
+        """Keeps the executables of this recipe, beside the compile cache."""
         return ExecutableStore(compile_cache, repr(self), list(mesh.devices.flat))
 
     def jobs(self, compile_cache: Path) -> dict[Hashable, Callable[[], Any]]:
-        """The jobs of an engine's compiler, on this process's devices; which keeps the executables."""
+        """The jobs of an engine's compiler, on this process's devices. What they compile is kept, see `store`."""
         mesh = make_mesh(self.tensor_parallel)
         parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.formats)
         model = StepModel.build(self.shapes, parameters, mesh, self.device, self.attention)
