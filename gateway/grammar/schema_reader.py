@@ -1,0 +1,224 @@
+"""A JSON schema read node by node: what it may hold, and how some of it is rewritten.
+
+The bounds are on what makes llguidance slow [1.9.1, 49,152 ids, first mask]: a literal of 100 kB takes 0.2 s, 5,000
+properties of one object 33 s, `anyOf` of 2,000 objects 5.6 s. What is still slow is stopped by the engine.
+
+Three rewrites. An `oneOf` whose members can be told apart is an `anyOf`: llguidance can prove that only where there
+are no references. `nullable` is a union with null, as in OpenAPI: JSON Schema has no such word, so a model could not
+write the null that the client is prepared for. And bounds beyond 2^53, where numbers in JSON are no longer exact, are
+drawn in.
+"""
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote, unquote
+
+from gateway.grammar import regex
+from gateway.grammar.alternatives import told_apart
+from gateway.grammar.keywords import (
+    ANNOTATIONS,
+    ENFORCED_FORMATS,
+    HINT_FORMATS,
+    INTEGER_FORMATS,
+    NAMED_SCHEMAS,
+    SCHEMA,
+    SCHEMAS,
+    SHAPES,
+    UNENFORCED,
+)
+from gateway.grammar.references import find, resolved
+
+MAX_PROPERTIES = 1_000  # of one object
+MAX_ENUM_VALUES = 5_000  # in all
+MAX_MEMBERS = 500  # of every anyOf and oneOf together
+MAX_REFERENCES = 200
+MAX_LITERAL_CHARACTERS = 8_192
+MAX_MULTIPLE = 10_000  # of the last decimal place
+EXACT = 2**53  # up to here every whole number is a double
+MAX_SHOWN = 120  # characters of a place, or of a format's name
+
+
+class SchemaReader:
+    """Checks and rewrites a schema in place, node by node. `ValueError` says what is wrong with it, and where."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root = root
+        self._id = root.get("$id")
+        self._enum_values = self._members = self._references = 0
+        waiting: list[tuple[Any, str]] = [(root, "#")]
+        read: dict[int, dict[str, Any]] = {}
+        while waiting:
+            node, place = waiting.pop()
+            if isinstance(node, dict) and id(node) not in read:
+                read[id(node)] = self._node = node
+                self._place = place
+                waiting += self._read()
+        for node in read.values():
+            _unite_with_null(node)
+        for node in read.values():
+            self._read_one_of(node)
+
+    def _read(self) -> list[tuple[Any, str]]:
+        """Check the node; the schemas inside it or that it refers to, each with its place."""
+        node = self._node
+        self._drop_annotations()
+        for name in [each for each in node if each in UNENFORCED]:
+            if node.pop(name) not in UNENFORCED[name]:
+                raise self._wrong(f"{name} cannot be enforced")
+        self._check_shapes()
+        self._check_literals()
+        self._check_sizes()
+        self._check_patterns()
+        self._read_format()
+        self._bound_numbers()
+        below = list(self._below())
+        if "$ref" in node:
+            below.append((self._target(), node["$ref"]))
+        return below
+
+    def _wrong(self, reason: str) -> ValueError:
+        place = self._place if len(self._place) <= MAX_SHOWN else f"{self._place[:MAX_SHOWN]}…"
+        return ValueError(f"{reason} (at {place})")
+
+    def _drop_annotations(self) -> None:
+        node = self._node
+        base = node.get("$id")
+        if base is not None and node is not self.root and not str(base).startswith("#"):
+            raise self._wrong("$id below the root is not supported")
+        for name in ANNOTATIONS & node.keys():
+            del node[name]
+
+    def _check_shapes(self) -> None:
+        node = self._node
+        for name in node.keys() & SHAPES.keys():
+            value = node[name]
+            if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
+                value = node[name] = int(value)  # 1.0 is a whole number in JSON Schema
+            words, holds = SHAPES[name]
+            if not holds(value):
+                raise self._wrong(f"{name} must be {words}")
+
+    def _check_literals(self) -> None:
+        node = self._node
+        literals = [*node.get("enum", ()), *([node["const"]] if "const" in node else [])]
+        for value in _scalars([literals, list(node.get("properties", ())), node.get("required", [])]):
+            if isinstance(value, str) and len(value) > MAX_LITERAL_CHARACTERS:
+                raise self._wrong(f"a text has {len(value)} characters, at most {MAX_LITERAL_CHARACTERS} are allowed")
+            if isinstance(value, int | float) and abs(value) > EXACT:
+                raise self._wrong("a number beyond 2^53 cannot be enforced")
+
+    def _check_sizes(self) -> None:
+        node = self._node
+        self._enum_values += len(node.get("enum", ()))
+        self._members += len(node.get("anyOf", ())) + len(node.get("oneOf", ()))
+        self._references += "$ref" in node
+        for count, most, things in (
+            (len(node.get("properties", ())), MAX_PROPERTIES, "properties of one object"),
+            (self._enum_values, MAX_ENUM_VALUES, "values of enum"),
+            (self._members, MAX_MEMBERS, "members of anyOf and oneOf"),
+            (self._references, MAX_REFERENCES, "references"),
+        ):
+            if count > most:
+                raise self._wrong(f"the schema has more than {most} {things}")
+
+    def _check_patterns(self) -> None:
+        node = self._node
+        patterns = [*node.get("patternProperties", ()), *([node["pattern"]] if "pattern" in node else [])]
+        for pattern in patterns:
+            try:
+                regex.checked(pattern)
+            except ValueError as error:
+                raise self._wrong(str(error)) from None
+
+    def _read_format(self) -> None:
+        """Leave a format that is enforced; formats are of strings, and OpenAPI's of numbers."""
+        node, types = self._node, self._types()
+        name = node.get("format")
+        if name is None or (name in ENFORCED_FORMATS and "string" in types):
+            return
+        if name in INTEGER_FORMATS and "string" not in types:
+            low, high = INTEGER_FORMATS[name]
+            node["minimum"], node["maximum"] = max(low, node.get("minimum", low)), min(high, node.get("maximum", high))
+        elif name not in HINT_FORMATS and types & {"string", "integer", "number"}:
+            raise self._wrong(f"the format {json.dumps(name)[:MAX_SHOWN]} cannot be enforced")
+        del node["format"]
+
+    def _types(self) -> set[str]:
+        given = self._node.get("type", ["string", "number"])
+        return {given} if isinstance(given, str) else set(given)
+
+    def _bound_numbers(self) -> None:
+        node = self._node
+        for names, sign in ((("maximum", "exclusiveMaximum"), 1), (("minimum", "exclusiveMinimum"), -1)):
+            for name in names:
+                bound = node.get(name, 0)
+                if sign * bound > EXACT:
+                    node[name] = sign * EXACT
+                elif sign * bound < -EXACT:
+                    raise self._wrong(f"{name} beyond 2^53 cannot be enforced")
+        _, digits, exponent = Decimal(repr(node.get("multipleOf", 1))).as_tuple()
+        places = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
+        if places > MAX_MULTIPLE:
+            raise self._wrong(
+                f"multipleOf is {places} times its last decimal place, at most {MAX_MULTIPLE} are allowed"
+            )
+
+    def _below(self) -> Iterator[tuple[Any, str]]:
+        node, place = self._node, self._place
+        for name in node.keys() & {*SCHEMA, *SCHEMAS, *NAMED_SCHEMAS}:
+            value = node[name]
+            if isinstance(value, list):
+                yield from ((each, f"{place}/{name}/{number}") for number, each in enumerate(value))
+            elif name in NAMED_SCHEMAS:
+                yield from ((each, f"{place}/{name}/{key}") for key, each in value.items())
+            else:
+                yield value, f"{place}/{name}"
+
+    def _target(self) -> Any:
+        """What the node refers to; its `$ref` becomes one that llguidance reads whatever characters are in it."""
+        node = self._node
+        reference = node["$ref"]
+        if self._id and reference.startswith(f"{self._id}#"):
+            reference = reference.removeprefix(self._id)
+        if not reference.startswith("#"):
+            raise self._wrong("$ref must begin with #: nothing outside the schema is read")
+        path = unquote(reference[1:])
+        node["$ref"] = "#" + quote(path, safe="/~$-_.")
+        target = find(self.root, path)
+        if target is None:
+            raise self._wrong("$ref names nothing in the schema")
+        return target
+
+    def _read_one_of(self, node: dict[str, Any]) -> None:
+        if (
+            "oneOf" in node
+            and "anyOf" not in node
+            and told_apart([resolved(self.root, each) for each in node["oneOf"]])
+        ):
+            _replace(node, {"anyOf" if name == "oneOf" else name: value for name, value in node.items()})
+
+
+def _unite_with_null(node: dict[str, Any]) -> None:
+    if node.pop("nullable", False):
+        definitions: dict[str, Any] = {name: node.pop(name) for name in ("$defs", "definitions") if name in node}
+        _replace(node, {"anyOf": [dict(node), {"type": "null"}]} | definitions)
+
+
+def _replace(node: dict[str, Any], fields: dict[str, Any]) -> None:
+    node.clear()
+    node.update(fields)
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """Every name and every value without parts inside `value`."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [*each, *each.values()]
+        elif isinstance(each, list):
+            waiting += each
+        else:
+            yield each

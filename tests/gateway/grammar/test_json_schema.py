@@ -1,0 +1,225 @@
+"""What a client's schema asks is enforced, or refused by name. The judges are `jsonschema` and llguidance itself."""
+
+import contextlib
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gateway.errors import RequestError
+from gateway.grammar.json_schema import ANY_OBJECT, MAX_CHARACTERS, MAX_DEPTH, ONE_SPACE, guided
+from gateway.grammar.keywords import UNENFORCED
+from gateway.grammar.schema_reader import (
+    MAX_ENUM_VALUES,
+    MAX_LITERAL_CHARACTERS,
+    MAX_MEMBERS,
+    MAX_PROPERTIES,
+    MAX_REFERENCES,
+)
+from jaxengine.rpc import engine_pb2 as pb
+from tests.gateway.grammar.llguidance_bytes import Refused, allows
+
+DRAFT_4, DRAFT_7 = ("http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#")
+
+
+def allowed(schema: Any, document: str, **options: Any) -> bool:
+    return allows(pb.Grammar(json_schema=guided(schema, param="field", **options)), document)
+
+
+def refusal(schema: Any) -> str:
+    with pytest.raises(RequestError) as caught:
+        guided(schema, param="field")
+    assert caught.value.param == "field"
+    return caught.value.message
+
+
+# A schema and a document that it forbids, whatever the draft's year.
+FORBIDDEN: list[tuple[dict[str, Any], Any]] = [
+    ({"type": "string", "not": {"const": "a"}}, "a"),
+    ({"if": {"type": "string"}, "then": {"maxLength": 0}}, "a"),
+    ({"if": {"type": "string"}, "else": {"minimum": 3}}, 1),
+    ({"type": "object", "dependentRequired": {"a": ["b"]}}, {"a": 1}),
+    ({"type": "object", "dependentSchemas": {"a": False}}, {"a": 1}),
+    ({"$schema": DRAFT_7, "type": "object", "dependencies": {"a": ["b"]}}, {"a": 1}),
+    ({"type": "array", "uniqueItems": True}, [1, 1]),
+    ({"type": "array", "contains": {"type": "string"}}, [1]),
+    ({"type": "array", "contains": True, "minContains": 2}, [1]),
+    ({"type": "array", "contains": True, "maxContains": 1}, [1, 2]),
+    ({"type": "object", "propertyNames": {"maxLength": 1}}, {"aa": 1}),
+    ({"type": "object", "unevaluatedProperties": False}, {"a": 1}),
+    ({"type": "array", "unevaluatedItems": False}, [1]),
+    ({"$dynamicRef": "#a", "$defs": {"a": {"$dynamicAnchor": "a", "type": "string"}}}, 1),
+    ({"type": "string", "format": "ipv4"}, "a"),
+    ({"type": "string", "format": "uri-reference"}, "\\\\"),
+    ({"type": "integer", "format": "int32"}, 2**31),
+    ({"type": "integer", "maximum": 2**60}, 2**60 + 1),
+    ({"type": "number", "exclusiveMinimum": -(2**60)}, -(2**60)),
+    ({"$schema": DRAFT_4, "type": "integer", "minimum": 3, "exclusiveMinimum": True}, 3),
+    ({"const": 2**53 + 1}, 2**53 + 2),
+    ({"enum": ["a", [2**63]]}, [2**63 - 1]),
+    ({"type": "number", "multipleOf": 0.1}, 0.25),
+    ({"type": "string", "pattern": "^a+$"}, "b"),
+    ({"type": "string", "pattern": "^(?!a)"}, "a"),
+    ({"type": "string", "minLength": 2, "maxLength": 3}, "a"),
+    ({"type": "array", "prefixItems": [{"type": "string"}]}, [1]),
+    ({"$schema": DRAFT_7, "type": "array", "items": [{"type": "string"}], "additionalItems": False}, ["a", "b"]),
+    ({"type": "object", "properties": {"a": {}}, "additionalProperties": False}, {"b": 1}),
+    ({"type": "object", "patternProperties": {"^a": {"type": "string"}}}, {"ab": 1}),
+    ({"type": "object", "required": ["a"]}, {}),
+    ({"type": "object", "minProperties": 2}, {"a": 1}),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, 1),
+    ({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}}, "a"),
+    ({"allOf": [{"type": "string"}, {"minLength": 2}]}, "a"),
+    ({"$ref": "#/x/y", "x": {"y": {"type": "string"}}}, 1),
+    ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, "aa"),
+]
+
+
+@pytest.mark.parametrize(("schema", "document"), FORBIDDEN, ids=lambda value: json.dumps(value)[:60])
+def test_what_a_schema_forbids_is_not_written_or_the_schema_is_refused(schema: dict[str, Any], document: Any) -> None:
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    if "format" not in schema:  # of which that library knows few
+        assert not jsonschema.validators.validator_for(schema)(schema, format_checker=checker).is_valid(document)
+    with contextlib.suppress(RequestError, Refused):
+        assert not allowed(schema, json.dumps(document))
+
+
+@pytest.mark.parametrize("keyword", UNENFORCED)
+@pytest.mark.parametrize("draft", ["https://json-schema.org/draft/2020-12/schema", DRAFT_7, DRAFT_4])
+def test_a_keyword_that_is_not_enforced_is_named_with_its_place_in_every_draft(keyword: str, draft: str) -> None:
+    value: Any = {"const": 1} if keyword != "minContains" else 2
+    schema = {"$schema": draft, "type": "object", "properties": {"a": {"type": "string", keyword: value}}}
+    assert refusal(schema) == f"field is not valid: {keyword} cannot be enforced (at #/properties/a)"
+
+
+@pytest.mark.parametrize("keyword", [each for each, harmless in UNENFORCED.items() if harmless])
+def test_a_keyword_that_asks_for_nothing_is_taken(keyword: str) -> None:
+    for value in UNENFORCED[keyword]:
+        assert allowed({"type": ["object", "array"], keyword: value}, "{}")
+
+
+def test_annotations_leave_no_trace_and_the_clients_schema_is_as_it_was() -> None:
+    described = {
+        "$schema": DRAFT_7, "$id": "http://example.com/a", "title": "t", "description": "d", "type": "object",
+        "properties": {"title": {"type": "string", "default": "x", "examples": ["y"]}, "x-guidance": {"type": "null"}},
+        "x-guidance": {"lenient": True},
+    }  # fmt: skip
+    before = copy.deepcopy(described)
+    plain = {"type": "object", "properties": {"title": {"type": "string"}, "x-guidance": {"type": "null"}}}
+    assert guided(described, param="field") == guided(plain, param="field")
+    assert described == before
+
+
+def test_a_clients_options_of_llguidance_are_not_obeyed_at_the_root_or_below() -> None:
+    options = {"whitespace_flexible": False, "lenient": True}
+    schema = {"type": "object", "x-guidance": options, "properties": {"a": {"type": "object", "x-guidance": options}}}
+    assert allowed(schema, '{ "a" : { } }')
+
+
+def test_whitespace_is_bounded() -> None:
+    assert allowed({"type": "object"}, "{" + 20 * "\n" + "}")
+    assert not allowed({"type": "object"}, "{" + 21 * "\n" + "}")
+    assert allowed({"type": "object"}, "{ }", whitespace=ONE_SPACE)
+    assert not allowed({"type": "object"}, "{  }", whitespace=ONE_SPACE)
+    assert not allowed({"type": "object"}, "{ }", whitespace=None)
+
+
+def test_nullable_is_a_union_with_null() -> None:
+    for schema in ({"type": "string", "nullable": True}, {"enum": ["a"], "nullable": True}):
+        assert allowed(schema, "null")
+        assert allowed(schema, '"a"')
+    assert not allowed({"type": "string", "nullable": False}, "null")
+
+
+def test_members_of_a_one_of_may_be_references_where_they_can_be_told_apart() -> None:
+    def tagged(tag: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"kind": {"const": tag}}, "required": ["kind"]}
+
+    members = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}, {"type": "null"}]}
+    schema = {**members, "$defs": {"a": tagged("a"), "b": tagged("b")}}
+    assert allowed(schema, '{"kind":"b"}')
+    assert allowed(schema, "null")
+    assert not allowed(schema, '{"kind":"c"}')
+    with pytest.raises(Refused, match="oneOf"):
+        allowed({**members, "$defs": {"a": tagged("a"), "b": tagged("a")}}, "null")
+
+
+@pytest.mark.parametrize("name", ["a", "A[int]", "a/b", "a b", "é", "a%b", "a~b"])
+def test_a_definition_may_have_any_name(name: str) -> None:
+    pointer = name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
+    schema = {"$ref": f"#/$defs/{pointer}", "$defs": {name: {"type": "null"}}}
+    assert allowed(schema, "null")
+    assert not allowed(schema, "1")
+
+
+def test_references_by_anchor_and_by_the_roots_own_address_are_followed() -> None:
+    assert allowed({"$ref": "#here", "$defs": {"a": {"$anchor": "here", "type": "null"}}}, "null")
+    address = "http://example.com/a.json"
+    assert not allowed({"$id": address, "$ref": f"{address}#/$defs/a", "$defs": {"a": {"type": "null"}}}, "1")
+
+
+@pytest.mark.parametrize("target", ["http://example.com/a.json", "other.json", "#/$defs/none", "#none", "file:///a"])
+def test_a_reference_out_of_the_schema_is_refused(target: str) -> None:
+    assert "$ref" in refusal({"$ref": target})
+
+
+def nested(levels: int) -> Any:
+    schema: Any = {"type": "null"}
+    for _ in range(levels - 1):
+        schema = {"items": schema}
+    return schema
+
+
+TOO_MUCH: list[tuple[Any, str]] = [
+    (nested(MAX_DEPTH + 1), "64 levels"),
+    ({"properties": {f"a{i}": True for i in range(MAX_PROPERTIES + 1)}}, "1000 properties"),
+    ({"enum": list(range(MAX_ENUM_VALUES + 1))}, "5000 values"),
+    ({"anyOf": [True] * (MAX_MEMBERS + 1)}, "500 members"),
+    ({"allOf": [{"oneOf": [True] * 300}, {"anyOf": [True] * 300}]}, "500 members"),
+    ({"prefixItems": [{"$ref": "#"}] * (MAX_REFERENCES + 1)}, "200 references"),
+    ({"const": "a" * (MAX_LITERAL_CHARACTERS + 1)}, "8192"),
+    ({"enum": [{"a": ["a" * (MAX_LITERAL_CHARACTERS + 1)]}]}, "8192"),
+    ({"required": ["a" * (MAX_LITERAL_CHARACTERS + 1)]}, "8192"),
+    ({"x": "a" * MAX_CHARACTERS}, "65536"),
+    ({"multipleOf": 10_001}, "10000"),
+    ({"multipleOf": 1.0001}, "10000"),
+    ({"pattern": "a" * 2_049}, "2048"),
+    ({"pattern": "(a{200}){51}"}, "10000"),
+    ({"patternProperties": {"(a{200}){51}": {}}}, "10000"),
+    ({"pattern": "a\0"}, "NUL"),
+]
+
+
+@pytest.mark.parametrize(("schema", "limit"), TOO_MUCH, ids=lambda value: json.dumps(value)[:40])
+def test_a_schema_that_is_too_large_is_refused_naming_the_limit(schema: Any, limit: str) -> None:
+    assert limit in refusal(schema).replace(",", "")
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    guided(nested(MAX_DEPTH), param="field")
+    guided({"properties": {f"a{i}": True for i in range(MAX_PROPERTIES)}}, param="field")
+    guided({"multipleOf": 0.01, "pattern": "(a{100}){100}"}, param="field")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None, 1, [], "a", '{"a":1,"a":2}', '{"const":NaN}', '{"const":1e999}', "[" * 100_000, "", False,
+        {"type": "any"}, {"type": []}, {"type": [{}]}, {"properties": []}, {"properties": {"a": 1}}, {"items": 1},
+        {"enum": []}, {"enum": 1}, {"required": True}, {"required": [1]}, {"anyOf": []}, {"anyOf": [1]}, {"$ref": 1},
+        {"pattern": 1}, {"minLength": -1}, {"minLength": 1.5}, {"minimum": "1"}, {"multipleOf": 0}, {"multipleOf": -1},
+        {"oneOf": [{"type": "object", "properties": {"a": 1}, "required": ["a"]}] * 2}, {"nullable": 1},
+        {"oneOf": [{"type": [{}]}]}, {"format": 1}, {"$id": 1, "properties": {"a": {"$id": {}}}},
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)  # fmt: skip
+def test_what_is_no_schema_is_refused_in_few_words(schema: Any) -> None:
+    assert len(refusal(schema)) < 200
+
+
+def test_a_schema_may_be_text_or_true_and_numbers_may_be_written_as_decimals() -> None:
+    assert guided('{"type":"object"}', param="field") == ANY_OBJECT
+    assert allowed(True, "[1]")
+    assert allowed({"type": "string", "maxLength": 1.0}, '"a"')
