@@ -35,6 +35,11 @@ class OutputPolicy:
     show_end: bool  # the EOS or stop token that ended the sequence shows, unless `skip_special` hides it
     skip_special: bool  # special tokens are left out of the running text
     length_first: bool  # the last permitted token ends by LENGTH, even if it is EOS or completes a stop string
+    visible: frozenset[int] = frozenset()  # special tokens that stay in the running text although others are left out
+
+    def hides(self, id: int) -> bool:
+        """Whether the special token `id` is left out of the running text."""
+        return self.skip_special and id not in self.visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,9 @@ class OutputProcessor:
 
     def __post_init__(self) -> None:
         self._matcher = StopMatcher(self.stops, keep=self.policy.keep_stop)
-        self._detokenizer = self.model.detokenizer(self.prompt_ids, skip_special_tokens=self.policy.skip_special)
+        self._detokenizer = self.model.detokenizer(
+            self.prompt_ids, skip_special_tokens=self.policy.skip_special, visible=self.policy.visible
+        )
         self._written = 0  # characters of running text, released or held back
         self._parts: list[str] = []
 
@@ -123,7 +130,7 @@ class OutputProcessor:
         released = release.text
         if ending != pb.NOT_FINISHED:
             released += self._end(ending, token.id)
-        shown = self.model.tokenizer.token_text(token.id) if special and self.policy.skip_special else ""
+        shown = self.model.tokenizer.token_text(token.id) if special and self.policy.hides(token.id) else ""
         return TokenText(token.id, token.logprob, running + shown, special, token.top, start), released
 
     def _running_text(self, id: int, ending: int) -> str:

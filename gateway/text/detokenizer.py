@@ -16,11 +16,22 @@ MAX_PENDING = 32  # tokens held back at most: no character takes so many bytes, 
 
 
 class Detokenizer:
-    """The text of one growing sequence."""
+    """The text of one growing sequence.
 
-    def __init__(self, tokenizer: Tokenizer, prompt: list[int], *, skip_special_tokens: bool) -> None:
+    visible: special tokens that stay in the text although others are skipped.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: list[int],
+        *,
+        skip_special_tokens: bool,
+        visible: frozenset[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
+        self._visible = visible
         self._window = self._context(prompt)
         self._read = len(self._window)  # ids of the window whose text has been released
         self._released = self._decode(self._window)
@@ -60,7 +71,7 @@ class Detokenizer:
         return piece
 
     def _shown(self, id: int) -> bool:
-        if self._skip_special and self._tokenizer.is_special(id):
+        if self._skip_special and self._tokenizer.is_special(id) and id not in self._visible:
             return False
         return self._tokenizer.is_known(id)
 

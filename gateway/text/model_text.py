@@ -111,9 +111,11 @@ class ModelText:
             raise RequestError(Kind.TEMPLATE, "the model has no chat template", param="messages")
         return await self._renderer.render(**chat)
 
-    def detokenizer(self, prompt: list[int], *, skip_special_tokens: bool) -> Detokenizer:
+    def detokenizer(
+        self, prompt: list[int], *, skip_special_tokens: bool, visible: frozenset[int] = frozenset()
+    ) -> Detokenizer:
         context = prompt if self.continues else []
-        return Detokenizer(self.tokenizer, context, skip_special_tokens=skip_special_tokens)
+        return Detokenizer(self.tokenizer, context, skip_special_tokens=skip_special_tokens, visible=visible)
 
     async def close(self) -> None:
         await self._request_renderer.close()

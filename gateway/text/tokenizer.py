@@ -84,6 +84,11 @@ class Tokenizer:
     def is_special(self, id: int) -> bool:
         return id in self._special
 
+    def special_id(self, text: str) -> int | None:
+        """The id of the added token that spells exactly `text`: such a text is never several tokens in a prompt."""
+        id = self._backend.token_to_id(text)
+        return id if id in self._added else None
+
     def is_known(self, id: int) -> bool:
         return self._backend.id_to_token(id) is not None
 

@@ -87,6 +87,19 @@ def test_special_tokens_show_only_when_asked_for() -> None:
     assert "".join(shown.push(id) for id in ids) == "lo<s>"
 
 
+def test_a_visible_special_token_stays_where_others_are_skipped() -> None:
+    ids = [*BYTES.encode("lo", add_special_tokens=False), BOS]
+    chosen = Detokenizer(BYTES, [], skip_special_tokens=True, visible=frozenset({BOS}))
+    other = Detokenizer(BYTES, [], skip_special_tokens=True, visible=frozenset({BOS + 1}))
+    assert "".join(chosen.push(id) for id in ids) == "lo<s>"
+    assert "".join(other.push(id) for id in ids) == "lo"
+
+
+def test_a_special_token_is_found_by_its_whole_text() -> None:
+    assert BYTES.special_id("<s>") == BOS
+    assert BYTES.special_id("lo") is None and BYTES.special_id("<s") is None
+
+
 @BOTH
 @given(text=TEXTS)
 def test_token_bytes_add_up_to_the_text(tokenizer: Tokenizer, text: str) -> None:

@@ -1,0 +1,71 @@
+"""What the bodies of calls have in common: what they read from and write to, and what they say for a grammar."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.parsing.message import Message
+from gateway.parsing.pieces import Tool
+from gateway.parsing.reader import Malformed, Reader, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A place in a call where a JSON value stands that a schema describes. `schema`: as JSON text."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A place in a call that an expression of the Lark grammar describes."""
+
+    lark: str
+
+
+Part = str | Schema | Rule
+
+
+class Call:
+    """The place in a message where a call is read.
+
+    tools: by name.
+    known_only: there is no mark before the call, so it is one only if it names a known tool.
+    """
+
+    def __init__(self, reader: Reader, message: Message, tools: Mapping[str, Tool], *, known_only: bool) -> None:
+        self.reader = reader
+        self._message = message
+        self._tools = tools
+        self.known_only = known_only
+
+    def check(self, name: str) -> None:
+        """Raises Malformed if `name` is none."""
+        if not name or (self.known_only and name not in self._tools):
+            raise Malformed
+
+    def begin(self, name: str, id: str | None = None) -> None:
+        self.check(name)
+        self.reader.forget()
+        self._message.begin(name, id)
+
+    def arguments(self, text: str) -> None:
+        self._message.arguments(text)
+
+    def properties(self, name: str) -> Mapping[str, Any]:
+        """The schemas of a tool's arguments; empty if it is unknown."""
+        tool = self._tools.get(name)
+        properties = tool.parameters.get("properties") if tool is not None else None
+        return properties if isinstance(properties, Mapping) else {}
+
+
+class Body(Protocol):
+    """How a kind of format writes a call."""
+
+    def read(self, call: Call) -> Reading[None]:
+        """Read what follows the opening mark. Raises Malformed, EndOfText."""
+        ...
+
+    def write(self, name: str, schema: str) -> list[Part]:
+        """One call, the opening mark included. `schema`: of its arguments, as JSON text."""
+        ...

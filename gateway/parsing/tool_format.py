@@ -1,0 +1,105 @@
+"""How a family of models writes calls of tools: marks around a body, to be read and to be forced."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.parsing.calls import Body, Call, Part
+from gateway.parsing.lark import GAP, HEADER, TEXT, Lark, TokenId
+from gateway.parsing.reader import Malformed, Marks, Reading
+
+
+class ToolFormat(Protocol):
+    """What the rest of the gateway knows of a format."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts that, where they are special tokens, must stay in the text that a parser is given."""
+        ...
+
+    def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+        """Lark that forces calls and nothing else: at least one, exactly one if not `parallel`.
+
+        schemas: of the arguments, as JSON text, by the names of the tools.
+        token_id: the id of a special token, None for text that is none.
+        """
+        ...
+
+    def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str | None:
+        """Lark of free text in which every call fits its schema; None if no mark tells where a call begins."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedFormat:
+    """Calls that begin with a mark, or stand bare at the start of the content.
+
+    opens: marks, one of which begins every call.
+    sections: marks that may stand before the first of several calls.
+    closes: marks that may follow calls.
+    inner: further marks inside calls.
+    noise: marks that are dropped wherever they stand in the content.
+    bare: a call of a known tool may stand without a mark where the content begins.
+    head, between, tail: what the model writes before, between and after calls. All that a call begins with is the
+        body's.
+    """
+
+    name: str
+    body: Body
+    opens: tuple[str, ...]
+    sections: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    noise: tuple[str, ...] = ()
+    bare: bool = False
+    head: str = ""
+    between: str = ""
+    tail: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.opens, *self.sections, *self.closes, *self.inner, *self.noise)
+
+    def read(self, call: Call, mark: str | None) -> Reading[None]:
+        """Read a call, or a list of them, whose `mark` has been read. Raises Malformed, EndOfText."""
+        if mark in self.sections:
+            yield from call.reader.space()
+            if (yield from call.reader.accept(Marks(self.opens))) is None:
+                raise Malformed
+        yield from self.body.read(call)
+
+    def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+        lark = Lark(self.marks, token_id)
+        calls = [self.body.write(name, schema) for name, schema in schemas.items()]
+        start = f"start: {GAP} {lark.text(self.head)} {self._several(lark, parallel)}"
+        return "\n".join([HEADER, start, *_alternatives(lark, calls)])
+
+    def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str | None:
+        lark = Lark(self.marks, token_id)
+        calls = [self.body.write(name, schema) for name, schema in schemas.items()]
+        first = self.head or calls[0][0]
+        mark = next((mark for mark in (*self.sections, *self.opens) if str(first).startswith(mark)), None)
+        if mark is None or self.bare:
+            return None
+        if self.head:
+            group = f"{lark.text(self.head.removeprefix(mark))} {self._several(lark, parallel)}"
+        else:
+            group = "call"
+            calls = [[str(call[0]).removeprefix(mark), *call[1:]] for call in calls]
+        until = f"until: TEXT {lark.text(mark)}" if lark.is_token(mark) else f"until[lazy]: TEXT {lark.text(mark)}"
+        start = f"start: (until {group}){'*' if parallel else '?'} TEXT"
+        return "\n".join([HEADER, start, until, TEXT, *_alternatives(lark, calls)])
+
+    def _several(self, lark: Lark, parallel: bool) -> str:
+        more = f"({lark.text(self.between)} call)*" if parallel else ""
+        return f"call {more} {lark.text(self.tail)}"
+
+
+def _alternatives(lark: Lark, calls: list[list[Part]]) -> list[str]:
+    """The rules of `call`, which is any of `calls`."""
+    names = [f"call_{number}" for number in range(len(calls))]
+    rules = [f"{name}: {lark.parts(parts)}" for name, parts in zip(names, calls, strict=True)]
+    return [f"call: {' | '.join(names)}", *rules]
