@@ -106,11 +106,7 @@ SHAPES = {
     "nullable": ("true or false", lambda value: isinstance(value, bool)),
 }
 
-# Formats of strings that llguidance enforces, formats that describe no set of strings or of numbers, and OpenAPI's
-# formats of whole numbers, which are bounds.
-ENFORCED_FORMATS = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
-)
+# Formats that describe no set of strings or of numbers, and OpenAPI's formats of whole numbers, which are bounds.
 HINT_FORMATS = frozenset({"password", "binary", "path", "file-path", "directory-path", "float", "double"})
 INTEGER_FORMATS = {
     "int8": (-(2**7), 2**7 - 1),

@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 
 from gateway.grammar import regex
 from gateway.grammar.alternatives import told_apart
+from gateway.grammar.formats import ENFORCED_FORMATS
 from gateway.grammar.keywords import (
     ANNOTATIONS,
-    ENFORCED_FORMATS,
     HINT_FORMATS,
     INTEGER_FORMATS,
     NAMED_SCHEMAS,
@@ -136,7 +136,11 @@ class SchemaReader:
         """Leave a format that is enforced; formats are of strings, and OpenAPI's of numbers."""
         node, types = self._node, self._types()
         name = node.get("format")
-        if name is None or (name in ENFORCED_FORMATS and "string" in types):
+        if name is None:
+            return
+        if name in ENFORCED_FORMATS and "string" in types:
+            if (pattern := ENFORCED_FORMATS[name]) is not None:
+                node["allOf"] = [*node.get("allOf", ()), {"pattern": pattern}]
             return
         if name in INTEGER_FORMATS and "string" not in types:
             low, high = INTEGER_FORMATS[name]
