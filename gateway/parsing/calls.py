@@ -23,7 +23,21 @@ class Rule:
     lark: str
 
 
-Part = str | Schema | Rule
+@dataclass(frozen=True, slots=True)
+class TextUntil:
+    """A place in a call where any text stands, and behind it `end`, which the text does not hold."""
+
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """Parts of a call that may be left out together."""
+
+    parts: tuple["Part", ...]
+
+
+Part = str | Schema | Rule | TextUntil | Optional
 
 
 class Call:
@@ -57,6 +71,20 @@ class Call:
         tool = self._tools.get(name)
         properties = tool.parameters.get("properties") if tool is not None else None
         return properties if isinstance(properties, Mapping) else {}
+
+
+class Head:
+    """The text of a call before its arguments. There is a bound to what it may hold, lest all text is kept back."""
+
+    LIMIT = 1024  # characters
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, text: str) -> None:
+        self.text += text
+        if len(self.text) > self.LIMIT:
+            raise Malformed
 
 
 class Body(Protocol):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 
-from gateway.parsing.calls import Part, Rule, Schema
+from gateway.parsing.calls import Optional, Part, Schema, TextUntil
 from gateway.parsing.reader import Marks
 
 TokenId = Callable[[str], int | None]
@@ -23,6 +23,7 @@ class Lark:
     def __init__(self, marks: Iterable[str], token_id: TokenId) -> None:
         self._tokens = {mark: id for mark in marks if (id := token_id(mark)) is not None}
         self._marks = Marks(self._tokens)
+        self._until: dict[str, str] = {}  # rules of text up to an end, by that end
 
     def is_token(self, text: str) -> bool:
         return text in self._tokens
@@ -38,10 +39,31 @@ class Lark:
             at = found.end()
         return " ".join(filter(None, [*expressions, _literal(text[at:])]))
 
+    def rules(self) -> list[str]:
+        """The rules that the expressions so far refer to."""
+        return [TEXT, *self._until.values()]
+
+    def until(self, end: str) -> str:
+        """An expression for any text up to `end`, and `end`."""
+        first = next((mark for mark in self._tokens if end.startswith(mark)), None)
+        if first is not None:  # a special token is never part of the text
+            return f"TEXT {self.text(end)}"
+        name = f"until_{list(self._until).index(end) if end in self._until else len(self._until)}"
+        self._until[end] = f"{name}[suffix={_literal(end)}]: TEXT"
+        return name
+
     def _part(self, part: Part) -> str:
-        if isinstance(part, Schema):
-            return f"%json {part.schema}"
-        return f"({part.lark})" if isinstance(part, Rule) else self.text(part)
+        match part:
+            case str():
+                return self.text(part)
+            case Schema():
+                return f"%json {part.schema}"
+            case TextUntil():
+                return self.until(part.end)
+            case Optional():
+                return f"({self.parts(part.parts)})?"
+            case _:
+                return f"({part.lark})"
 
 
 def _literal(text: str) -> str:

@@ -17,6 +17,7 @@ class Message:
         self._run: list[str] = []  # texts of one kind, not yet a piece
         self._kind: Callable[[str], Piece] = ContentText
         self._space: list[str] = []  # that has been read and not been written
+        self._before_call = 0  # of `_space`, how much was read before the last call
         self._reasoned = False
         self._answered = False
 
@@ -45,6 +46,7 @@ class Message:
         """A call begins."""
         if not self._answered:
             self._space.clear()
+        self._before_call = len(self._space)
         self._close_run()
         self._pieces.append(CallBegin(self.calls, name, id))
         self.calls += 1
@@ -52,6 +54,10 @@ class Message:
     def arguments(self, text: str) -> None:
         """Of the call that began last."""
         self._write(self._arguments_piece, text)
+
+    def drop_space(self) -> None:
+        """A mark ends: the whitespace between a call and the mark is none of the content."""
+        del self._space[self._before_call :]
 
     def finish(self) -> None:
         """Whitespace at the end belongs to an answer that is only text."""
@@ -69,6 +75,7 @@ class Message:
         if body:
             body = "".join([*self._space, body])
             self._space.clear()
+            self._before_call = 0
         if space:
             self._space.append(space)
         return body

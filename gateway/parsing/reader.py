@@ -65,8 +65,12 @@ class Reader:
     def feed(self, text: str) -> None:
         self._text, self._at = self._text[self._at :] + text, 0
 
+    def unread(self, text: str) -> None:
+        """Put back what was taken last."""
+        self._text, self._at = text + self._text[self._at :], 0
+
     def record(self) -> None:
-        """Remember what is read from here on, until `recorded`."""
+        """Remember what is read from here on, until `recorded` or `forget`."""
         self._record = []
 
     def recorded(self) -> str:

@@ -10,6 +10,8 @@ class ReasoningFormat:
     implicit: without a mark the text begins with reasoning, and all of it is reasoning if no end mark comes.
     ended_by_call: a call inside the reasoning ends it.
     noise: marks around the answer, which are dropped.
+    inner: tokens that marks are made of.
+    harmony: reasoning and answer are messages of harmony.py.
     """
 
     name: str
@@ -18,6 +20,8 @@ class ReasoningFormat:
     implicit: bool = False
     ended_by_call: bool = False
     noise: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    harmony: bool = False
 
     @property
     def begin(self) -> str:
@@ -30,7 +34,7 @@ class ReasoningFormat:
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that, where they are special tokens, must stay in the text that a parser is given."""
-        return (*self.begins, *self.ends, *self.noise)
+        return (*self.begins, *self.ends, *self.noise, *self.inner)
 
     def open_after(self, prompt: str) -> bool:
         """Whether the text that follows `prompt` is reasoning from its first character."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.parsing.calls import Body, Call, Part
-from gateway.parsing.lark import GAP, HEADER, TEXT, Lark, TokenId
+from gateway.parsing.lark import GAP, HEADER, Lark, TokenId
 from gateway.parsing.reader import Malformed, Marks, Reading
 
 
@@ -18,6 +18,11 @@ class ToolFormat(Protocol):
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that, where they are special tokens, must stay in the text that a parser is given."""
+        ...
+
+    @property
+    def forces(self) -> bool:
+        """Whether there are grammars. Where there are none, calls are forced in tool_formats.GENERIC."""
         ...
 
     def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
@@ -55,6 +60,7 @@ class MarkedFormat:
     inner: tuple[str, ...] = ()
     noise: tuple[str, ...] = ()
     bare: bool = False
+    forces: bool = True
     head: str = ""
     between: str = ""
     tail: str = ""
@@ -67,8 +73,11 @@ class MarkedFormat:
         """Read a call, or a list of them, whose `mark` has been read. Raises Malformed, EndOfText."""
         if mark in self.sections:
             yield from call.reader.space()
-            if (yield from call.reader.accept(Marks(self.opens))) is None:
+            mark = yield from call.reader.accept(Marks([*self.opens, *self.closes]))
+            if mark is None:
                 raise Malformed
+            if mark in self.closes:
+                return
         yield from self.body.read(call)
 
     def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
@@ -91,7 +100,7 @@ class MarkedFormat:
             calls = [[str(call[0]).removeprefix(mark), *call[1:]] for call in calls]
         until = f"until: TEXT {lark.text(mark)}" if lark.is_token(mark) else f"until[lazy]: TEXT {lark.text(mark)}"
         start = f"start: (until {group}){'*' if parallel else '?'} TEXT"
-        return "\n".join([HEADER, start, until, TEXT, *_alternatives(lark, calls)])
+        return "\n".join([HEADER, start, until, *_alternatives(lark, calls)])
 
     def _several(self, lark: Lark, parallel: bool) -> str:
         more = f"({lark.text(self.between)} call)*" if parallel else ""
@@ -102,4 +111,4 @@ def _alternatives(lark: Lark, calls: list[list[Part]]) -> list[str]:
     """The rules of `call`, which is any of `calls`."""
     names = [f"call_{number}" for number in range(len(calls))]
     rules = [f"{name}: {lark.parts(parts)}" for name, parts in zip(names, calls, strict=True)]
-    return [f"call: {' | '.join(names)}", *rules]
+    return [f"call: {' | '.join(names)}", *rules, *lark.rules()]

@@ -1,0 +1,112 @@
+"""gpt-oss's harmony format: messages with a header, which names a channel and, for calls, a recipient.
+
+The text continues the header `<|start|>assistant`. The channel `analysis` is reasoning, `commentary` and `final` are
+content, and a message to a function is a call.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gateway.parsing import json_text
+from gateway.parsing.calls import Call, Head
+from gateway.parsing.lark import HEADER, Lark, TokenId
+from gateway.parsing.pieces import Tool
+from gateway.parsing.reader import Malformed, Marks, Reading
+from gateway.parsing.text_parser import TextParser
+
+START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
+MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, RETURN, CALL)
+
+_HEADER_BEGINS = Marks([*MARKS, "to="])
+_HEADER_ENDS = Marks([MESSAGE, END])
+_TEXT_ENDS = Marks([END, RETURN, START + "assistant"])
+_CALL_ENDS = Marks([END, RETURN, CALL, START])
+_CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyFormat:
+    """One call ends a turn, so `parallel` makes no difference."""
+
+    name: str = "openai"
+    marks: tuple[str, ...] = MARKS
+    forces: bool = True
+
+    def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+        lark = Lark(MARKS, token_id)
+        return "\n".join([HEADER, "start: message* call", *_rules(lark, schemas)])
+
+    def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+        lark = Lark(MARKS, token_id)
+        final = f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} TEXT"
+        return "\n".join([HEADER, "start: message* (call | final)", final, *_rules(lark, schemas)])
+
+
+def answer_grammar(schema: str, token_id: TokenId) -> str:
+    """Lark of an answer whose content is JSON: reasoning as the model likes, then the channel `final`."""
+    lark = Lark(MARKS, token_id)
+    final = f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} %json {schema}"
+    return "\n".join([HEADER, "start: message* final", final, *_rules(lark, {})])
+
+
+def _rules(lark: Lark, schemas: Mapping[str, str]) -> list[str]:
+    begin, next = lark.text(CHANNEL), f"{END}{START}assistant"
+    message = f'message: {begin} ("analysis" | "commentary") {lark.text(MESSAGE)} {lark.until(next)}'
+    names = [f"call_{number}" for number in range(len(schemas))]
+    calls = [
+        f"{rule}: {lark.text(f'{CHANNEL}commentary to=functions.{name} {CONSTRAIN}json{MESSAGE}')} %json {schema}"
+        for rule, (name, schema) in zip(names, schemas.items(), strict=True)
+    ]
+    either = [f"call: {' | '.join(names)}"] if names else []
+    return [message, *either, *calls, *lark.rules()]
+
+
+class HarmonyParser(TextParser):
+    """Reads harmony's messages, whether or not tools are known."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__(None, None, tools, "")
+
+    def _read(self) -> Reading[None]:
+        reader = self._reader
+        if not (yield from reader.follows(_HEADER_BEGINS)):
+            yield from reader.until(Marks([START, CHANNEL]), self._message.content)
+        while True:
+            head = Head()
+            try:
+                mark = yield from reader.until(_HEADER_ENDS, head.add)
+            except Malformed:
+                continue
+            if mark == MESSAGE:
+                yield from self._read_message(head.text)
+
+    def _read_message(self, header: str) -> Reading[None]:
+        channel = (_CHANNEL.findall(header) or ["final"])[-1]
+        recipient = (_RECIPIENT.findall(header) or [""])[-1]
+        name = recipient.removeprefix("functions.")
+        if name and (name != recipient or name in self._tools):
+            yield from self._read_call_to(name)
+        elif channel == "analysis" and recipient in ("", "assistant"):
+            yield from self._reader.until(_TEXT_ENDS, self._message.reasoning)
+            self._message.end_reasoning()
+        elif recipient in ("", "assistant"):
+            yield from self._reader.until(_TEXT_ENDS, self._message.content)
+        else:  # a tool of the model's own, which nobody runs
+            yield from self._reader.until(_CALL_ENDS, _drop)
+
+    def _read_call_to(self, name: str) -> Reading[None]:
+        yield from self._reader.space()
+        yield from self._reader.peek()
+        call = Call(self._reader, self._message, self._tools, known_only=False)
+        call.begin(name)
+        with suppress(Malformed):
+            yield from json_text.value(self._reader, call.arguments)
+        yield from self._reader.until(_CALL_ENDS, _drop)
+
+
+def _drop(text: str) -> None:
+    """Nobody is told."""

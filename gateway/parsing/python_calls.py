@@ -1,0 +1,176 @@
+"""Calls that are written as Python: a list of calls with keyword arguments, read as data and never run."""
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.parsing.calls import Call, Head, Part, Schema
+from gateway.parsing.reader import Emit, Malformed, Reader, Reading
+
+MAX_ARGUMENTS = 262_144  # characters of one call: ast takes some 100 bytes for each
+_NAME = re.compile(r"[\w.-]*")
+_NAME_BEGINS = re.compile(r"[A-Za-z_]")
+_PLAIN = re.compile(r"""[^"'()\[\]{}]*""")
+_TEXT = re.compile(r"""[^"'\\]*""")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_JSON_NAMES = {"true": True, "false": False, "null": None}
+_UNKNOWN_ESCAPE = re.compile(r"\\([^\n\\'\"abfnrtvNuUx0-7])|(\\.)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCalls:
+    """A call's arguments are written as JSON once the call is complete. Forced calls have JSON values."""
+
+    def read(self, call: Call) -> Reading[None]:
+        reader = call.reader
+        yield from reader.space()
+        if (yield from reader.peek()) != "[":
+            yield from _read_lines(call)
+            return
+        reader.take(1)
+        while True:
+            yield from reader.space()
+            character = yield from reader.peek()
+            if character in ",]":
+                reader.take(1)
+                if character == "]":
+                    return
+            else:
+                yield from _read_call(call)
+
+    def write(self, name: str, schema: str) -> list[Part]:
+        declared = json.loads(schema)
+        shared = {key: declared[key] for key in ("$defs", "definitions", "x-guidance") if key in declared}
+        required = declared.get("required", ())
+        parts: list[Part] = [name + "("]
+        for key in required:
+            value = {**declared.get("properties", {}).get(key, {}), **shared}
+            parts += [f"{', ' if len(parts) > 1 else ''}{key}=", Schema(json.dumps(value))]
+        return [*parts, ")"]
+
+
+def _read_lines(call: Call) -> Reading[None]:
+    """Read calls that follow one another without a list."""
+    if call.known_only:
+        raise Malformed
+    yield from _read_call(call)
+    yield from call.reader.space()
+    while _NAME_BEGINS.match((yield from call.reader.peek())):
+        yield from _read_call(call)
+        yield from call.reader.space()
+
+
+def _read_call(call: Call) -> Reading[None]:
+    name = Head()
+    while (yield from call.reader.peek()) != "(":
+        part = call.reader.run(_NAME)
+        if not part:
+            raise Malformed
+        name.add(part)
+    call.check(name.text)
+    parts: list[str] = []
+    yield from _bracketed(call.reader, parts.append)
+    arguments = _arguments("".join(parts))
+    call.begin(name.text)
+    call.arguments(arguments)
+
+
+def _bracketed(reader: Reader, emit: Emit) -> Reading[None]:
+    """Emit the text from the next bracket to the one that closes it."""
+    expected: list[str] = []
+    length = 0
+    while True:
+        character = yield from reader.peek()
+        if character in "\"'":
+            yield from _string(reader, emit)
+            continue
+        if character in _CLOSING:
+            expected.append(_CLOSING[character])
+            emit(reader.take(1))
+        elif character == expected[-1]:
+            expected.pop()
+            emit(reader.take(1))
+            if not expected:
+                return
+        elif plain := reader.run(_PLAIN):
+            length += len(plain)
+            emit(plain)
+        else:
+            raise Malformed
+        if length > MAX_ARGUMENTS:
+            raise Malformed
+
+
+def _string(reader: Reader, emit: Emit) -> Reading[None]:
+    """Emit a string literal, of one quote or of three."""
+    quote = reader.take(1)
+    emit(quote)
+    closing = quote
+    if (yield from reader.peek()) == quote:
+        emit(reader.take(1))
+        if (yield from reader.peek()) != quote:
+            return
+        emit(reader.take(1))
+        closing = 3 * quote
+    run = ""
+    while run != closing:
+        if text := reader.run(_TEXT):
+            emit(text)
+            run = ""
+        character = yield from reader.peek()
+        taken = reader.take(1)
+        if character == "\\":
+            yield from reader.peek()
+            taken += reader.take(1)
+        emit(taken)
+        run = run + taken if character == quote else ""
+
+
+def _arguments(text: str) -> str:
+    """The arguments, `(a=1, …)`, as the JSON text of an object. Raises Malformed."""
+    text = _UNKNOWN_ESCAPE.sub(_as_python, text)
+    try:
+        if len(text) > MAX_ARGUMENTS:
+            raise Malformed
+        node = ast.parse("_" + text, mode="eval").body
+        if not isinstance(node, ast.Call) or node.args:
+            raise Malformed
+        values = {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+        if len(values) != len(node.keywords):
+            raise Malformed
+        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise Malformed from None
+
+
+def _as_python(match: re.Match[str]) -> str:
+    """JSON's `\\/` is a slash; before other characters Python keeps the backslash, and would warn."""
+    if match[1] is None:
+        return match[0]
+    return "/" if match[1] == "/" else "\\\\" + match[1]
+
+
+def _value(node: ast.expr) -> Any:
+    """The JSON value that a literal stands for."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case ast.Constant(value=bool() | int() | float() | None as value):
+            return value
+        case ast.Name(id=("true" | "false" | "null") as name):
+            return _JSON_NAMES[name]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
+            return {_key(key): _value(value) for key, value in zip(keys, values, strict=True)}
+    raise Malformed
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise Malformed

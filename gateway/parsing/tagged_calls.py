@@ -1,0 +1,170 @@
+"""Calls whose arguments stand one by one in tags, their values as plain text."""
+
+import html
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.parsing import json_text
+from gateway.parsing.argument_types import escaped, is_string, quoted, typed, types
+from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema, TextUntil
+from gateway.parsing.reader import Malformed, Marks, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCalls:
+    """A string's text may hold the marks: a value ends where its end is followed by another tag, or by the call's end.
+
+    name_ends: what may end the name.
+    key: what opens an argument. key_end: what ends its key and, behind it, attributes.
+    value: what opens a value, if anything does.
+    value_ends: what may end a value, which is written with the first.
+    cuts: what ends a value whose end is missing, if one of `after_cuts` follows, or whatever follows if there are none.
+    end: what ends the call.
+    lines: a value may stand on lines of its own.
+    escapes: names and keys are written with HTML's entities.
+    writes: how a call is written.
+    """
+
+    name_ends: tuple[str, ...]
+    key: str
+    key_end: str
+    value_ends: tuple[str, ...]
+    end: str
+    writes: "Spelling"
+    value: str = ""
+    cuts: tuple[str, ...] = ()
+    after_cuts: tuple[str, ...] = ()
+    lines: bool = False
+    escapes: bool = False
+
+    def read(self, call: Call) -> Reading[None]:
+        head = Head()
+        ending = yield from call.reader.until(Marks([*self.name_ends, self.key, self.end]), head.add)
+        name = self._attribute(head.text)
+        if not name or any(map(str.isspace, name)):
+            raise Malformed
+        call.begin(name)
+        if ending.startswith((self.key, self.end)):
+            call.reader.unread(ending)
+        elif ending.endswith("/>"):
+            call.arguments("{}")
+            return
+        yield from self._read_arguments(call, name)
+
+    def _read_arguments(self, call: Call, name: str) -> Reading[None]:
+        reader, properties = call.reader, call.properties(name)
+        yield from reader.space()
+        if (yield from reader.peek()) == "{":
+            yield from json_text.value(reader, call.arguments)
+            yield from reader.space()
+            yield from reader.accept(Marks([self.end]))
+            return
+        separator = "{"
+        while (yield from self._next_is_argument(call)):
+            head = Head()
+            yield from reader.until(Marks([self.key_end]), head.add)
+            key = self._attribute(head.text)
+            call.arguments(f"{separator}{quoted(key)}: ")
+            yield from self._read_value(call, _declared(head.text, properties.get(key)))
+            separator = ", "
+        call.arguments("{}" if separator == "{" else "}")
+
+    def _next_is_argument(self, call: Call) -> Reading[bool]:
+        """Take what opens the next argument, or ends the call."""
+        yield from call.reader.space()
+        mark = yield from call.reader.accept(Marks([self.key, self.end]))
+        if mark is None:
+            raise Malformed
+        return mark == self.key
+
+    def _read_value(self, call: Call, schema: Any) -> Reading[None]:
+        if self.value:
+            yield from call.reader.space()
+            if (yield from call.reader.accept(Marks([self.value]))) is None:
+                raise Malformed
+        if self.lines:
+            yield from call.reader.accept(Marks(["\n"]))
+        if is_string(schema):
+            call.arguments('"')
+            yield from self._read_text(call, lambda text: call.arguments(escaped(text)))
+            call.arguments('"')
+        else:
+            parts: list[str] = []
+            yield from self._read_text(call, parts.append)
+            call.arguments(typed("".join(parts), schema))
+
+    def _read_text(self, call: Call, emit: Any) -> Reading[None]:
+        """Emit a value's text, and take its end."""
+        ends, after_end, after_cut = (
+            Marks([*self.value_ends, *self.cuts]),
+            Marks([self.key, self.end]),
+            Marks(self.after_cuts),
+        )
+        while True:
+            mark = yield from call.reader.until(ends, emit)
+            if mark in self.value_ends:
+                if (yield from call.reader.follows(after_end)):
+                    return
+            elif not self.after_cuts or (yield from call.reader.follows(after_cut)):
+                call.reader.unread(mark)
+                return
+            emit(mark)
+
+    def _attribute(self, text: str) -> str:
+        """A name or a key, without the attributes behind it."""
+        text = text.split('"')[0].strip()
+        return html.unescape(text) if self.escapes else text
+
+    def write(self, name: str, schema: str) -> list[Part]:
+        declared = json.loads(schema)
+        shared = {key: declared[key] for key in ("$defs", "definitions", "x-guidance") if key in declared}
+        required = declared.get("required", ())
+        parts: list[Part] = [self.writes.name + self._escape(name), *self.writes.name_end]
+        for key, value in declared.get("properties", {}).items():
+            argument = (self._write_key(key, value), *self._write_value(value, shared))
+            parts += argument if key in required else [Optional(argument)]
+        return [*parts, self.writes.end]
+
+    def _write_key(self, key: str, schema: Any) -> str:
+        string = "string" in types(schema)
+        kind = "string" if string else min(types(schema))
+        end = self.writes.key_end.replace("{string}", str(string).lower()).replace("{type}", kind)
+        return self.writes.key + self._escape(key) + end
+
+    def _write_value(self, schema: Any, shared: dict[str, Any]) -> list[Part]:
+        """A value and its end. Of what a schema says about strings, only their choices can be written."""
+        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if "string" not in types(schema):
+            return [Schema(json.dumps({**schema, **shared})), self.writes.value_end]
+        if choices:
+            spelled = [each if isinstance(each, str) else json.dumps(each) for each in choices]
+            return [Rule(" | ".join(json.dumps(each, ensure_ascii=False) for each in spelled)), self.writes.value_end]
+        return [TextUntil(self.writes.value_end)]
+
+    def _escape(self, text: str) -> str:
+        return html.escape(text) if self.escapes else text
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What the model writes before and after a name, a key, a value and a call.
+
+    In `key_end`, `{string}` and `{type}` stand for whether the value is a string, and for its type.
+    """
+
+    name: str
+    name_end: tuple[Part, ...]
+    key: str
+    key_end: str
+    value_end: str
+    end: str
+
+
+def _declared(head: str, schema: Any) -> Any:
+    """The schema of a value: attributes of its tag count more than what the tool says."""
+    if 'string="true"' in head or 'type="string"' in head:
+        return {"type": "string"}
+    if 'string="false"' in head or 'type="' in head:
+        return {"type": ["number", "boolean", "null", "object", "array"]}
+    return schema

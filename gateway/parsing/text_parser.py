@@ -1,0 +1,127 @@
+"""The parser of text in which marks stand around reasoning and calls."""
+
+from collections.abc import Sequence
+
+from gateway.parsing.calls import Call
+from gateway.parsing.message import Message
+from gateway.parsing.pieces import Piece, Tool
+from gateway.parsing.reader import Emit, EndOfText, Malformed, Marks, Reader, Reading
+from gateway.parsing.reasoning_format import ReasoningFormat
+from gateway.parsing.tool_format import MarkedFormat
+
+
+class TextParser:
+    """Reads reasoning first, then content and calls.
+
+    What follows a mark and is no call stays text, mark and all, of the region where it stands.
+    """
+
+    def __init__(
+        self, tools_in: MarkedFormat | None, reasoning_in: ReasoningFormat | None, tools: Sequence[Tool], prompt: str
+    ) -> None:
+        self._format, self._reasoning_format, self._prompt = tools_in, reasoning_in, prompt
+        self._tools = {tool.name: tool for tool in tools}
+        self._reader, self._message = Reader(), Message()
+        noise = (*(tools_in.noise if tools_in else ()), *(reasoning_in.noise if reasoning_in else ()))
+        opens = (*tools_in.opens, *tools_in.sections) if tools_in else ()
+        self._call_marks = frozenset(opens)
+        self._before_calls = Marks([*opens, *noise])
+        self._after_calls = Marks([*opens, *noise, *(tools_in.closes if tools_in else ())])
+        self._reading = self._read()
+
+    def push(self, text: str) -> list[Piece]:
+        self._reader.feed(text)
+        self._resume()
+        return self._message.drain()
+
+    def finish(self) -> list[Piece]:
+        self._reader.ended = True
+        self._resume()
+        self._message.finish()
+        return self._message.drain()
+
+    def _resume(self) -> None:
+        try:
+            next(self._reading)
+        except (EndOfText, StopIteration):
+            assert self._reader.ended
+
+    def _read(self) -> Reading[None]:
+        if self._reasoning_format is not None:
+            yield from self._read_reasoning(self._reasoning_format)
+        if self._format is not None and self._format.bare:
+            yield from self._read_bare_calls(self._format)
+        while True:
+            marks = self._after_calls if self._message.calls else self._before_calls
+            mark = yield from self._reader.until(marks, self._message.content)
+            if mark in self._call_marks:
+                yield from self._read_call(mark, self._message.content)
+            else:
+                self._message.drop_space()
+
+    def _read_reasoning(self, written: ReasoningFormat) -> Reading[None]:
+        """Read reasoning, if there is any."""
+        reader, message = self._reader, self._message
+        begins = Marks(written.begins)
+        begun = yield from reader.follows(begins)
+        if begun:
+            yield from reader.space()
+            yield from reader.accept(begins)
+        elif not written.open_after(self._prompt):
+            return
+        marks = Marks([*written.ends, *(self._call_marks if written.ended_by_call else ())])
+        ended = False
+        while not ended:
+            mark = yield from reader.until(marks, message.reasoning)
+            ended = mark in written.ends or (yield from self._read_call(mark, message.reasoning))
+        message.end_reasoning()
+
+    def _read_bare_calls(self, written: MarkedFormat) -> Reading[None]:
+        """Read calls without marks, which only stand where the content begins."""
+        while (yield from self._attempt(written, None, self._message.content)):
+            pass
+
+    def _read_call(self, mark: str, region: Emit) -> Reading[bool]:
+        """Read what follows `mark`. False if it is no call: then it is text of its `region`."""
+        assert self._format is not None
+        return (yield from self._attempt(self._format, mark, region))
+
+    def _attempt(self, written: MarkedFormat, mark: str | None, region: Emit) -> Reading[bool]:
+        reader, message = self._reader, self._message
+        calls = message.calls
+        call = Call(reader, message, self._tools, known_only=mark is None)
+        reader.record()
+        try:
+            yield from written.read(call, mark)
+        except Malformed:
+            if message.calls == calls:
+                reader.unread(reader.recorded())
+                region(mark or "")
+                return False
+            yield from self._skip_call(written)
+        except EndOfText:
+            if message.calls == calls and mark is None:
+                region(reader.recorded())
+            raise
+        reader.forget()
+        return True
+
+    def _skip_call(self, written: MarkedFormat) -> Reading[None]:
+        """Go on behind a call that went wrong after it had begun."""
+        if written.closes:
+            yield from self._reader.until(Marks(written.closes), lambda text: None)
+
+
+class ArgumentsParser(TextParser):
+    """Reads text that is the arguments of a call, because a grammar made it so."""
+
+    def __init__(self, name: str, reasoning_in: ReasoningFormat | None, prompt: str) -> None:
+        super().__init__(None, reasoning_in, (), prompt)
+        self._name = name
+
+    def _read(self) -> Reading[None]:
+        if self._reasoning_format is not None:
+            yield from self._read_reasoning(self._reasoning_format)
+        yield from self._reader.space()
+        self._message.begin(self._name)
+        yield from self._reader.until(Marks(()), self._message.arguments)
