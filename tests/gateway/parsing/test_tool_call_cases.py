@@ -1,7 +1,7 @@
 """What models of nine families wrote, read as its collectors say it must be, wherever the text is cut.
 
-See tests/goldens/tool_calls/NOTICE.md. To them it is an error if a call that was cut off, or goes wrong after its name, is
-returned at all. Here it is returned as far as it goes: it was streamed before that could be known.
+See tests/goldens/tool_calls/NOTICE.md. To its authors a call that was cut off, or goes wrong behind its name, must not
+be returned at all. Here it is returned as far as it goes: it was streamed before that could be known.
 """
 
 import json
