@@ -1,0 +1,220 @@
+"""The program of the helper process that tries grammars, one in each of its children.
+
+A grammar of a hundred characters can take gigabytes or minutes, and neither a thread nor llguidance's limits stop it.
+So this process reads the tokenizer once and forks a child for every grammar: the child shares the tokenizer, and
+whatever its grammar does ends with it. The kernel enforces the limits, so they hold whatever happens to this process,
+which computes nothing itself and never sees a grammar: it passes sockets on and words how children ended.
+
+What is tried here is compiled again by the engine, within what these limits allow. Neither may take the cores from the
+engine's steps: a child that is not done soon goes on as what the kernel runs last (`NICE`), and if many come, they
+begin so.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from llguidance import LLTokenizer
+
+from jaxengine.grammar.tokenizer import load_tokenizer
+from jaxengine.grammar.trial import trial
+
+CPU_LIMIT = 1.0  # seconds for one grammar; of 400 schemas of a public collection the 99th percentile took 0.045
+WALL_LIMIT = 2.0  # seconds
+MEMORY_LIMIT = 256 << 20  # bytes of address space beside those of this process; ordinary schemas take below 1 MiB
+STACK_LIMIT = 1 << 20  # bytes; the engine's threads have at least twice as many
+
+SOON = 0.05  # seconds of CPU time
+NICE = 19
+AT_ONCE = 4  # children that are not slow yet, and the same number that are
+SHARE = 0.1  # of one core, for all that is done here before it is NICE
+BURST = 0.5  # seconds of that which may have been saved up
+
+# How an answer begins: whether the same grammar would get it again.
+LASTING, PASSING = b"L", b"P"
+CANCELLED = "too many grammars that are slow to compile came at once; try again later"
+ENDINGS: dict[int, tuple[bytes, str]] = {
+    signal.SIGPROF: (LASTING, f"it takes more than {CPU_LIMIT:g} s of processor time to compile"),
+    signal.SIGALRM: (PASSING, f"it could not be compiled within {WALL_LIMIT:g} s"),
+    signal.SIGABRT: (LASTING, f"it takes more than {MEMORY_LIMIT >> 20} MiB of memory to compile"),
+    signal.SIGSEGV: (LASTING, "it is nested too deeply or has too many parts"),
+}
+FAILED = (PASSING, "it could not be compiled")
+
+
+@dataclass
+class Child:
+    """A process that tries one grammar.
+
+    asker: the socket on which the engine sends the grammar and awaits an answer.
+    verdict: the read end of a pipe on which the child writes it; it ends with the child.
+    """
+
+    pid: int
+    asker: socket.socket
+    verdict: int
+    nice: bool
+    slow: bool = False
+
+    def cpu_seconds(self) -> float:
+        user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def answer(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            self.asker.sendall(message)
+            self.asker.shutdown(socket.SHUT_RDWR)  # the child has the socket too
+
+    def close(self) -> None:
+        self.asker.close()
+        os.close(self.verdict)
+
+
+class Nursery:
+    """Starts a child for each socket that comes over `control`, and answers for those that cannot."""
+
+    def __init__(self, control: socket.socket, tokenizer: LLTokenizer, eos_token_ids: list[int]) -> None:
+        self._control = control
+        self._tokenizer = tokenizer
+        self._eos_token_ids = eos_token_ids
+        self._address_space = own_address_space() + MEMORY_LIMIT
+        self._askers: deque[socket.socket] = deque()  # that wait for a child
+        self._children: dict[int, Child] = {}  # by `verdict`
+        self._credit = BURST  # seconds of CPU time that may be spent before children begin NICE
+        self._credited = time.monotonic()
+
+    def run(self) -> None:
+        """Until the engine is gone."""
+        while self._wait():
+            self._look_after()
+            while self._askers and sum(not child.slow for child in self._children.values()) < AT_ONCE:
+                self._start(self._askers.popleft())
+
+    def _wait(self) -> bool:
+        """For something to do. False once the engine is gone."""
+        poll = select.poll()
+        for descriptor in (self._control.fileno(), *self._children):
+            poll.register(descriptor, select.POLLIN)
+        young = any(not child.slow for child in self._children.values())
+        for descriptor, _ in poll.poll(SOON / 2 * 1000 if young else None):
+            if descriptor in self._children:
+                self._finish(self._children.pop(descriptor))
+                continue
+            message, askers, _, _ = socket.recv_fds(self._control, 1, 1)
+            if not message:
+                return False
+            self._askers.extend(socket.socket(fileno=asker) for asker in askers)
+        return True
+
+    def _start(self, asker: socket.socket) -> None:
+        nice = self._poor()
+        verdict, pen = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._live(asker.fileno(), pen, nice)
+            finally:
+                os._exit(os.EX_SOFTWARE)
+        os.close(pen)
+        self._children[verdict] = Child(pid, asker, verdict, nice)
+
+    def _live(self, asker: int, pen: int, nice: bool) -> None:
+        """The life of a child."""
+        signal.setitimer(signal.ITIMER_REAL, WALL_LIMIT)  # the signals of both end the process
+        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT)
+        os.dup2(asker, 0)
+        os.dup2(pen, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        if nice:
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_STACK, (STACK_LIMIT, STACK_LIMIT))
+        resource.setrlimit(resource.RLIMIT_AS, (self._address_space, self._address_space))
+        try:
+            kind, _, text = sys.stdin.buffer.read().decode(errors="surrogatepass").partition("\n")
+            message = trial(self._tokenizer, self._eos_token_ids, kind, text)
+        except MemoryError:
+            os.abort()
+        os.write(1, LASTING + message.encode(errors="replace"))
+
+    def _finish(self, child: Child) -> None:
+        """Pass on what the child wrote, or how it ended without a word."""
+        answer = os.read(child.verdict, 1 << 12)
+        if answer:
+            child.answer(answer)
+            os.kill(child.pid, signal.SIGKILL)  # to save it the time to clean up
+        _, status, used = os.wait4(child.pid, 0)
+        if not child.nice:
+            self._credit -= used.ru_utime + used.ru_stime
+        if not answer:
+            lasts, message = ENDINGS.get(os.WTERMSIG(status), FAILED) if os.WIFSIGNALED(status) else FAILED
+            child.answer(lasts + message.encode())
+        child.close()
+
+    def _look_after(self) -> None:
+        """Children that have become slow leave their place, and the cores, to others."""
+        for child in list(self._children.values()):
+            if child.slow or child.cpu_seconds() < SOON:
+                continue
+            child.slow = True
+            if sum(each.slow for each in self._children.values()) > AT_ONCE:
+                self._cancel(child)
+            elif not child.nice:
+                os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
+                self._credit -= child.cpu_seconds()
+                child.nice = True
+
+    def _cancel(self, child: Child) -> None:
+        del self._children[child.verdict]
+        os.kill(child.pid, signal.SIGKILL)
+        os.wait4(child.pid, 0)
+        child.answer(PASSING + CANCELLED.encode())
+        child.close()
+
+    def close(self) -> None:
+        """End the children."""
+        for child in self._children.values():
+            os.kill(child.pid, signal.SIGKILL)
+
+    def _poor(self) -> bool:
+        """Whether so much was tried lately that what is tried now must not disturb the engine at all."""
+        now = time.monotonic()
+        self._credit = min(BURST, self._credit + SHARE * (now - self._credited))
+        self._credited = now
+        return self._credit <= 0
+
+
+def own_address_space() -> int:
+    """Bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(descriptor: int, directory: Path, vocab_size: int, eos_token_ids: list[int]) -> None:
+    """Signals are the engine's to answer, which may still drain. Where memory runs out, the kernel ends this first."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # a sandbox may have /proc read-only
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    tokenizer = load_tokenizer(directory, vocab_size, eos_token_ids)
+    trial(tokenizer, eos_token_ids, "json_schema", "{}")  # what llguidance makes only once is then there in every child
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy what it shares
+    with socket.socket(fileno=descriptor) as control:
+        nursery = Nursery(control, tokenizer, eos_token_ids)
+        nursery.run()
+        nursery.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), [int(each) for each in sys.argv[4:]])

@@ -1,0 +1,233 @@
+"""Whatever a grammar does, it does to a child of a child: it is answered for, and nothing else notices."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jaxengine.grammar import vetting
+from jaxengine.grammar.trial import MAX_CHARACTERS
+from jaxengine.grammar.vet_process import NICE
+from jaxengine.grammar.vetting import Vetting, VettingError
+from tests.jaxengine.grammar import hostile, vocabulary
+
+FINE = ("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    (path / "tokenizer.json").write_text(vocabulary.tokenizer_json())
+    return path
+
+
+@pytest.fixture
+def vet(directory: Path) -> Iterator[Vetting]:
+    made = Vetting(directory, vocabulary.SIZE, [vocabulary.EOS])
+    yield made
+    made.close()
+
+
+def helper(vet: Vetting) -> int:
+    """The id of its process."""
+    assert vet._helper is not None
+    return vet._helper._process.pid
+
+
+def children(process: int) -> list[int]:
+    """Zombies included."""
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def stat(process: int) -> list[str]:
+    """The fields of /proc/N/stat from the third on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def resident_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def wait_for(what: Callable[[], object]) -> object:
+    """The first true value of `what`."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if value := what():
+            return value
+        time.sleep(0.005)
+    raise AssertionError("it did not come")
+
+
+def timed_out(answer: str) -> bool:
+    """On a machine that is busy with other work a grammar's time may be up before its CPU time is."""
+    return "of processor time" in answer or "within 2 s" in answer
+
+
+def gone(process: int) -> bool:
+    return not Path(f"/proc/{process}").exists()
+
+
+def test_a_grammar_is_fine_or_refused_for_what_is_wrong_with_it(vet: Vetting) -> None:
+    assert vet.check(*FINE) == ""
+    assert vet.check("regex", "[0-9]+") == ""
+    assert '"not"' in vet.check("json_schema", '{"not": {}}')
+    assert "surrogate" in vet.check("regex", "\ud800")
+    assert vet.check("lark", "start: é") != ""
+
+
+def test_the_kernel_ends_a_grammar_that_takes_too_long_or_too_much(vet: Vetting) -> None:
+    assert timed_out(vet.check(*hostile.SLOW))
+    assert "MiB of memory" in vet.check(*hostile.HUGE)
+    assert "nested too deeply" in vet.check(*hostile.DEEP)
+    assert vet.check(*FINE) == ""
+
+
+def test_a_slow_grammar_yields_the_cores_and_does_not_delay_others(vet: Vetting) -> None:
+    vet.check(*FINE)
+    with ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(vet.check, *hostile.slow(number)) for number in range(4)]
+        wait_for(lambda: any(stat(child)[16] == str(NICE) for child in children(helper(vet))))
+        assert vet.check("regex", "an+other") == ""
+        assert not all(each.done() for each in slow)
+    assert all(each.result() for each in slow)
+
+
+def test_more_slow_grammars_than_there_is_room_for_are_all_answered(vet: Vetting) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda number: vet.check(*hostile.slow(number)), range(20)))
+    assert all(answers)
+    assert vet.check(*FINE) == ""
+    wait_for(lambda: not children(helper(vet)))
+
+
+def test_an_answer_is_kept_and_the_oldest_forgotten(vet: Vetting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vetting, "MAX_KEPT", 2)
+    assert vet.check("regex", "a") == ""
+    assert vet.check("regex", "(") != ""
+    vet.close()
+    assert vet.check("regex", "a") == ""
+    assert vet.check("regex", "(") != ""
+    with pytest.raises(VettingError):
+        vet.check("lark", "a")  # the notation is part of the grammar
+    again = Vetting(Path("/nowhere"), 1, [0])
+    again._kept = vet._kept
+    again._keep(b"new", "")
+    assert len(again._kept) == 2
+    assert b"new" in again._kept
+
+
+def test_an_answer_that_chance_decided_is_not_kept(vet: Vetting) -> None:
+    vet.start()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(vet.check, *hostile.SLOW)
+        (child,) = wait_for(lambda: children(helper(vet)))  # type: ignore[misc]
+        os.kill(child, signal.SIGKILL)
+        assert answer.result() == "it could not be compiled"
+    assert timed_out(vet.check(*hostile.SLOW))
+
+
+def test_a_helper_that_dies_is_replaced_and_the_question_asked_again(vet: Vetting) -> None:
+    vet.start()
+    before = helper(vet)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(vet.check, *hostile.SLOW)
+        wait_for(lambda: children(before))
+        os.kill(before, signal.SIGKILL)
+        assert timed_out(answer.result())
+    assert helper(vet) != before
+    assert gone(before)
+
+
+def test_a_helper_that_cannot_live_is_an_error_of_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    vet = Vetting(tmp_path, vocabulary.SIZE, [vocabulary.EOS])
+    with pytest.raises(VettingError):
+        vet.check(*FINE)
+    assert "tokenizer.json" in caplog.text
+    vet.close()
+
+
+def test_close_ends_the_helper_and_whoever_waits(vet: Vetting) -> None:
+    vet.start()
+    started = helper(vet)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(vet.check, *hostile.SLOW)
+        wait_for(lambda: children(started))
+        vet.close()
+        with pytest.raises(VettingError):
+            answer.result()
+    assert gone(started)
+
+
+def test_the_helper_and_its_children_end_with_an_engine_that_is_killed(directory: Path) -> None:
+    program = f"""
+        import threading
+        from pathlib import Path
+        from jaxengine.grammar.vetting import Vetting
+        vet = Vetting(Path({str(directory)!r}), {vocabulary.SIZE}, [{vocabulary.EOS}])
+        vet.start()
+        print(vet._helper._process.pid, flush=True)
+        vet.check(*{hostile.SLOW!r})
+    """
+    engine = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    started = int(engine.stdout.readline())
+    (child,) = wait_for(lambda: children(started))  # type: ignore[misc]
+    engine.kill()
+    engine.wait()
+    engine.stdout.close()
+    wait_for(lambda: gone(started) and gone(child))
+
+
+def test_neither_process_keeps_anything_of_a_grammar(vet: Vetting) -> None:
+    texts = [(kind, text) for kind, text in hostile.grammars() if len(text) < 2000]
+    vet.check(*FINE)
+
+    process, memory = helper(vet), resident_bytes(helper(vet))
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd")) + len(os.listdir(f"/proc/{process}/fd"))
+
+    before = descriptors()
+    for kind, text in texts[::8]:
+        assert len(vet.check(kind, text)) <= MAX_CHARACTERS
+    wait_for(lambda: descriptors() <= before)
+    wait_for(lambda: not children(process))
+    assert helper(vet) == process
+    assert resident_bytes(process) - memory < 4 << 20
+
+
+@pytest.mark.slow
+def test_three_hundred_hostile_grammars_are_refused_or_harmless(vet: Vetting) -> None:
+    vet.check(*FINE)
+    process, memory = helper(vet), resident_bytes(helper(vet))
+    limit = 1.5 * os.sysconf("SC_CLK_TCK")  # of CPU time: 1 s, and the child's beginning and end
+    grammars = hostile.grammars()
+    assert len(grammars) >= 300
+    ticks = sum(map(float, stat(process)[11:15]))
+    for kind, text in grammars:
+        refusal = vet.check(kind, text)
+        assert len(refusal) <= MAX_CHARACTERS
+        assert not refusal or refusal.isprintable()
+        spent = sum(map(float, stat(process)[11:15]))  # its own and of its ended children
+        assert spent - ticks < limit, (kind, text[:80])
+        ticks = spent
+    assert vet.check("regex", "still here") == ""
+    assert helper(vet) == process
+    wait_for(lambda: not children(process))
+    assert resident_bytes(process) - memory < 4 << 20
+
+
+def test_many_threads_may_ask_at_once(vet: Vetting) -> None:
+    questions = [("regex", f"a{number}" + "(" * (number % 2)) for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda question: vet.check(*question), questions))
+    assert [bool(answer) for answer in answers] == [bool(number % 2) for number in range(40)]
+    assert threading.active_count() < 40
