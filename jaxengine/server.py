@@ -90,6 +90,7 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
             model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
         )
         rehearse(engine)
+        engine.constraints.start()
     except RuntimeError:  # JAX's errors are among these
         forget_executables(compile_cache)  # a damaged one may be the cause, and would stop every later start too
         raise

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,7 @@ class MockEngine:
     def __init__(self, options: MockOptions) -> None:
         self.options = options
         self._lock = threading.Lock()
+        self._wake: Callable[[], None] = lambda: None
         self._live: dict[int, Live] = {}
         self._ended: list[Event] = []
         self._prompt_tokens = self._generated_tokens = self._steps = 0
@@ -113,6 +114,9 @@ class MockEngine:
         with self._lock:
             return not self._live and not self._ended
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
     def submit(self, request: Request) -> None:
         length = len(request.prompt) + request.params.max_tokens
         if not request.prompt:
@@ -122,11 +126,13 @@ class MockEngine:
         with self._lock:
             self._live[request.id] = Live(request, ids=list(request.prompt))
             self._prompt_tokens += len(request.prompt)
+        self._wake()
 
     def cancel(self, request_id: int) -> None:
         with self._lock:
             if self._live.pop(request_id, None) is not None:
                 self._ended.append(Event(request_id, finish=FinishReason.CANCELLED))
+        self._wake()
 
     def is_queued(self, request_id: int) -> bool:
         with self._lock:

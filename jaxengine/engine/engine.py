@@ -13,9 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from jaxengine.engine.constraints import Constraints
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.compile_cache import COMPILES
-from jaxengine.executor.runner import Runner
+from jaxengine.executor.runner import BackboneLaunch, Runner
+from jaxengine.grammar.grammar import GrammarError
+from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.checks import check_request
 from jaxengine.request.interface import Description, Stats, StepResult
 from jaxengine.request.plan import Plan
@@ -34,12 +37,19 @@ class EngineFailure(RuntimeError):
 
 
 class Engine:
-    """Requests in, tokens out, step by step."""
+    """Requests in, tokens out, step by step.
 
-    def __init__(self, description: Description, runner: Runner, scheduler: Scheduler) -> None:
+    Args:
+        constraints: of requests that carry a grammar or bound their reasoning.
+    """
+
+    def __init__(
+        self, description: Description, runner: Runner, scheduler: Scheduler, constraints: Constraints
+    ) -> None:
         self.description = description
         self.runner = runner
         self.scheduler = scheduler
+        self.constraints = constraints
         self.eos_token_ids = frozenset(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
@@ -48,6 +58,8 @@ class Engine:
         self.live: dict[int, Sequence] = {}
         self.never_scheduled: set[int] = set()  # ids of requests that no step has taken up, nor a prefix they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
+        self.compiling: set[int] = set()  # ids of live requests whose grammar is being compiled: not scheduled yet
+        self.wake: Callable[[], None] = lambda: None
         self.arrivals = 0
         self.start_counting()
 
@@ -71,11 +83,19 @@ class Engine:
         """
         self.check(request)
         self.never_scheduled.add(request.id)
-        self.inbox.append(lambda: self._arrive(request))
+        self._put(lambda: self._arrive(request))
 
     def cancel(self, request_id: int) -> None:
         """End a request; unknown and finished ones are ignored."""
-        self.inbox.append(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
+        self._put(lambda: self._finish_early(request_id, FinishReason.CANCELLED))
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, from any thread, whenever `step` has something new to do."""
+        self.wake = wake
+
+    def _put(self, work: Callable[[], Event | None]) -> None:
+        self.inbox.append(work)
+        self.wake()
 
     def is_queued(self, request_id: int) -> bool:
         """Whether a submitted request has not been taken up by a step yet."""
@@ -90,16 +110,17 @@ class Engine:
     def close(self) -> None:
         """Stop compiling. Call it for an engine that is thrown away before its process ends."""
         self.runner.executables.close()
+        self.constraints.close()
 
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do."""
-        return not self.inbox and not self.live and self.flight is None
+        return not self.inbox and len(self.live) == len(self.compiling) and self.flight is None
 
     def stats(self) -> Stats:
         pool = self.scheduler.pool
         return Stats(
-            waiting=len(self.scheduler.waiting),
+            waiting=len(self.scheduler.waiting) + len(self.compiling),
             running=len(self.scheduler.running),
             pages_total=pool.total - 1,
             pages_used=pool.used,
@@ -111,11 +132,13 @@ class Engine:
             step_failures=self.step_failures,
             compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
+            **self.constraints.stats(),
         )
 
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
         check_request(request, self.description)
+        self.constraints.check(request)
 
     # --- the step thread ----------------------------------------------------------------------------------------
 
@@ -145,18 +168,40 @@ class Engine:
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
         self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
+        if request.constrained:
+            self.compiling.add(request.id)
+            self.constraints.attach(sequence, lambda refusal: self._put(lambda: self._admit(sequence, refusal)))
+        else:
+            self.scheduler.add(sequence)
+
+    def _admit(self, sequence: Sequence, refusal: GrammarError | None) -> Event | None:
+        """Schedule a request whose grammar has been compiled, or refuse it."""
+        request_id = sequence.request.id
+        if self.live.get(request_id) is not sequence:  # it was cancelled meanwhile
+            return None
+        if refusal is not None:
+            return self._finish_early(request_id, FinishReason.INVALID, str(refusal))
+        self.compiling.discard(request_id)
         self.scheduler.add(sequence)
+        return None
 
     def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
         sequence = self.live.pop(request_id, None)
         if sequence is None:
             return None
         self.never_scheduled.discard(request_id)
-        self.scheduler.finish(sequence, reason)
+        if request_id in self.compiling:
+            self.compiling.discard(request_id)
+        else:
+            self.scheduler.finish(sequence, reason)
         return Event(request_id, finish=reason, error=error)
 
     def _turn(self, result: StepResult) -> None:
-        """Launch the next step, then complete the one before. While a culprit is searched, steps run one at a time."""
+        """Launch the next step, then complete the one before. While a culprit is searched, steps run one at a time.
+
+        Where a grammar decides what may be sampled next, the step before is completed between the next one's backbone
+        and its samples: the device computes the backbone meanwhile.
+        """
         previous, self.flight = self.flight, None
         plan = self._plan(previous)
         if plan.rows:
@@ -164,8 +209,14 @@ class Engine:
             for sequence in (*plan.admitted, *plan.waiting_for_prefix):
                 sequence.admitted_at = sequence.admitted_at or now
                 self.never_scheduled.discard(sequence.request.id)
-            self.flight = self.runner.launch_sample(self.runner.launch_backbone(plan))
             self.launched = self.launched if previous else now
+            launch = self.runner.launch_backbone(plan)
+            if any(row.sequence.matcher for row in launch.samples.rows):
+                if previous is not None:
+                    self._complete(previous, result)
+                    previous = None
+                self._mask(launch, result)
+            self.flight = self.runner.launch_sample(launch)
         elif previous is None and not self.live:
             self._warm_next()
         if previous is not None:
@@ -173,6 +224,16 @@ class Engine:
         if self.culprit_search and self.flight is not None:
             flight, self.flight = self.flight, None
             self._complete(flight, result)
+
+    def _mask(self, launch: BackboneLaunch, result: StepResult) -> None:
+        """Send the masks of the samples whose sequences have grammars. One that cannot go on ends with an error."""
+        sequences = [row.sequence for row in launch.samples.rows if row.sequence.matcher]
+        live = [each for each in sequences if each.request.id in self.live]
+        masks, broken = self.constraints.masks(live)
+        for sequence, error in broken:
+            if event := self._finish_early(sequence.request.id, FinishReason.ERROR, str(error)):
+                result.events.append(event)
+        self.runner.write_masks(live, masks)
 
     def _warm_next(self) -> None:
         """First run of a new step shape, while nobody waits. If it fails, it is never used and the cache is lost."""
@@ -243,10 +304,19 @@ class Engine:
             self.cached_prompt_tokens += sequence.cached_tokens
             result.answered_tokens += len(request.prompt) - sequence.cached_tokens
         event.finish = self._finish_reason(sequence, token.id)
+        if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
+            self._match(sequence.matcher, event)
         if event.finish is not FinishReason.NOT_FINISHED:
             del self.live[request.id]
             self.scheduler.finish(sequence, event.finish)
         return event
+
+    def _match(self, matcher: Matcher, event: Event) -> None:
+        """Let a sequence's grammar read the token of `event`, which ends the sequence if the grammar cannot follow."""
+        try:
+            matcher.consume(event.tokens[0].id)
+        except GrammarError as error:
+            event.finish, event.error = FinishReason.ERROR, str(error)
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
         """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""

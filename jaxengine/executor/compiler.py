@@ -107,6 +107,11 @@ class Compiler:
             functions.write_page_table, (table, self.array((3, TABLE_WRITES))), donate=(0,), returns=table
         )
 
+    def lower_write_masks(self, slots: int) -> Any:
+        mask = self.sampler_state().mask
+        arguments = (mask, self.array((slots,)), self.array((slots, mask.shape[1])))
+        return self._lower(functions.write_masks, arguments, donate=(0,), returns=mask)
+
     def lower_fill_slot(self) -> Any:
         state = self.sampler_state()
         new = SamplerSlot.abstract(self.shapes.limits.max_total_tokens, self.replicated)
@@ -137,13 +142,15 @@ class Compiler:
         """
         encode_shapes = self.shapes.encode_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot"]
+        essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
         essential += [name for shape in self.shapes.essential_steps() for name in names(shape)]
         essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
         return Executables(self.jobs(), list(dict.fromkeys(essential)), progress)
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
-        "write_page_table", "fill_slot" and "allocate"; and ("encode", shape), where there is an encoder.
+        ("write_masks", slots), "write_page_table", "fill_slot" and "allocate"; and ("encode", shape), where there is an
+        encoder.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -151,6 +158,7 @@ class Compiler:
             "write_page_table": self.lower_write_page_table,
             "fill_slot": self.lower_fill_slot,
         }
+        lower |= {("write_masks", slots): partial(self.lower_write_masks, slots) for slots in shapes.mask_writes}
         lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
         for shape in shapes.step_shapes():
             lower["backbone", shape] = partial(self.lower_backbone, shape)

@@ -14,6 +14,7 @@ from jax import Array
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.compiler import TABLE_WRITES, Compiler
 from jaxengine.executor.executables import Progress
+from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
@@ -47,6 +48,7 @@ class Runner:
         self.executables = compiler.executables(progress)
         self.fields = SlotFields(self.shapes.slots)
         self.mirror = PageTableMirror(self.shapes.slots)
+        self.masks = MaskMirror(self.shapes.slots, self.shapes.spec.vocab_size)
         first_run = self._first_run if self.device.costly_first_run else None
         self.buckets = BucketChooser(self.shapes, self.executables, first_run)
         self.reset()
@@ -59,6 +61,7 @@ class Runner:
         self.sampler_state: Any = None
         self.layers, self.slot_state, self.sampler_state = self.executables["allocate"]()
         self.mirror.reset()
+        self.masks.reset()
 
     def warm_next(self) -> bool:
         """Run a step for the first time if one was compiled since the last call, see `BucketChooser.warm_next`."""
@@ -69,6 +72,8 @@ class Runner:
         while self.warm_next():
             pass
         self._write_page_table([(0, self.shapes.table_width, 0)])
+        for slots in self.shapes.mask_writes:
+            self._write_masks(*self.masks.padding(slots))
         jax.block_until_ready(self.slot_state)
 
     def _first_run(self, shape: StepShape) -> None:
@@ -97,6 +102,18 @@ class Runner:
         upload = self._upload(shape, plan.rows)
         upload.add_samples(samples, self.fields)
         return BackboneLaunch(plan, samples, upload.greedy, *self._backbone(shape, upload))
+
+    def write_masks(self, sequences: list[Sequence], masks: np.ndarray) -> None:
+        """Before `launch_sample`: what may come next in each of `sequences`, i32 [len(sequences), ⌈V/32⌉]. Only those
+        that have changed are sent.
+        """
+        slots = [each.slot for each in sequences if each.slot is not None]
+        assert len(slots) == len(sequences)
+        changed = self.masks.take_changed(slots, masks)
+        while changed:
+            size = next(each for each in self.shapes.mask_writes if each >= len(changed))
+            self._write_masks(*self.masks.block(changed, size))
+            changed = changed[size:]
 
     def launch_sample(self, launch: BackboneLaunch) -> InFlight:
         """Launch the samples of a step, and the scores of its prompts. Returns as soon as the device has its orders.
@@ -179,6 +196,11 @@ class Runner:
             block[:, : len(batch)] = np.array(batch, np.int32).T
             table = self.executables["write_page_table"](self.slot_state.table, self._put(block))
             self.slot_state = self.slot_state._replace(table=table)
+
+    def _write_masks(self, slots: np.ndarray, masks: np.ndarray) -> None:
+        write = self.executables["write_masks", len(slots)]
+        mask = write(self.sampler_state.mask, self._put(slots), self._put(masks))
+        self.sampler_state = self.sampler_state._replace(mask=mask)
 
     def _put(self, values: Any) -> Any:
         return jax.device_put(values, self.replicated)

@@ -42,6 +42,11 @@ class Shapes:
         """Page tables of a sequence."""
         return len(self.limits.windows)
 
+    @property
+    def mask_writes(self) -> list[int]:
+        """How many slots' masks one call writes: a few, or all of a step."""
+        return sorted({min(8, self.slots), self.slots})
+
     def decode(self, rows: int) -> StepShape:
         return StepShape(tokens=rows, rows=rows, samples=rows, updates=rows * self.tables, ragged=False)
 

@@ -45,6 +45,18 @@ def library_text(kind: str, text: str) -> str:
     raise ValueError(f"no notation is called {kind!r}")
 
 
+def behind_newlines(text: str) -> str:
+    """`text`, as `library_text` returns it, with at most two newlines in front: models write them behind their
+    reasoning.
+    """
+    try:
+        [answer, *others] = json.loads(text)["grammars"]
+    except ValueError:  # Lark
+        answer, others = {"lark_grammar": text}, []
+    first = {"lark_grammar": r"start: /\n{0,2}/ @answer"}
+    return json.dumps({"grammars": [first, {**answer, "name": "answer"}, *others]})
+
+
 def _of_json_schema(text: str) -> str:
     """llguidance writes the text into JSON of its own as it is, so it must be one whole document."""
     try:

@@ -39,6 +39,7 @@ def check_request(request: Request, limits: Description) -> None:
         ("stop_token_ids", params.stop_token_ids),
         ("logit_bias", params.logit_bias),
         *(("bad_words", word) for word in params.bad_words),
+        ("reasoning", (*request.reasoning.begin, *request.reasoning.end) if request.reasoning else ()),
     ):
         wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
         if wrong is not None:

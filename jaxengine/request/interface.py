@@ -4,7 +4,9 @@
 thread depend on this file only, so they do not import JAX.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from jaxengine.architecture.parameters import ParameterSource
@@ -52,6 +54,11 @@ class Stats:
     step_failures: int
     compiles_after_warmup: int
     steps: int
+    grammars_compiled: int = 0
+    grammar_cache_hits: int = 0
+    grammar_refusals: int = 0
+    grammar_compile_seconds: float = 0.0
+    grammar_mask_seconds: float = 0.0
 
 
 @dataclass
@@ -76,6 +83,10 @@ class OpenModel(Protocol):
     def revision(self) -> str: ...
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def directory(self) -> Path:
+        """Of its tokenizer."""
+        ...
 
 
 class DrivenEngine(Protocol):
@@ -92,6 +103,10 @@ class DrivenEngine(Protocol):
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do until the next `submit` or `cancel`."""
+        ...
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, from any thread, whenever `step` has something new to do."""
         ...
 
     def submit(self, request: Request) -> None:

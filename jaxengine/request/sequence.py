@@ -11,6 +11,8 @@ from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
+from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.sampling_params import SamplingParams
 
 AGING_SECONDS = 60.0  # one priority level is worth so much waiting: overtaking is bounded, so no request starves
@@ -43,7 +45,14 @@ class Request:
     queue_timeout: float | None = None  # seconds from arrival until it is first scheduled
     caller: int = 0  # between callers, waiting requests are served fairly, see `FairQueue`
     priority: int = 0  # lower runs earlier, among the same caller's requests
+    grammar: Grammar | None = None  # what the generated text must match
+    reasoning: Reasoning | None = None  # what stands before that text
     arrived: float = field(default_factory=time.monotonic)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether not every id may come next at all times."""
+        return self.grammar is not None or (self.reasoning is not None and self.reasoning.budget is not None)
 
 
 class Token(NamedTuple):
@@ -127,6 +136,7 @@ class Sequence:
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None  # monotonic; when the host read its first sampled token
         self.preemptions = 0
+        self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
 

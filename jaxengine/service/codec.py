@@ -5,6 +5,7 @@ from typing import cast
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
+from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.request.interface import Description, Stats, StepResult
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, Request, Token
@@ -16,6 +17,7 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
     for name in ("timeout_seconds", "queue_timeout_seconds"):
         if not getattr(message, name) >= 0:  # NaN fails too
             raise ValueError(f"{name} must be at least 0, got {getattr(message, name)}")
+    reasons = message.HasField("reasoning")
     return Request(
         id=request_id,
         prompt=list(message.prompt),
@@ -25,7 +27,21 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         queue_timeout=message.queue_timeout_seconds or None,
         caller=message.caller,
         priority=message.priority,
+        grammar=_grammar_from(message.grammar, behind_reasoning=reasons) if message.HasField("grammar") else None,
+        reasoning=_reasoning_from(message.reasoning) if reasons else None,
     )
+
+
+def _grammar_from(message: pb.Grammar, *, behind_reasoning: bool) -> Grammar:
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        raise ValueError("grammar has no kind")
+    return Grammar(kind, getattr(message, kind), behind_reasoning)
+
+
+def _reasoning_from(message: pb.Reasoning) -> Reasoning:
+    budget = message.budget if message.HasField("budget") else None
+    return Reasoning(tuple(message.begin), tuple(message.end), budget)
 
 
 def _params_from(message: pb.Generate) -> SamplingParams:

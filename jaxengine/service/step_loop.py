@@ -43,6 +43,7 @@ class StepLoop:
         self._engine = engine
         self._listener = listener
         self._wake = threading.Event()
+        engine.notify(self._wake.set)
         self._stopping = False
         self._last_report = 0.0
         self._thread = threading.Thread(target=self._run, name="engine-steps", daemon=True)
@@ -63,12 +64,10 @@ class StepLoop:
     def submit(self, request: Request) -> None:
         """From any thread. Raises ValueError if the engine can never serve the request."""
         self._engine.submit(request)
-        self._wake.set()
 
     def cancel(self, request_id: int) -> None:
         """From any thread; idempotent."""
         self._engine.cancel(request_id)
-        self._wake.set()
 
     def stop(self, timeout: float) -> bool:
         """End the loop after the step that is running; whether it ended within `timeout` seconds."""

@@ -17,6 +17,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.device import DeviceTraits
+from jaxengine.engine.constraints import Constraints
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_process import CompileProcess
 from jaxengine.executor.compiler import Compiler
@@ -85,7 +86,9 @@ def load_engine(
     compiler = setup.compiler(shapes, parameters, store)
     runner = Runner(compiler, model.eos_token_ids, lambda done, total: progress(COMPILING, done, total))
     runner.executables.build_rest(compile_process)
-    return Engine(setup.describe(model, limits, pages), runner, setup.scheduler(model, limits, pages))
+    description = setup.describe(model, limits, pages)
+    constraints = Constraints.load(model.directory, description)
+    return Engine(description, runner, setup.scheduler(model, limits, pages), constraints)
 
 
 @dataclass(frozen=True)

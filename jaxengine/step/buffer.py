@@ -25,6 +25,7 @@ BANNED = 8  # EOS and stop ids cannot be sampled yet
 BIASED = 16  # it has a logit bias
 BAD_WORDS = 32  # it has bad words
 FULL_SAMPLER = 64  # it wants more than the model's own argmax with its logprob
+MASKED = 128  # only ids in its slot's mask may be sampled
 
 
 class TokenFields(NamedTuple):

@@ -193,3 +193,8 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
 def write_page_table(table: Array, updates: Array) -> Array:
     """Write page-table entries [3, U] (row, column, page) that did not fit a step's own upload."""
     return table.at[updates[0], updates[1]].set(updates[2], mode="drop")
+
+
+def write_masks(mask: Array, slots: Array, new: Array) -> Array:
+    """`SamplerState.mask` with the rows `slots` [n] replaced by `new` [n, ⌈V/32⌉]. Padding names the sink."""
+    return mask.at[slots].set(new)

@@ -3,6 +3,7 @@
 Legend: N samples, T tokens of the step, A alternatives.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ class InFlight:
         tokens = packed.tokens(count)
         for i, row in enumerate(self.samples.rows):
             if wanted := row.sequence.params.logprobs:
-                tokens[i] = packed.with_alternatives(i, wanted)
+                tokens[i] = packed.with_alternatives(i, wanted, possible=row.sequence.matcher is not None)
         return SampledTokens(tokens, (packed.third[:count] != 0).tolist())
 
     def _read_scored(self, top: int) -> list[Token]:
@@ -82,10 +83,12 @@ class _Packed:
     def tokens(self, count: int) -> list[Token]:
         return list(map(Token, self.ids[:count], self.logprobs))
 
-    def with_alternatives(self, i: int, wanted: int) -> Token:
-        """Token `i` and the `wanted` likeliest ones."""
-        alternatives = zip(self.top_ids[i, :wanted].tolist(), self.top_logprobs[i, :wanted].tolist(), strict=True)
-        return Token(self.ids[i], self.logprobs[i], tuple(alternatives))
+    def with_alternatives(self, i: int, wanted: int, *, possible: bool = False) -> Token:
+        """Token `i` and the `wanted` likeliest ones; fewer if only `possible` ones are listed."""
+        ids, logprobs = self.top_ids[i, :wanted].tolist(), self.top_logprobs[i, :wanted].tolist()
+        alternatives = zip(ids, logprobs, strict=True)
+        listed = (each for each in alternatives if not possible or each[1] > -math.inf)
+        return Token(self.ids[i], self.logprobs[i], tuple(listed))
 
     def with_rank(self, i: int, wanted: int) -> Token:
         """Token `i` of `functions.score`, where the third column is the rank."""

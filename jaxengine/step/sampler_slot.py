@@ -74,7 +74,7 @@ def needs_sampler_state(sequence: Sequence) -> bool:
 
 
 def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
-    """`state` once the sequence of `new` has taken its slot."""
+    """`state` once the sequence of `new` has taken its slot. Its mask is written where a step needs it."""
     vocab = state.seen.shape[1]
     index = jnp.arange(new.ids.shape[0])
     real, count = index < new.length, jnp.zeros(vocab, jnp.int32)
@@ -83,7 +83,7 @@ def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
     bias = jnp.full(vocab, new.other_bias, jnp.float32).at[new.bias_ids].set(new.bias, mode="drop")
     last = new.length - jnp.arange(MAX_BAD_WORD_IDS - 1, 0, -1)  # indices of the last ids
     recent = jnp.where(last >= new.prompt_length, new.ids[jnp.maximum(last, 0)], NOTHING)
-    values = SamplerState(seen, generated, bias, new.bans, new.bad_words, recent)
+    values = SamplerState(seen, generated, bias, new.bans, new.bad_words, recent, state.mask[new.slot])
     return SamplerState(*(of_slots.at[new.slot].set(value) for of_slots, value in zip(state, values, strict=True)))
 
 

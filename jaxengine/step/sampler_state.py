@@ -1,4 +1,4 @@
-"""What the sampler remembers of each slot's sequence, on the device: counts, biases, bans, bad words.
+"""What the sampler remembers of each slot's sequence, on the device: counts, biases, bans, bad words, masks.
 
 Legend: S slots, V vocabulary.
 """
@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.grammar.mask import words
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
 from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_STOP_TOKEN_IDS
 
@@ -24,6 +25,7 @@ class SamplerState(NamedTuple):
     bans: Array  # i32 [S+1, BANS], V where unused
     bad_words: Array  # i32 [S+1, MAX_BAD_WORDS, MAX_BAD_WORD_IDS], as `padded_words` has them
     recent: Array  # i32 [S+1, MAX_BAD_WORD_IDS - 1], the ids generated last, NOTHING in front of the first
+    mask: Array  # i32 [S+1, ⌈V/32⌉], a 1 for each id that a grammar allows next; read where a sample is MASKED
 
     @classmethod
     def empty(cls, slots: int, vocab: int) -> Self:
@@ -35,4 +37,5 @@ class SamplerState(NamedTuple):
             bans=jnp.full((slots + 1, BANS), vocab, jnp.int32),
             bad_words=jnp.full((slots + 1, MAX_BAD_WORDS, MAX_BAD_WORD_IDS), vocab, jnp.int32),
             recent=jnp.full((slots + 1, MAX_BAD_WORD_IDS - 1), NOTHING, jnp.int32),
+            mask=jnp.full((slots + 1, words(vocab)), -1, jnp.int32),
         )

@@ -4,8 +4,8 @@ No vocabulary is ever sorted: top-k, top-p and typical keep what lies above a th
 by bit in 32 counting passes, exactly (ties with the threshold are kept). Sampling is counter-based: token number p of a
 request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
 
-Order of processors: watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p, typical,
-min-p.
+Order of processors: mask, watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p,
+typical, min-p. Logprobs are those of the masked logits: a token that is forced has 0.
 Legend: N samples, V vocabulary, A alternatives reported.
 """
 
@@ -20,6 +20,7 @@ from jaxengine.step.buffer import SampleFields
 from jaxengine.step.sampler_state import ANYTHING, SamplerState
 
 WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
+BANNED_BESIDE_MASK = -3e4  # beyond any bias; logits beside it keep two decimals
 BLOCK = 128  # ids whose maximum stands for them when the highest are looked for
 
 
@@ -46,14 +47,15 @@ def greedy(logits: Array, top: int) -> Sampled:
 
 def sample(logits: Array, samples: SampleFields, state: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
     """Sample a token from each row of f32 `logits` [N, V], as its fields say, and count it in its slot."""
-    scores = _penalise(_bias(_watermark(logits, samples), samples, state), samples, state)
+    masked = _mask(logits, samples, state)
+    scores = _penalise(_bias(_watermark(masked, samples), samples, state), samples, state)
     scores = _ban(scores, samples, state)
     warm = samples.temperature > 0
     scores = _warm(scores, jnp.where(warm, samples.temperature, 1)[:, None])
     scores = _filter(scores, samples)
     noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(samples, scores.shape[1]), lambda: scores)
     ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
-    reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, logits)
+    reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, masked)
     top_id, top_logprob = top_logprobs(reported, top)
     sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
     return sampled, _remember(ids, samples, state)
@@ -123,8 +125,24 @@ def _watermark(logits: Array, samples: SampleFields) -> Array:
     return jax.lax.cond(jnp.any(samples.watermark_gamma > 0), favoured, lambda: logits)
 
 
+def _mask(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
+    """-inf for ids that the sample's grammar does not allow."""
+    words = jnp.where(_flag(samples, buffer.MASKED), state.mask[samples.slot], -1)  # [N, ⌈V/32⌉]
+    bits = (words[:, :, None] >> jnp.arange(32)) & 1
+    allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[1]] != 0
+    return jnp.where(allowed, logits, -jnp.inf)
+
+
+def _excluded(samples: SampleFields) -> Array:
+    """f32 [N, 1]: what a ban adds to a score. Beside a mask it is finite: where a grammar allows nothing but what is
+    banned, the grammar comes first.
+    """
+    return jnp.where(_flag(samples, buffer.MASKED), BANNED_BESIDE_MASK, -jnp.inf)
+
+
 def _bias(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
-    return logits + jnp.where(_flag(samples, buffer.BIASED), state.bias[samples.slot], 0)
+    bias = jnp.maximum(state.bias[samples.slot], _excluded(samples))  # -inf where only biased ids are allowed
+    return logits + jnp.where(_flag(samples, buffer.BIASED), bias, 0)
 
 
 def _penalise(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
@@ -146,7 +164,7 @@ def _ban(scores: Array, samples: SampleFields, state: SamplerState) -> Array:
     ends = jnp.where(begun.all(axis=-1) & _flag(samples, buffer.BAD_WORDS), words[..., -1], vocab)  # [N, MAX_BAD_WORDS]
     bans = jnp.where(_flag(samples, buffer.BANNED), state.bans[samples.slot], vocab)  # [N, BANS]
     banned = jnp.concatenate([bans, ends], axis=1)
-    return scores.at[jnp.arange(scores.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
+    return scores.at[jnp.arange(scores.shape[0])[:, None], banned].add(_excluded(samples), mode="drop")
 
 
 def _warm(scores: Array, temperature: Array) -> Array:

@@ -11,6 +11,7 @@ from jaxengine.step.buffer import (
     FLOATS,
     FULL_SAMPLER,
     LAST_TOKEN,
+    MASKED,
     OVER_LENGTH,
     PENALISED,
     PROCESSED,
@@ -117,10 +118,12 @@ def flags_of(sequence: Sequence) -> int:
         | PROCESSED * params.processed_logprobs
         | BIASED * bool(params.logit_bias)
         | BAD_WORDS * bool(params.bad_words)
+        | MASKED * (sequence.matcher is not None)
         | FULL_SAMPLER * (not _plain_greedy(sequence))
     )
 
 
 def _plain_greedy(sequence: Sequence) -> bool:
     params = sequence.params
-    return params.greedy and not needs_sampler_state(sequence) and params.logprobs == 0 and params.watermark_gamma == 0
+    plain = params.greedy and params.logprobs == 0 and params.watermark_gamma == 0
+    return plain and sequence.matcher is None and not needs_sampler_state(sequence)

@@ -4,6 +4,7 @@
 tokens are delivered once, and an idle engine holds no page, slot or request.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
+from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
@@ -46,7 +48,7 @@ def load(directory: Path, *, every_bucket: bool = False, **options: object) -> E
     if every_bucket:
         engine.finish_compiling()
     else:
-        engine.close()
+        engine.runner.executables.close()
     return engine
 
 
@@ -62,12 +64,15 @@ def ask(
     salt: bytes = b"",
     timeout: float | None = None,
     queue_timeout: float | None = None,
+    grammar: Grammar | None = None,
+    reasoning: Reasoning | None = None,
     **params: object,
 ) -> Request:
-    """Request `number`: greedy and deaf to EOS unless `params` say otherwise."""
-    chosen = {"temperature": 0, "seed": number, "ignore_eos": True, **params}
+    """Request `number`: greedy and deaf to EOS unless `params` say otherwise, or a grammar ends it."""
+    chosen = {"temperature": 0, "seed": number, "ignore_eos": grammar is None, **params}
     wanted = SamplingParams(**chosen)  # type: ignore[arg-type]
-    return Request(number, ids, wanted, salt=salt, timeout=timeout, queue_timeout=queue_timeout)
+    timeouts = {"timeout": timeout, "queue_timeout": queue_timeout}
+    return Request(number, ids, wanted, salt=salt, grammar=grammar, reasoning=reasoning, **timeouts)
 
 
 def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Answers:
@@ -82,6 +87,8 @@ def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Ans
 def finish(engine: Engine, answers: Answers, limit: int = 5000) -> Answers:
     """Step until the engine is idle, adding to `answers`."""
     for _ in range(limit):
+        while engine.idle and engine.compiling:  # a grammar, on another thread
+            time.sleep(0.001)
         if engine.idle:
             check_idle(engine)
             assert all(answer.finish for answer in answers.values())

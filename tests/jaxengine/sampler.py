@@ -29,9 +29,16 @@ def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[
     return sequence
 
 
-def sample(logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = ()) -> Sampled:
-    """Row r of `logits` [R, V] decides the next token of sequence r; alternatives are the whole vocabulary."""
+def sample(
+    logits: np.ndarray, sequences: Items[Sequence], eos: Items[int] = (), masks: np.ndarray | None = None
+) -> Sampled:
+    """Row r of `logits` [R, V] decides the next token of sequence r; alternatives are the whole vocabulary.
+
+    `masks`, i32 [R, ⌈V/32⌉], count where a sequence has a matcher.
+    """
     state = sampler_state_of(sequences, logits.shape[1], eos)
+    if masks is not None:
+        state = state._replace(mask=state.mask.at[: len(sequences)].set(masks))
     return Sampled(*map(np.asarray, _sample(logits, pack(sequences), state)[0]))
 
 

@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from jaxengine.grammar.grammar import Grammar
 from tests.jaxengine.engines import ask, load, prompt, serve
 
 DEVICES = (1, 2, 4, 8)
@@ -23,6 +24,7 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     """What the model answers on `devices` devices, and how large one device's part of each array is."""
     engine = load(directory, tensor_parallel=devices, **SMALL, **options)  # type: ignore[arg-type]
     ways: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
+    ways.append({"temperature": 1.0, "grammar": Grammar("regex", "[a-z]{20}")})
     answers = serve(engine, [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(ways)])
     keys, values = engine.runner.layers[0]
     arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}

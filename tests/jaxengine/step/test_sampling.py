@@ -5,6 +5,7 @@ repetition, frequency and presence, ban, temperature, top-k, top-p, typical, min
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,10 @@ import pytest
 import torch
 from transformers.generation import logits_process as oracle
 
+from jaxengine.grammar.mask import allow, words
+from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Sequence
 from jaxengine.step import sampling
 from jaxengine.step.sampler_state import NOTHING
 from tests.jaxengine.sampler import history, in_order_of_ids, processed, sample, sampler_state_of, state_after_sampling
@@ -288,3 +292,56 @@ def test_only_the_row_whose_logits_are_not_finite_says_so(logits: np.ndarray, ba
     np.testing.assert_array_equal(sampled.finite, np.arange(ROWS) != 3)
     np.testing.assert_array_equal(np.delete(sampled.id, 3), np.delete(healthy.id, 3))
     np.testing.assert_array_equal(np.asarray(sampling.greedy(logits, 1).finite), np.arange(ROWS) != 3)
+
+
+def masked(allowed: list[list[int]], **wanted: Any) -> list[Sequence]:
+    """A sequence for each list, which may only sample these ids."""
+    wanted = {"processed_logprobs": False, **wanted}
+    sequences = [history(params(**{"seed": row, **wanted}), PROMPT, [9]) for row in range(len(allowed))]
+    for sequence in sequences:
+        sequence.matcher = Matcher(None)
+    return sequences
+
+
+def masks(allowed: list[list[int]]) -> np.ndarray:
+    words_of = np.zeros((len(allowed), words(VOCAB)), np.int32)
+    for mask, ids in zip(words_of, allowed, strict=True):
+        for id in ids:
+            allow(mask, id)
+    return words_of
+
+
+@pytest.mark.parametrize("wanted", [{"temperature": 0}, {"temperature": 1.5}, {"temperature": 1.0, "top_p": 0.1}])
+def test_only_ids_in_the_mask_are_sampled_with_logprobs_among_themselves(
+    logits: np.ndarray, wanted: dict[str, Any]
+) -> None:
+    allowed = [[3, 40], [7], [31, 32, 63], list(range(VOCAB))]
+    sampled = sample(logits[:4], masked(allowed, **wanted), masks=masks(allowed))
+    for row, ids in enumerate(allowed):
+        assert sampled.id[row] in ids
+        own = logits[row, ids] - np.logaddexp.reduce(logits[row, ids])
+        np.testing.assert_allclose(sampled.logprob[row], own[ids.index(sampled.id[row])], atol=1e-5)
+
+
+def test_a_sequence_without_a_grammar_is_deaf_to_masks(logits: np.ndarray) -> None:
+    sequences = [history(params(temperature=1.0, seed=row), PROMPT, [9]) for row in range(4)]
+    expected = sample(logits[:4], sequences)
+    for ours, theirs in zip(sample(logits[:4], sequences, masks=masks([[1]] * 4)), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_where_all_that_a_mask_allows_is_banned_the_mask_wins(logits: np.ndarray) -> None:
+    """And what it allows besides is preferred."""
+    allowed = [[5], [5, 6], [5, 6, 8]]
+    sequences = masked(allowed, temperature=0, min_tokens=9, stop_token_ids=(5, 6))
+    sampled = sample(logits[:3], sequences, masks=masks(allowed))
+    assert sampled.id.tolist() == [5, [5, 6][int(np.argmax(logits[1, [5, 6]]))], 8]
+
+
+def test_where_a_mask_allows_no_biased_id_the_mask_wins(logits: np.ndarray) -> None:
+    allowed = [[5, 6], [5, 6]]
+    sequences = masked(allowed, temperature=0, logit_bias={5: 0.0}, only_biased=True)
+    assert sample(logits[:2], sequences, masks=masks(allowed)).id.tolist() == [5, 5]
+    sequences = masked(allowed, temperature=0, logit_bias={9: 0.0}, only_biased=True)
+    ids = sample(logits[:2], sequences, masks=masks(allowed)).id.tolist()
+    assert ids == [[5, 6][int(np.argmax(row[[5, 6]]))] for row in logits[:2]]

@@ -1,0 +1,96 @@
+"""Which ids may come next in one sequence: those of its reasoning first, then those that its grammar allows."""
+
+import enum
+
+import numpy as np
+from llguidance import LLMatcher
+
+from jaxengine.grammar.grammar import GrammarError, Reasoning
+from jaxengine.grammar.mask import ALL, allow
+
+
+class Phase(enum.Enum):
+    OPENING = enum.auto()  # the first id decides: it opens the reasoning or begins the answer
+    REASONING = enum.auto()
+    ANSWER = enum.auto()
+
+
+class Matcher:
+    """The constraints of one sequence, which has read the ids given to `consume`.
+
+    document: of the answer; None where only the length of the reasoning is bounded.
+    """
+
+    def __init__(self, document: LLMatcher | None, reasoning: Reasoning | None = None) -> None:
+        self.document = document
+        self._reasoning = reasoning
+        self._last: tuple[int, ...] = ()  # ids, at most as many as the end of the reasoning has
+        self._count = 0  # ids of reasoning
+        if reasoning is None:
+            self.phase = Phase.ANSWER
+        else:
+            self.phase = Phase.OPENING if reasoning.begin else Phase.REASONING
+
+    def consume(self, token: int) -> None:
+        """The sequence goes on with `token`. Raises GrammarError if the grammar cannot follow."""
+        if self.phase is Phase.OPENING:
+            assert self._reasoning is not None
+            self.phase = Phase.REASONING if token == self._reasoning.begin[0] else Phase.ANSWER
+            if self.phase is Phase.REASONING:
+                return
+        if self.phase is Phase.REASONING:
+            self._reason(token)
+        elif self.document is not None and not self.document.consume_token(token):
+            raise GrammarError(f"grammar: the text cannot go on: {_reason(self.document)}")
+
+    def _reason(self, token: int) -> None:
+        assert self._reasoning is not None
+        end = self._reasoning.end
+        self._count += 1
+        self._last = (*self._last, token)[-len(end) :]
+        if self._last == end:
+            self.phase = Phase.ANSWER
+
+    @property
+    def asked(self) -> LLMatcher | None:
+        """The grammar, if it takes part in the next mask."""
+        return None if self.phase is Phase.REASONING else self.document
+
+    def complete(self, mask: np.ndarray) -> None:
+        """Make of i32 [W], which holds what the grammar allows if it is asked, the mask of the next id.
+
+        Raises:
+            GrammarError: the grammar became too complex at this point of the text, or leaves nothing.
+        """
+        if self.asked is not None:
+            _check(self.asked, mask)
+        else:
+            mask[:] = ALL
+        if self.phase is Phase.OPENING:
+            assert self._reasoning is not None
+            allow(mask, self._reasoning.begin[0])
+        elif self.phase is Phase.REASONING and (forced := self._forced) is not None:
+            mask[:] = 0
+            allow(mask, forced)
+
+    @property
+    def _forced(self) -> int | None:
+        """The next id of the end of reasoning that has used up its budget."""
+        assert self._reasoning is not None
+        end, budget = self._reasoning.end, self._reasoning.budget
+        if budget is None or self._count < budget:
+            return None
+        read = len(self._last)
+        return end[max(count for count in range(len(end)) if self._last[max(0, read - count) :] == end[:count])]
+
+
+def _check(document: LLMatcher, mask: np.ndarray) -> None:
+    if document.is_error():
+        raise GrammarError(f"grammar: the text cannot go on: {_reason(document)}")
+    if not mask.any():
+        raise GrammarError("grammar: no token of the model can continue the text")
+
+
+def _reason(document: LLMatcher) -> str:
+    """llguidance's reason in one word, as its sentences may repeat the grammar."""
+    return str(document.stop_reason())
