@@ -202,7 +202,9 @@ def test_newlines_may_stand_between_reasoning_and_answer(engine: Engine) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, name", [("zoo", "mamba"), ("zoo", "gemma3_text"), ("seq2seq", "t5"), ("seq2seq", "bart")])
+@pytest.mark.parametrize(
+    "kind, name", [("zoo", "mamba"), ("zoo", "gemma3_text"), ("seq2seq", "t5"), ("seq2seq", "bart")]
+)
 def test_every_kind_of_model_takes_grammars(
     kind: str, name: str, request: pytest.FixtureRequest, compile_cache: None
 ) -> None:
