@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 SHUTTING_DOWN = "the server is shutting down"
 CLIENT_CLOSED_REQUEST = 499  # status in the access log only: the client has gone
 TOO_LONG = "This model's maximum context length is exceeded"  # agents look for these words
+GRAMMAR = "grammar"  # the engine's reasons to refuse one begin so; TGI's field of that name asks for one
 QUEUE_RETRY = 10  # seconds to advise after a queue timeout: a queue that caused one takes longer than that to shrink
 
 
@@ -89,7 +90,21 @@ def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | N
     if finish == pb.CANCELLED:
         return RequestError(Kind.UNAVAILABLE, SHUTTING_DOWN, retry_after=5)
     if finish == pb.INVALID:
-        return RequestError(Kind.INVALID, event.error or "the engine refused the request")
+        return _refusal(event.error)
     if finish == pb.ERROR:
         return RequestError(Kind.GENERATION, event.error or "generation failed")
     return None
+
+
+def _refusal(reason: str) -> RequestError:
+    """The engine's reason to refuse a request. Of a grammar, `param` is `GRAMMAR`: see `of_grammar_in`."""
+    if reason.startswith(f"{GRAMMAR}: "):
+        return RequestError.invalid(f"{GRAMMAR} is not valid: {reason.removeprefix(f'{GRAMMAR}: ')}", GRAMMAR)
+    return RequestError(Kind.INVALID, reason or "the engine refused the request")
+
+
+def of_grammar_in(field: str, error: RequestError) -> RequestError:
+    """`error`, naming the request's own `field` where the engine refused the grammar that it asked for."""
+    if error.param != GRAMMAR or field == GRAMMAR:
+        return error
+    return RequestError(error.kind, f"{field}{error.message.removeprefix(GRAMMAR)}", param=field)

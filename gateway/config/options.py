@@ -68,6 +68,9 @@ class Options(CheckpointOptions, ComputeOptions):
     enable_prefill_logprobs: bool = option(
         False, values.flag, "fill `prefill` for `decoder_input_details`, else it is empty; /v1 needs no such option"
     )
+    disable_grammar_support: bool = option(
+        False, values.flag, "refuse requests that say what their text must match: grammars, schemas, forced calls"
+    )
     watermark_gamma: float = option(
         0.5, values.number(0.01, 0.99), "share of the vocabulary that a watermark favours after each token"
     )
@@ -190,7 +193,6 @@ class Options(CheckpointOptions, ComputeOptions):
         None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", no_effect=True
     )
     disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", no_effect=True)
-    disable_grammar_support: bool = option(False, values.flag, "grammars are not supported yet", no_effect=True)
     master_addr: str | None = option(
         None, values.text, "the devices of one machine need no meeting point", no_effect=True
     )

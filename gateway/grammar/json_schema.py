@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from gateway.errors import RequestError
-from gateway.grammar import regex
+from gateway.grammar import whitespace
 from gateway.grammar.schema_reader import SchemaReader
 from gateway.http.strict_json import NotStrictJson, depth_exceeds, strict_json
 
@@ -16,32 +16,29 @@ MAX_GIVEN_CHARACTERS = 262_144  # as the client writes it
 MAX_CHARACTERS = 65_536  # without annotations
 MAX_DEPTH = 64
 
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"  # unbounded, a weak model may write newlines until its last token
-ONE_SPACE = " "  # TGI allows no more
 
-
-def guided(schema: Any, *, param: str, whitespace: str | None = WHITESPACE) -> str:
+def guided(schema: Any, *, param: str, spaces: str = whitespace.BOUNDED) -> str:
     """`schema` as JSON text with llguidance's options.
 
     Args:
         schema: a dictionary or bool, which is not changed, or JSON text.
         param: the field it came in.
-        whitespace: a regex of what may stand between two tokens of JSON, besides nothing.
+        spaces: a regex of what may stand between two tokens of JSON, besides nothing.
 
     Raises:
         RequestError: it is no schema, too large, or asks for what cannot be enforced.
     """
     try:
         root = SchemaReader(_own(schema)).root
-        text = _written({**root, "x-guidance": _options(whitespace)})
+        text = _written({**root, "x-guidance": _options(spaces)})
     except ValueError as error:
         raise RequestError.invalid(f"{param} is not valid: {error}", param) from None
     return text
 
 
-def _options(whitespace: str | None) -> dict[str, Any]:
-    spaces = {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": regex.checked(whitespace)}
-    return {**spaces, "lenient": False, "coerce_one_of": False}
+def _options(spaces: str) -> dict[str, Any]:
+    between = {"whitespace_pattern": spaces} if spaces else {"whitespace_flexible": False}
+    return {**between, "lenient": False, "coerce_one_of": False}
 
 
 def _written(schema: dict[str, Any]) -> str:

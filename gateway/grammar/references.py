@@ -1,44 +1,49 @@
 """Where the references of a JSON schema lead, within that schema."""
 
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 MAX_CHAIN = 8  # references that lead to references
 
 
-def find(root: dict[str, Any], path: str) -> Any:
-    """The value at the JSON pointer `path` (`/$defs/a`, decoded), or whose `$anchor` it is; None if there is none."""
-    if path and not path.startswith("/"):
-        return _anchored(root, path)
-    value: Any = root
-    for part in path.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
-            value = value[int(name[:9])]
-        else:
-            return None
-    return value if isinstance(value, dict | bool) else None
+class References:
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
 
+    def find(self, path: str) -> Any:
+        """The schema at the JSON pointer `path` (`/$defs/a`, decoded), or of that `$anchor`; None if there is none."""
+        if path and not path.startswith("/"):
+            return self._anchored.get(path)
+        value: Any = self._root
+        for part in path.split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
+                value = value[int(name[:9])]
+            else:
+                return None
+        return value if isinstance(value, dict | bool) else None
 
-def _anchored(root: dict[str, Any], name: str) -> Any:
-    waiting: list[Any] = [root]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            if value.get("$anchor") == name:
-                return value
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-    return None
+    def resolved(self, schema: Any) -> Any:
+        """`schema`, or what it refers to if it says nothing else."""
+        for _ in range(MAX_CHAIN):
+            if not isinstance(schema, dict) or schema.keys() != {"$ref"} or not str(schema["$ref"]).startswith("#"):
+                break
+            schema = self.find(unquote(str(schema["$ref"])[1:]))
+        return schema
 
-
-def resolved(root: dict[str, Any], schema: Any) -> Any:
-    """`schema`, or what it refers to if it says nothing else."""
-    for _ in range(MAX_CHAIN):
-        if not isinstance(schema, dict) or schema.keys() != {"$ref"} or not str(schema["$ref"]).startswith("#"):
-            break
-        schema = find(root, unquote(str(schema["$ref"])[1:]))
-    return schema
+    @cached_property
+    def _anchored(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        waiting: list[Any] = [self._root]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                if isinstance(anchor := value.get("$anchor"), str):
+                    found[anchor] = value
+                waiting += value.values()
+            elif isinstance(value, list):
+                waiting += value
+        return found

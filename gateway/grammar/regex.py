@@ -13,7 +13,7 @@ MAX_REPETITIONS = 10_000
 _PARTS = re.compile(
     r"\\[\s\S]"  # an escaped character
     r"|\[\^?\]?(?:\\[\s\S]|\[:\^?\w+:\]|[^\]\\])*\]"  # a class
-    r"|\{(?P<low>\d{1,18})(?P<comma>,(?P<high>\d{0,18}))?\}"
+    r"|\{(?P<low>\d+)(?:,(?P<high>\d*))?\}"
     r"|[()*+?]"
     r"|[\s\S]"
 )
@@ -25,6 +25,8 @@ def checked(regex: str) -> str:
     Raises:
         ValueError: it is too long, repeats too much or is no regex of a text; the message says what is wrong with it.
     """
+    if not regex:
+        raise ValueError("the regex is empty")
     if len(regex) > MAX_CHARACTERS:
         raise ValueError(f"the regex has {len(regex)} characters, at most {MAX_CHARACTERS} are allowed")
     if "\0" in regex:
@@ -54,7 +56,7 @@ def _check_repetitions(parts: list[re.Match[str]]) -> None:
         else:
             last *= count
             if last > MAX_REPETITIONS:
-                raise ValueError(f"the regex repeats an item {last} times, at most {MAX_REPETITIONS} are allowed")
+                raise ValueError(f"the regex repeats an item more than {MAX_REPETITIONS} times")
         quantified = count is not None and not (quantified and part[0] == "?")
         open_groups[-1] = max(open_groups[-1], last)
 

@@ -28,8 +28,9 @@ from gateway.grammar.keywords import (
     SHAPES,
     UNENFORCED,
 )
-from gateway.grammar.references import find, resolved
+from gateway.grammar.references import References
 
+MAX_SCHEMAS = 5_000  # inside each other; to read so many takes 50 ms
 MAX_PROPERTIES = 1_000  # of one object
 MAX_ENUM_VALUES = 5_000  # in all
 MAX_MEMBERS = 500  # of every anyOf and oneOf together
@@ -46,7 +47,8 @@ class SchemaReader:
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
         self._id = root.get("$id")
-        self._enum_values = self._members = self._references = 0
+        self._references = References(root)
+        self._enum_values = self._members = self._reference_count = 0
         waiting: list[tuple[Any, str]] = [(root, "#")]
         read: dict[int, dict[str, Any]] = {}
         while waiting:
@@ -55,6 +57,8 @@ class SchemaReader:
                 read[id(node)] = self._node = node
                 self._place = place
                 waiting += self._read()
+                if len(read) > MAX_SCHEMAS:
+                    raise self._wrong(f"the schema holds more than {MAX_SCHEMAS} schemas")
         for node in read.values():
             _unite_with_null(node)
         for node in read.values():
@@ -113,12 +117,12 @@ class SchemaReader:
         node = self._node
         self._enum_values += len(node.get("enum", ()))
         self._members += len(node.get("anyOf", ())) + len(node.get("oneOf", ()))
-        self._references += "$ref" in node
+        self._reference_count += "$ref" in node
         for count, most, things in (
             (len(node.get("properties", ())), MAX_PROPERTIES, "properties of one object"),
             (self._enum_values, MAX_ENUM_VALUES, "values of enum"),
             (self._members, MAX_MEMBERS, "members of anyOf and oneOf"),
-            (self._references, MAX_REFERENCES, "references"),
+            (self._reference_count, MAX_REFERENCES, "references"),
         ):
             if count > most:
                 raise self._wrong(f"the schema has more than {most} {things}")
@@ -190,7 +194,7 @@ class SchemaReader:
             raise self._wrong("$ref must begin with #: nothing outside the schema is read")
         path = unquote(reference[1:])
         node["$ref"] = "#" + quote(path, safe="/~$-_.")
-        target = find(self.root, path)
+        target = self._references.find(path)
         if target is None:
             raise self._wrong("$ref names nothing in the schema")
         return target
@@ -199,7 +203,7 @@ class SchemaReader:
         if (
             "oneOf" in node
             and "anyOf" not in node
-            and told_apart([resolved(self.root, each) for each in node["oneOf"]])
+            and told_apart([self._references.resolved(each) for each in node["oneOf"]])
         ):
             _replace(node, {"anyOf" if name == "oneOf" else name: value for name, value in node.items()})
 

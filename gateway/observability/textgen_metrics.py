@@ -17,6 +17,11 @@ ENGINE_COUNTERS = (
     "generated_tokens",
     "step_failures",
     "compiles_after_warmup",
+    "grammars_compiled",
+    "grammar_cache_hits",
+    "grammar_refusals",
+    "grammar_compile_seconds",
+    "grammar_mask_seconds",
 )
 PAGE_STATES = ("used", "cached", "free")
 

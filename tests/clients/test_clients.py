@@ -51,6 +51,7 @@ FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {}}}
 SERVED: dict[str, dict[str, Any]] = {
     "chat": {
         **SAMPLING, **HINTS, "max_completion_tokens": 8, "logprobs": True, "top_logprobs": 2, "reasoning_effort": "low",
+        "response_format": {"type": "json_object"},
     },
     # An echo's first logprob is null, as OpenAI's was; the SDK's own type does not know that.
     "completions": {**SAMPLING, "logprobs": 2, "best_of": 2, "echo": False},
@@ -58,7 +59,6 @@ SERVED: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "chat": {
         "audio": {"format": "wav", "voice": "alloy"}, "modalities": ["audio"],
-        "response_format": {"type": "json_object"},
         "functions": [FUNCTION], "function_call": {"name": "f"}, "tools": [{"type": "function", "function": FUNCTION}],
         "tool_choice": "required", "web_search_options": {},
     },
@@ -72,7 +72,7 @@ TGI_SAMPLING: dict[str, Any] = {
     "watermark": True, "top_n_tokens": 2,
 }  # fmt: skip
 TGI_WHOLE = {"best_of": 1, "decoder_input_details": True}
-GRAMMAR = {"type": "regex", "value": "a"}
+GRAMMAR = {"type": "regex", "value": "[a-z ]+"}
 TGI_CHAT: dict[str, Any] = {
     "repetition_penalty": 1.1,
     "frequency_penalty": 0.1,
@@ -91,10 +91,10 @@ TGI_CHAT_REFUSED = {"tools": [{"type": "function", "function": FUNCTION}], "logi
 # And huggingface_hub's chat. `tool_prompt` goes with tools; the type it gives `logit_bias`, a list, is TGI's alone.
 HUB_CHAT = {
     **{name: SAMPLING[name] for name in SAMPLING if name not in ("user", "logit_bias")}, "logprobs": True,
-    "top_logprobs": 2, "tool_prompt": "a",
+    "top_logprobs": 2, "tool_prompt": "a", "response_format": {"type": "json_object"},
 }  # fmt: skip
 HUB_CHAT_REFUSED = {
-    **{name: REFUSED["chat"][name] for name in ("response_format", "tools", "tool_choice")}, "logit_bias": [1.0],
+    **{name: REFUSED["chat"][name] for name in ("tools", "tool_choice")}, "logit_bias": [1.0],
 }  # fmt: skip
 
 
@@ -176,10 +176,10 @@ def test_text_generation(job: dict[str, Any]) -> None:
 def test_every_parameter_of_tgis_clients_is_obeyed_or_refused_by_name(
     job: dict[str, Any], environment: str, client: str
 ) -> None:
-    stop, refused, call = "stop_sequences", {"grammar": GRAMMAR}, set[str]()
+    stop, refused, call = "stop_sequences", dict[str, str](), set[str]()
     if client == "huggingface_hub":
-        stop, refused, call = "stop", {"grammar": GRAMMAR, "adapter_id": "a"}, {"details", "stream", "model"}
-    served = {**TGI_SAMPLING, "prompt": job["prompt"], stop: ["\n\n"]}
+        stop, refused, call = "stop", {"adapter_id": "a"}, {"details", "stream", "model"}
+    served = {**TGI_SAMPLING, "grammar": GRAMMAR, "prompt": job["prompt"], stop: ["\n\n"]}
     asked = {"client": client, "url": job["url"], "served": served, "whole": TGI_WHOLE, "refused": refused}
     seen = run_script(environment, "tgi_parameters", **asked)
     assert set(seen["parameters"]) == {*served, *TGI_WHOLE, *refused, *call}

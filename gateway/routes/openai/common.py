@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from gateway.errors import RequestError
 from gateway.http.body import StrictModel
+from gateway.routes.openai.constraints import ConstraintFields
 from gateway.routes.openai.identity import SAFE_ID
 from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.text.model_text import Side
@@ -41,8 +42,8 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool | None = None
 
 
-class Common(StrictModel):
-    """Fields of both generating routes."""
+class Common(ConstraintFields):
+    """Fields of both generating routes, besides those that constrain the text."""
 
     model_config = ConfigDict(extra="allow")  # so that unsupported fields can be told from absent ones
 
@@ -152,5 +153,8 @@ class Common(StrictModel):
             raise RequestError.invalid("prompt_logprobs is not supported when streaming", "prompt_logprobs")
         if self.bad_words and self.allowed_token_ids is not None:
             raise RequestError.invalid("bad_words and allowed_token_ids exclude each other", "bad_words")
+        if self.ignore_eos and self.constraint is not None:
+            message = f"ignore_eos is not supported with {self.constraint.param}, which says where the text ends"
+            raise RequestError.invalid(message, "ignore_eos")
         refuse_unsupported(self.model_extra or {})
         return self

@@ -4,13 +4,14 @@ Each route builds a `Reply`: one `Choice` for each sequence, which formats that 
 `choices`. This module does the rest for all routes.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from fastapi import Request, Response
 
+from gateway.errors import RequestError, of_grammar_in
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
@@ -92,8 +93,17 @@ async def respond_whole(request: Request, gateway: Gateway, body: Common, arriva
     return await while_connected(request.receive, _whole(request, gateway, body, arrival, begin))
 
 
+@contextmanager
+def _naming_fields(body: Common) -> Iterator[None]:
+    """A refusal of the grammar by the engine names the field of `body` that asked for it."""
+    try:
+        yield
+    except RequestError as error:
+        raise of_grammar_in(body.grammar_field, error) from None
+
+
 async def _whole(request: Request, gateway: Gateway, body: Common, arrival: float, begin: Begin) -> Response:
-    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+    with _naming_fields(body), RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.object)
         collected = await lifecycle.collect(reply.outputs)
@@ -111,7 +121,7 @@ async def _stream(
     request: Request, gateway: Gateway, body: Common, arrival: float, begin: Begin
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
-    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+    with _naming_fields(body), RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.chunk_object)
         envelope.add_to_next_chunk(reply.first_chunk_fields())

@@ -167,7 +167,7 @@ class BatchRequest(ChatFields):
     @property
     def chats(self) -> list[ChatRequest]:
         """Each chat as a request of its own. Raises RequestError."""
-        same = self.model_dump(exclude={"messages"}, exclude_unset=True)
+        same = {name: getattr(self, name) for name in self.model_fields_set - {"messages"}}
         return [ChatRequest(messages=messages, **same) for messages in self.messages]
 
     @model_validator(mode="after")

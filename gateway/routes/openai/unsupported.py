@@ -17,7 +17,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
@@ -28,15 +27,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "early_stopping": (False,),
     "logprob_token_ids": (),
     "prompt_embeds": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "json_schema": (),
-    "regex": (),
-    "ebnf": (),
-    "grammar": ("",),
     "lora_path": (),
     "logits_processors": ([],),
     "custom_logit_processor": (),
@@ -76,6 +66,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "thinking": (),
     "task": (),
     # of llama.cpp and Aphrodite
+    "grammar_lazy": (False,),
+    "grammar_triggers": ([],),
     "n_predict": (),
     "max_completion_tokens": (),  # of a completion, as the next; chats declare both
     "continue_final_message": (False,),
@@ -139,7 +131,7 @@ HINTS = frozenset(
         # of vLLM
         *("session_id", "stream_interval", "spaces_between_special_tokens"),
         *("mm_payload", "return_mm_kwargs"),  # of its render routes
-        *("guided_decoding_backend", "guided_whitespace_pattern"),
+        "guided_decoding_backend",
         # of SGLang
         *("rid", "custom_labels", "separate_reasoning", "stream_reasoning", "return_flat_raw_top_logprobs_b64"),
         *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
@@ -150,7 +142,7 @@ HINTS = frozenset(
         *("cache_prompt", "id_slot", "n_cache_reuse", "n_keep", "n_discard"),
         *("xtc_threshold", "dynatemp_exponent", "mirostat_tau", "mirostat_eta", "adaptive_decay"),
         *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-        *("grammar_lazy", "grammar_type", "grammar_triggers", "preserved_tokens"),
+        *("grammar_type", "preserved_tokens"),
         *("reasoning_budget_start_tag", "reasoning_budget_end_tag", "reasoning_budget_end_tags"),
         "reasoning_budget_message",
     }

@@ -23,6 +23,9 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
         limit = options.max_stop_sequences
         message = f"stop takes at most {limit} texts (--max-stop-sequences), given {len(body.stops)}"
         raise RequestError.invalid(message, "stop")
+    if body.constraint is not None and options.disable_grammar_support:
+        param = body.constraint.param
+        raise RequestError.invalid(f"{param} is not supported: --disable-grammar-support is set", param)
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")

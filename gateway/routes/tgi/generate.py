@@ -15,6 +15,7 @@ from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputPolicy, OutputProcessor
 from gateway.routes.tgi import answers
 from gateway.routes.tgi.errors import error_event
+from gateway.routes.tgi.grammar import constraint
 from gateway.routes.tgi.sampling import sampling
 from gateway.routes.tgi.schemas import GenerateRequest
 from gateway.routes.tgi.validation import Limits, check_parameters, tokenize
@@ -98,6 +99,10 @@ async def _begin(
     limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
     check_parameters(body, limits, stream=stream)
     settings = body.settings
+    supported = not gateway.options.disable_grammar_support
+    asked = await in_thread(
+        lambda: constraint(settings.grammar, supported=supported), when=settings.grammar is not None
+    )
     copies = max(1, settings.best_of or 1)
     lifecycle.admit(copies)
     with lifecycle.span("tokenize"):
@@ -108,6 +113,7 @@ async def _begin(
             prompt=prompt,
             sampling=sampling(settings, gateway.options, prompt_logprobs=prefill),
             max_new_tokens=new_tokens,
+            grammar=asked.to_proto() if asked else None,
         )
         for _ in range(copies)
     ]

@@ -5,11 +5,12 @@ documented, unless they depend on the server's options. Integers are as wide as 
 field is an error of type. Fields that may not be null in TGI may not be null here.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
 from gateway.http.body import StrictModel
+from gateway.routes.tgi.grammar import Grammar
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
 
@@ -53,7 +54,7 @@ class Parameters(StrictModel):
     decoder_input_details: bool = False
     seed: U64 | None = None
     top_n_tokens: U32 | None = None
-    grammar: Any = None
+    grammar: Grammar | None = None
     adapter_id: str | None = None
 
 

@@ -131,7 +131,6 @@ def _check_output(settings: Parameters, limits: Limits) -> None:
 
 
 def _check_supported(settings: Parameters) -> None:
-    _require(settings.grammar is None, "grammar", "`grammar` is not supported")
     _require(settings.adapter_id is None, "adapter_id", "`adapter_id` is not supported: no adapters are loaded")
 
 

@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from gateway.errors import RequestError
-from gateway.grammar.json_schema import ANY_OBJECT, MAX_CHARACTERS, MAX_DEPTH, ONE_SPACE, guided
+from gateway.grammar import whitespace
+from gateway.grammar.json_schema import ANY_OBJECT, MAX_CHARACTERS, MAX_DEPTH, guided
 from gateway.grammar.keywords import UNENFORCED
 from gateway.grammar.schema_reader import (
     MAX_ENUM_VALUES,
@@ -121,9 +122,9 @@ def test_a_clients_options_of_llguidance_are_not_obeyed_at_the_root_or_below() -
 def test_whitespace_is_bounded() -> None:
     assert allowed({"type": "object"}, "{" + 20 * "\n" + "}")
     assert not allowed({"type": "object"}, "{" + 21 * "\n" + "}")
-    assert allowed({"type": "object"}, "{ }", whitespace=ONE_SPACE)
-    assert not allowed({"type": "object"}, "{  }", whitespace=ONE_SPACE)
-    assert not allowed({"type": "object"}, "{ }", whitespace=None)
+    assert allowed({"type": "object"}, "{ }", spaces=whitespace.ONE_SPACE)
+    assert not allowed({"type": "object"}, "{  }", spaces=whitespace.ONE_SPACE)
+    assert not allowed({"type": "object"}, "{ }", spaces=whitespace.NONE)
 
 
 def test_nullable_is_a_union_with_null() -> None:
@@ -183,6 +184,7 @@ TOO_MUCH: list[tuple[Any, str]] = [
     ({"enum": [{"a": ["a" * (MAX_LITERAL_CHARACTERS + 1)]}]}, "8192"),
     ({"required": ["a" * (MAX_LITERAL_CHARACTERS + 1)]}, "8192"),
     ({"x": "a" * MAX_CHARACTERS}, "65536"),
+    ({"allOf": [{}] * 5_001}, "5000 schemas"),
     ({"multipleOf": 10_001}, "10000"),
     ({"multipleOf": 1.0001}, "10000"),
     ({"pattern": "a" * 2_049}, "2048"),

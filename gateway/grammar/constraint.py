@@ -1,0 +1,57 @@
+"""What the text of an answer must match, whichever field of whichever dialect asked for it.
+
+What only compiling shows is refused by the engine, before the first token; `gateway.errors` words it alike.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gateway.errors import RequestError
+from gateway.grammar import choice, json_schema, notation, regex, whitespace
+from jaxengine.rpc import engine_pb2 as pb
+
+Asked = Literal["json", "json_object", "regex", "choice", "grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`text` in a notation of `pb.Grammar`, which the request's field `param` asked for."""
+
+    kind: Literal["json_schema", "regex", "lark", "gbnf"]
+    text: str
+    param: str
+
+    @classmethod
+    def of(cls, asked: Asked, value: Any, param: str, *, spaces: str = whitespace.BOUNDED) -> "Constraint":
+        """The constraint that `value` is.
+
+        Args:
+            asked: what `value` is: a JSON schema (object, bool or text), true for any JSON object, a regex, a list of
+                texts, or a grammar in Lark or GBNF.
+            param: the field it came in.
+            spaces: a regex of what may stand between two tokens of JSON, besides nothing.
+
+        Raises:
+            RequestError: it is not valid, too large, or asks for what cannot be enforced.
+        """
+        try:
+            return cls._of(asked, value, param, spaces)
+        except ValueError as error:
+            raise RequestError.invalid(f"{param} is not valid: {error}", param) from None
+
+    @classmethod
+    def _of(cls, asked: Asked, value: Any, param: str, spaces: str) -> "Constraint":
+        match asked:
+            case "json":
+                return cls("json_schema", json_schema.guided(value, param=param, spaces=spaces), param)
+            case "json_object":
+                return cls("json_schema", json_schema.guided({"type": "object"}, param=param, spaces=spaces), param)
+            case "regex":
+                return cls("regex", regex.checked(value), param)
+            case "choice":
+                return cls("lark", choice.lark(value), param)
+            case "grammar":
+                return cls(notation.notation(value), value, param)
+
+    def to_proto(self) -> pb.Grammar:
+        return pb.Grammar(**{self.kind: self.text})

@@ -1,0 +1,127 @@
+"""The fields of `/v1` that say what an answer must match, of OpenAI and of other servers. One of them at a time."""
+
+from collections.abc import Collection
+from typing import Annotated, Any
+
+from pydantic import Field, PrivateAttr, WithJsonSchema, model_validator
+
+from gateway.errors import GRAMMAR, RequestError
+from gateway.grammar import whitespace
+from gateway.grammar.constraint import Asked, Constraint
+from gateway.http.body import StrictModel
+from gateway.routes.openai import response_format
+
+Schema = Annotated[Any, WithJsonSchema({"anyOf": [{"type": each} for each in ("object", "boolean", "string", "null")]})]
+ResponseFormat = Annotated[dict[str, Any], WithJsonSchema(response_format.DOCUMENTED)]
+Choices = Annotated[list[str], Field(fail_fast=True)]
+
+# By field, what its value is.
+OF_VLLM: dict[str, Asked] = {
+    "json": "json",
+    "json_object": "json_object",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+}
+OF_OTHERS: dict[str, Asked] = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "grammar": "grammar",
+}
+
+
+class StructuredOutputs(StrictModel):
+    """vLLM's `structured_outputs`: one constraint, and how JSON is spaced."""
+
+    json_: Schema = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    structural_tag: Schema = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+
+    def constraint(self, field: str) -> Constraint:
+        """What it asks for in `field`. Raises RequestError."""
+        for unsupported in ("disable_additional_properties", "structural_tag"):
+            if getattr(self, unsupported):
+                raise RequestError.invalid(f"{field}.{unsupported} is not supported", f"{field}.{unsupported}")
+        values = {"json": self.json_, **{name: getattr(self, name) for name in OF_VLLM if name != "json"}}
+        given = [name for name, value in values.items() if value is not None and value is not False]
+        if not given:
+            raise RequestError.invalid(f"{field} needs one of {', '.join(OF_VLLM)}", field)
+        [name] = only_one(given, f"{field}.")
+        spaces = whitespace.NONE if self.disable_any_whitespace else spacing(self.whitespace_pattern, f"{field}.")
+        return Constraint.of(OF_VLLM[name], values[name], f"{field}.{name}", spaces=spaces)
+
+
+class ConstraintFields(StrictModel):
+    """What the text must match, in each server's words: `constraint` is what they come to."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    # of vLLM before 0.12
+    guided_json: Schema = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    # of SGLang and llama.cpp
+    json_schema: Schema = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
+
+    _constraint: Constraint | None = PrivateAttr(None)
+
+    @property
+    def constraint(self) -> Constraint | None:
+        return self._constraint
+
+    @property
+    def grammar_field(self) -> str:
+        """The field that the engine's grammar comes from."""
+        return self._constraint.param if self._constraint else GRAMMAR
+
+    @model_validator(mode="after")
+    def _ask_for_one_constraint(self) -> "ConstraintFields":
+        values = {name: getattr(self, name) for name in ("response_format", "structured_outputs", *OF_OTHERS)}
+        given = [name for name, value in values.items() if value not in (None, "", {"type": "text"})]
+        for name in only_one(given, ""):
+            self._constraint = self._read(name, values[name])
+        return self
+
+    def _read(self, name: str, value: Any) -> Constraint | None:
+        if name == "response_format":
+            return response_format.constraint(value, name)
+        if name == "structured_outputs":
+            found: Constraint = value.constraint(name)
+            return found
+        spaces = spacing(self.guided_whitespace_pattern, "guided_")
+        return Constraint.of(OF_OTHERS[name], value, name, spaces=spaces)
+
+
+def only_one(given: list[str], prefix: str) -> Collection[str]:
+    """`given`, of at most one name. Raises RequestError."""
+    if len(given) > 1:
+        first, second = (f"{prefix}{name}" for name in given[:2])
+        raise RequestError.invalid(f"{first} and {second} exclude each other: an answer has one format", second)
+    return given
+
+
+def spacing(pattern: str | None, prefix: str) -> str:
+    """What a client lets stand between two tokens of JSON. Raises RequestError."""
+    if pattern is None:
+        return whitespace.BOUNDED
+    try:
+        return whitespace.checked(pattern) if pattern else whitespace.NONE
+    except ValueError as error:
+        field = f"{prefix}whitespace_pattern"
+        raise RequestError.invalid(f"{field} is not valid: {error}", field) from None
