@@ -26,12 +26,16 @@ class References:
                 return None
         return value if isinstance(value, dict | bool) else None
 
+    def of(self, reference: str) -> Any:
+        """What a `$ref` within the schema leads to."""
+        return self.find(unquote(reference[1:]))
+
     def resolved(self, schema: Any) -> Any:
         """`schema`, or what it refers to if it says nothing else."""
         for _ in range(MAX_CHAIN):
             if not isinstance(schema, dict) or schema.keys() != {"$ref"} or not str(schema["$ref"]).startswith("#"):
                 break
-            schema = self.find(unquote(str(schema["$ref"])[1:]))
+            schema = self.of(str(schema["$ref"]))
         return schema
 
     @cached_property

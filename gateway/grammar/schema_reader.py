@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from gateway.grammar import regex
 from gateway.grammar.alternatives import told_apart
+from gateway.grammar.closing import close
 from gateway.grammar.formats import ENFORCED_FORMATS
 from gateway.grammar.keywords import (
     ANNOTATIONS,
@@ -59,10 +60,10 @@ class SchemaReader:
                 waiting += self._read()
                 if len(read) > MAX_SCHEMAS:
                     raise self._wrong(f"the schema holds more than {MAX_SCHEMAS} schemas")
-        for node in read.values():
-            _unite_with_null(node)
-        for node in read.values():
+        nodes = [each for node in read.values() for each in _united_with_null(node)]
+        for node in nodes:
             self._read_one_of(node)
+        close(nodes, self._references)
 
     def _read(self) -> list[tuple[Any, str]]:
         """Check the node; the schemas inside it or that it refers to, each with its place."""
@@ -208,10 +209,14 @@ class SchemaReader:
             _replace(node, {"anyOf" if name == "oneOf" else name: value for name, value in node.items()})
 
 
-def _unite_with_null(node: dict[str, Any]) -> None:
-    if node.pop("nullable", False):
-        definitions: dict[str, Any] = {name: node.pop(name) for name in ("$defs", "definitions") if name in node}
-        _replace(node, {"anyOf": [dict(node), {"type": "null"}]} | definitions)
+def _united_with_null(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The node, and, if it is nullable, what it was before null was added."""
+    if not node.pop("nullable", False):
+        return [node]
+    definitions: dict[str, Any] = {name: node.pop(name) for name in ("$defs", "definitions") if name in node}
+    alone = dict(node)
+    _replace(node, {"anyOf": [alone, {"type": "null"}]} | definitions)
+    return [node, alone]
 
 
 def _replace(node: dict[str, Any], fields: dict[str, Any]) -> None:

@@ -147,6 +147,56 @@ def test_members_of_a_one_of_may_be_references_where_they_can_be_told_apart() ->
         allowed({**members, "$defs": {"a": tagged("a"), "b": tagged("a")}}, "null")
 
 
+OPEN = {"properties": {"a": {}}}
+NESTED = {"properties": {"a": {"properties": {"b": {}}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        (OPEN, '{"x":1}'),
+        ({"properties": {"a": OPEN}}, '{"a":{"x":1}}'),
+        ({"items": OPEN}, '[{"x":1}]'),
+        ({"anyOf": [{"type": "null"}, {"type": "object", **OPEN}]}, '{"x":1}'),
+        ({"$ref": "#/$defs/a", "$defs": {"a": OPEN}}, '{"x":1}'),
+        ({"allOf": [OPEN]}, '{"x":1}'),
+        ({**OPEN, "nullable": True}, '{"x":1}'),
+    ],
+    ids=json.dumps,
+)
+def test_an_object_that_declares_properties_gets_no_others(schema: dict[str, Any], document: str) -> None:
+    assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(document)), "but nothing forbids them"
+    assert not allowed(schema, document)
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        ({"type": "object"}, '{"x":1}'),
+        ({**OPEN, "additionalProperties": True}, '{"x":1}'),
+        ({**OPEN, "required": ["x"]}, '{"x":1}'),
+        ({**OPEN, "patternProperties": {"x": {}}}, '{"y":1}'),
+        ({"allOf": [OPEN, {"properties": {"b": {}}}]}, '{"a":1,"b":2}'),
+        ({"allOf": [NESTED, {"properties": {"a": {"properties": {"c": {}}}}}]}, '{"a":{"b":1,"c":2}}'),
+        ({"$ref": "#/$defs/x", "properties": {"b": {}}, "$defs": {"x": OPEN}}, '{"a":1,"b":2}'),
+        ({"anyOf": [OPEN, {"properties": {"b": {}}}], "properties": {"c": {}}}, '{"a":1,"c":2}'),
+        ({"allOf": [{"$ref": "#/$defs/x"}, {"required": ["q"]}], "$defs": {"x": NESTED}}, '{"a":{"x":1},"q":1}'),
+        ({"oneOf": [{"type": "object", **OPEN}, {"const": 1}]}, '{"x":1}'),
+    ],
+    ids=json.dumps,
+)
+def test_objects_that_say_so_or_are_described_twice_stay_open(schema: dict[str, Any], document: str) -> None:
+    assert allowed(schema, document)
+
+
+def test_closing_does_not_tell_apart_what_the_schema_does_not() -> None:
+    """Each object has what the other lacks, but one document fits both."""
+    first = {"type": "object", "properties": {"a": {}, "c": {}}, "required": ["a"]}
+    second = {"type": "object", "properties": {"c": {}}, "required": ["c"]}
+    with pytest.raises(Refused, match="oneOf"):
+        allowed({"oneOf": [first, second]}, '{"a":1,"c":2}')
+
+
 @pytest.mark.parametrize("name", ["a", "A[int]", "a/b", "a b", "é", "a%b", "a~b"])
 def test_a_definition_may_have_any_name(name: str) -> None:
     pointer = name.replace("~", "~0").replace("/", "~1").replace("%", "%25")

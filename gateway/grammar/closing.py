@@ -1,0 +1,51 @@
+"""Objects that declare properties and say nothing of others get no others.
+
+That is what TGI's and vLLM's libraries do, and what clients expect: a weak model would go on inventing names until its
+last token. Whatever a closed schema allows, the open one allows too. But schemas that are merged with others (`allOf`,
+or `properties` beside `$ref`) would forbid each other's properties: they stay open. And where llguidance has to prove
+the members of an `oneOf` disjoint, it could find closed ones disjoint that are not: nothing is closed there.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gateway.grammar.references import References
+
+IN_PLACE = {"allOf", "anyOf", "oneOf", "$ref"}  # what these say is of the same value
+OF_OBJECTS = IN_PLACE | {
+    *("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties")
+}
+SAYS_MORE = OF_OBJECTS - {"properties", "required"}
+
+
+def close(nodes: Iterable[dict[str, Any]], references: References) -> None:
+    """Close what can be closed of `nodes`, which are all schemas of a schema."""
+    every = list(nodes)
+    if any("oneOf" in node for node in every):
+        return
+    merged = _merged(every, references)
+    for node in every:
+        declared = node.get("properties", {}).keys()
+        says_all = "properties" in node and not SAYS_MORE & node.keys() and declared >= set(node.get("required", ()))
+        if says_all and id(node) not in merged:
+            node["additionalProperties"] = False
+
+
+def _merged(nodes: list[dict[str, Any]], references: References) -> set[int]:
+    """The identities of all that may be merged with another schema: a merging schema and whatever is inside it."""
+    found: set[int] = set()
+    waiting: list[Any] = [node for node in nodes if _merges(node)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict) and id(part) not in found:
+            found.add(id(part))
+            waiting += part.values()
+            if isinstance(reference := part.get("$ref"), str):
+                waiting.append(references.of(reference))
+    return found
+
+
+def _merges(node: dict[str, Any]) -> bool:
+    return bool(IN_PLACE & node.keys()) and (len(OF_OBJECTS & node.keys()) > 1 or len(node.get("allOf", ())) > 1)
