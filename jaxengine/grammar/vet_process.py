@@ -91,12 +91,14 @@ class Nursery:
         self._children: dict[int, Child] = {}  # by `verdict`
         self._credit = BURST  # seconds of CPU time that may be spent before children begin NICE
         self._credited = time.monotonic()
+        self._own_seconds = time.process_time()  # of CPU time, mostly for forks, taken from the credit
 
     def run(self) -> None:
         """Until the engine is gone."""
         while self._wait():
             self._look_after()
-            while self._askers and sum(not child.slow for child in self._children.values()) < AT_ONCE:
+            self._settle()
+            while self._askers and self._room():
                 self._start(self._askers.popleft())
 
     def _wait(self) -> bool:
@@ -104,10 +106,10 @@ class Nursery:
         poll = select.poll()
         for descriptor in (self._control.fileno(), *self._children):
             poll.register(descriptor, select.POLLIN)
-        young = any(not child.slow for child in self._children.values())
-        for descriptor, _ in poll.poll(SOON / 2 * 1000 if young else None):
+        watched = bool(self._askers) or any(not child.slow for child in self._children.values())
+        for descriptor, _ in poll.poll(SOON / 2 * 1000 if watched else None):
             if descriptor in self._children:
-                self._finish(self._children.pop(descriptor))
+                self._finish(self._children[descriptor])
                 continue
             message, askers, _, _ = socket.recv_fds(self._control, 1, 1)
             if not message:
@@ -115,8 +117,12 @@ class Nursery:
             self._askers.extend(socket.socket(fileno=asker) for asker in askers)
         return True
 
+    def _room(self) -> bool:
+        """Whether another child may start: not if even the forks would take more than their share."""
+        return self._credit > -BURST and sum(not child.slow for child in self._children.values()) < AT_ONCE
+
     def _start(self, asker: socket.socket) -> None:
-        nice = self._poor()
+        nice = self._credit <= 0
         verdict, pen = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -152,46 +158,47 @@ class Nursery:
         answer = os.read(child.verdict, 1 << 12)
         if answer:
             child.answer(answer)
-            os.kill(child.pid, signal.SIGKILL)  # to save it the time to clean up
-        _, status, used = os.wait4(child.pid, 0)
-        if not child.nice:
-            self._credit -= used.ru_utime + used.ru_stime
+        status = self._end(child)
         if not answer:
             lasts, message = ENDINGS.get(os.WTERMSIG(status), FAILED) if os.WIFSIGNALED(status) else FAILED
             child.answer(lasts + message.encode())
         child.close()
 
+    def _end(self, child: Child) -> int:
+        """Leave the child no time to clean up. Returns how it ended."""
+        del self._children[child.verdict]
+        os.kill(child.pid, signal.SIGKILL)
+        _, status, used = os.wait4(child.pid, 0)
+        if not child.nice:
+            self._credit -= used.ru_utime + used.ru_stime
+        return status
+
     def _look_after(self) -> None:
         """Children that have become slow leave their place, and the cores, to others."""
         for child in list(self._children.values()):
-            if child.slow or child.cpu_seconds() < SOON:
+            if child.slow or (spent := child.cpu_seconds()) < SOON:
                 continue
             child.slow = True
             if sum(each.slow for each in self._children.values()) > AT_ONCE:
-                self._cancel(child)
+                child.answer(PASSING + CANCELLED.encode())
+                self._end(child)
+                child.close()
             elif not child.nice:
                 os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
-                self._credit -= child.cpu_seconds()
+                self._credit -= spent
                 child.nice = True
-
-    def _cancel(self, child: Child) -> None:
-        del self._children[child.verdict]
-        os.kill(child.pid, signal.SIGKILL)
-        os.wait4(child.pid, 0)
-        child.answer(PASSING + CANCELLED.encode())
-        child.close()
 
     def close(self) -> None:
         """End the children."""
         for child in self._children.values():
             os.kill(child.pid, signal.SIGKILL)
 
-    def _poor(self) -> bool:
-        """Whether so much was tried lately that what is tried now must not disturb the engine at all."""
-        now = time.monotonic()
-        self._credit = min(BURST, self._credit + SHARE * (now - self._credited))
-        self._credited = now
-        return self._credit <= 0
+    def _settle(self) -> None:
+        """Bring the credit up to date."""
+        now, spent = time.monotonic(), time.process_time()
+        earned = SHARE * (now - self._credited)
+        self._credit = min(BURST, self._credit + earned - (spent - self._own_seconds))
+        self._credited, self._own_seconds = now, spent
 
 
 def own_address_space() -> int:

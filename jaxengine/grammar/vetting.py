@@ -91,7 +91,10 @@ class Vetting:
             if self._closed:
                 raise VettingError("the engine is shutting down")
             if self._helper is None:
-                self._helper = Helper(self._arguments)
+                try:
+                    self._helper = Helper(self._arguments)
+                except OSError as error:
+                    raise VettingError(f"the process that tries grammars cannot start: {error.strerror}") from error
             return self._helper
 
     def _discard(self, helper: "Helper") -> None:

@@ -1,5 +1,6 @@
 """Whatever a grammar does, it does to a child of a child: it is answered for, and nothing else notices."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -52,6 +53,13 @@ def stat(process: int) -> list[str]:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
+def niceness(process: int) -> int:
+    """0 of a process that has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(stat(process)[16])
+    return 0
+
+
 def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -94,7 +102,7 @@ def test_a_slow_grammar_yields_the_cores_and_does_not_delay_others(vet: Vetting)
     vet.check(*FINE)
     with ThreadPoolExecutor(4) as pool:
         slow = [pool.submit(vet.check, *hostile.slow(number)) for number in range(4)]
-        wait_for(lambda: any(stat(child)[16] == str(NICE) for child in children(helper(vet))))
+        wait_for(lambda: any(niceness(child) == NICE for child in children(helper(vet))))
         assert vet.check("regex", "an+other") == ""
         assert not all(each.done() for each in slow)
     assert all(each.result() for each in slow)
@@ -106,6 +114,33 @@ def test_more_slow_grammars_than_there_is_room_for_are_all_answered(vet: Vetting
     assert all(answers)
     assert vet.check(*FINE) == ""
     wait_for(lambda: not children(helper(vet)))
+
+
+def test_under_a_flood_grammars_begin_as_what_the_kernel_runs_last(vet: Vetting) -> None:
+    vet.start()
+    flooding = threading.Event()
+
+    def flood(first: int) -> None:
+        for number in range(first, first + 10_000):
+            if flooding.is_set():
+                return
+            assert vet.check(*hostile.slow(number))
+
+    def young_and_nice() -> bool:
+        """Of one that is so from the beginning: before it would be made so."""
+        for child in children(helper(vet)):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = stat(child)
+                if int(fields[11]) + int(fields[12]) <= 1 and int(fields[16]) == NICE:
+                    return True
+        return False
+
+    with ThreadPoolExecutor(6) as pool:
+        floods = [pool.submit(flood, each * 10_000) for each in range(6)]
+        wait_for(young_and_nice)
+        assert vet.check("regex", "hon+est") == ""
+        flooding.set()
+    assert all(each.result() is None for each in floods)
 
 
 def test_an_answer_is_kept_and_the_oldest_forgotten(vet: Vetting, monkeypatch: pytest.MonkeyPatch) -> None:
