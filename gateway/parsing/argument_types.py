@@ -1,11 +1,55 @@
 """Arguments that are written as plain text, typed by the schema of the tool."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
+MAX_REFERENCES = 16  # that are followed one after the other
+SHARED_KEYS = ("$defs", "definitions", "x-guidance")
 _ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
+_ANCHORED = re.compile(r"\^|\$|\\[bB]|\(\?")  # also in classes: then the pattern is left out, not misread
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
+
+
+def with_shared(schema: Any, shared: Mapping[str, Any]) -> str:
+    """The schema of an argument as JSON text, with what the whole schema shares among its parts."""
+    if isinstance(schema, Mapping):
+        return json.dumps({**schema, **shared})
+    return json.dumps({**shared, **({} if schema else {"not": {}})})
+
+
+def properties(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schemas of a tool's arguments, their references to other parts of `parameters` followed."""
+    declared = parameters.get("properties")
+    return {key: _followed(each, parameters) for key, each in declared.items()} if isinstance(declared, Mapping) else {}
+
+
+def _followed(schema: Any, root: Mapping[str, Any]) -> Any:
+    """`schema` with what its reference points at, also in its choices: enough to tell the types of its values."""
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
+            break
+        target = _at(root, reference)
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**target, **rest} if isinstance(target, Mapping) else rest
+    if not isinstance(schema, Mapping):
+        return schema
+    choices = {key: schema[key] for key in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(key), list)}
+    return {**schema, **{key: [_merged(each, root) for each in members] for key, members in choices.items()}}
+
+
+def _merged(schema: Any, root: Mapping[str, Any]) -> Any:
+    """A choice that is a reference, as what it points at."""
+    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+    return _at(root, reference) if isinstance(reference, str) else schema
+
+
+def _at(root: Any, reference: str) -> Any:
+    """What a reference within `root` points at, None if nothing."""
+    for name in reference.removeprefix("#").split("/")[1:]:
+        root = root.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(root, Mapping) else None
+    return root
 
 
 def types(schema: Any) -> frozenset[str]:
@@ -22,6 +66,8 @@ def types(schema: Any) -> frozenset[str]:
     for key in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(key), list) and choices:
             return frozenset().union(*map(types, choices))
+    if isinstance(parts := schema.get("allOf"), list) and parts:
+        return frozenset(_ANY).intersection(*map(types, parts)) or _ANY
     return _ANY
 
 
@@ -41,6 +87,17 @@ def typed(text: str, schema: Any) -> str:
     if "string" not in allowed and _kind(spelled) is not None:
         return spelled  # not what the schema asks for, but what the model wrote
     return quoted(text)
+
+
+def whole(pattern: str | None) -> str | None:
+    """A schema's pattern as a regex of whole texts; None where anchors stand elsewhere than at its ends."""
+    if pattern is None:
+        return None
+    inner = pattern.removeprefix("^").removesuffix("$")
+    if _ANCHORED.search(inner) or ("|" in inner and inner != pattern) or pattern.endswith(r"\$"):
+        return None
+    before = "" if pattern.startswith("^") else "(?s:.*)"
+    return f"{before}({inner})" + ("" if pattern.endswith("$") else "(?s:.*)")
 
 
 def quoted(text: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.parsing import argument_types
 from gateway.parsing.message import Message
 from gateway.parsing.pieces import Tool
 from gateway.parsing.reader import Malformed, Reader, Reading
@@ -25,9 +26,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class TextUntil:
-    """A place in a call where any text stands, and behind it `end`, which the text does not hold."""
+    """A place in a call where text stands, and behind it `end`, which the text does not hold.
+
+    least, most: characters, without bound if None. pattern: a regex of the whole text, as llguidance reads it.
+    without: what the text does not hold either.
+    """
 
     end: str
+    least: int = 0
+    most: int | None = None
+    pattern: str | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +78,7 @@ class Call:
     def properties(self, name: str) -> Mapping[str, Any]:
         """The schemas of a tool's arguments; empty if it is unknown."""
         tool = self._tools.get(name)
-        properties = tool.parameters.get("properties") if tool is not None else None
-        return properties if isinstance(properties, Mapping) else {}
+        return argument_types.properties(tool.parameters) if tool is not None else {}
 
 
 class Head:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.parsing import json_text
-from gateway.parsing.calls import Call, Head
+from gateway.parsing.calls import Call, Head, TextUntil
 from gateway.parsing.lark import HEADER, Lark, TokenId
 from gateway.parsing.pieces import Tool
 from gateway.parsing.reader import Malformed, Marks, Reading
@@ -38,31 +38,41 @@ class HarmonyFormat:
 
     def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)
-        return "\n".join([HEADER, "start: message* call", *_rules(lark, schemas)])
+        return "\n".join([HEADER, "start: reasoning* call", *_rules(lark, schemas)])
 
     def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)
         final = f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} TEXT"
-        return "\n".join([HEADER, "start: message* (call | final)", final, *_rules(lark, schemas)])
+        return "\n".join([HEADER, "start: (reasoning | preamble)* (call | final)", final, *_rules(lark, schemas)])
 
 
 def answer_grammar(schema: str, token_id: TokenId) -> str:
     """Lark of an answer whose content is JSON: reasoning as the model likes, then the channel `final`."""
     lark = Lark(MARKS, token_id)
     final = f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} %json {schema}"
-    return "\n".join([HEADER, "start: message* final", final, *_rules(lark, {})])
+    return "\n".join([HEADER, "start: reasoning* final", final, *_rules(lark, {})])
 
 
 def _rules(lark: Lark, schemas: Mapping[str, str]) -> list[str]:
-    begin, next = lark.text(CHANNEL), f"{END}{START}assistant"
-    message = f'message: {begin} ("analysis" | "commentary") {lark.text(MESSAGE)} {lark.until(next)}'
+    end = lark.until(TextUntil(f"{END}{START}assistant"))
+    messages = [
+        f"{name}: {lark.text(f'{CHANNEL}{channel}{MESSAGE}')} {end}"
+        for name, channel in (("reasoning", "analysis"), ("preamble", "commentary"))
+    ]
     names = [f"call_{number}" for number in range(len(schemas))]
     calls = [
-        f"{rule}: {lark.text(f'{CHANNEL}commentary to=functions.{name} {CONSTRAIN}json{MESSAGE}')} %json {schema}"
+        f"{rule}: ({_recipients(lark, name)}) {lark.text(f'{CONSTRAIN}json{MESSAGE}')} %json {schema}"
         for rule, (name, schema) in zip(names, schemas.items(), strict=True)
     ]
     either = [f"call: {' | '.join(names)}"] if names else []
-    return [message, *either, *calls, *lark.rules()]
+    return [*messages, *either, *calls, *lark.rules()]
+
+
+def _recipients(lark: Lark, name: str) -> str:
+    """The recipient stands behind the channel, or before it."""
+    behind = lark.text(f"{CHANNEL}commentary to=functions.{name} ")
+    before = lark.text(f" to=functions.{name}{CHANNEL}commentary ")
+    return f"{behind} | {before}"
 
 
 class HarmonyParser(TextParser):

@@ -1,6 +1,7 @@
 """Grammars that force calls, in llguidance's Lark: marks that are single special tokens as ids, the rest as text."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from gateway.parsing.calls import Optional, Part, Schema, TextUntil
@@ -23,7 +24,7 @@ class Lark:
     def __init__(self, marks: Iterable[str], token_id: TokenId) -> None:
         self._tokens = {mark: id for mark in marks if (id := token_id(mark)) is not None}
         self._marks = Marks(self._tokens)
-        self._until: dict[str, str] = {}  # rules of text up to an end, by that end
+        self._named: dict[str, str] = {}  # definitions and the names of their rules
 
     def is_token(self, text: str) -> bool:
         return text in self._tokens
@@ -41,16 +42,38 @@ class Lark:
 
     def rules(self) -> list[str]:
         """The rules that the expressions so far refer to."""
-        return [TEXT, *self._until.values()]
+        return [TEXT, *(name + definition for definition, name in self._named.items())]
 
-    def until(self, end: str) -> str:
-        """An expression for any text up to `end`, and `end`."""
-        first = next((mark for mark in self._tokens if end.startswith(mark)), None)
-        if first is not None:  # a special token is never part of the text
-            return f"TEXT {self.text(end)}"
-        name = f"until_{list(self._until).index(end) if end in self._until else len(self._until)}"
-        self._until[end] = f"{name}[suffix={_literal(end)}]: TEXT"
-        return name
+    def without(self, *texts: str) -> str:
+        """An expression for any text that holds none of `texts`."""
+        return self._terminal(TextUntil("", without=texts))
+
+    def until(self, place: TextUntil) -> str:
+        """An expression for text up to an end, and the end."""
+        text = self._terminal(place)
+        first = self._marks.find(place.end, 0)
+        if first is None:
+            return self._rule(f"[suffix={_literal(place.end)}]: {text}")
+        if first.start() == 0:  # a special token is never part of the text
+            return f"{text} {self.text(place.end)}"
+        opening = self._rule(f": {text} {_literal(place.end[: first.start()])}", terminal=True)
+        return f"{opening} {self.text(place.end[first.start() :])}"
+
+    def _terminal(self, place: TextUntil) -> str:
+        """The name of a terminal for the text alone."""
+        bounded = place.least or place.most is not None
+        patterns = [f"(?s:.{{{place.least},{place.most or ''}}})"] if bounded else []
+        patterns += [place.pattern] if place.pattern else []
+        terms = [f"/{_slashed(each)}/" for each in patterns] or (["/(?s:.*)/"] if place.without else [])
+        if place.without:  # a complement alone would match what is no UTF-8
+            terms.append(f"~/(?s:.*)({'|'.join(map(_escaped, place.without))})(?s:.*)/")
+        return self._rule(": " + " & ".join(terms), terminal=True) if terms else "TEXT"
+
+    def _rule(self, definition: str, terminal: bool = False) -> str:
+        """The name of a rule, which is made once."""
+        if definition not in self._named:
+            self._named[definition] = f"{'PART' if terminal else 'part'}_{len(self._named)}"
+        return self._named[definition]
 
     def _part(self, part: Part) -> str:
         match part:
@@ -59,7 +82,7 @@ class Lark:
             case Schema():
                 return f"%json {part.schema}"
             case TextUntil():
-                return self.until(part.end)
+                return self.until(part)
             case Optional():
                 return f"({self.parts(part.parts)})?"
             case _:
@@ -68,3 +91,13 @@ class Lark:
 
 def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def _slashed(pattern: str) -> str:
+    """A regex as it stands between slashes."""
+    return re.sub(r"(\\.)|/", lambda match: match[1] or r"\/", pattern)
+
+
+def _escaped(text: str) -> str:
+    """A regex of exactly this text, as it stands between slashes."""
+    return re.sub(r"[.^$*+?(){}\[\]|\\/&~-]", lambda match: "\\" + match[0], text).replace("\n", r"\n")

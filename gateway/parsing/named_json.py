@@ -15,7 +15,8 @@ _NO_BRACE = re.compile(r"[^{]*")
 class NamedJson:
     """head: matches all that stands between the opening mark and the arguments; groups `name` and, if any, `id`.
     before, middle, after: what the model writes around name and arguments.
-    objects: reads calls of an older version of the format, in which a JSON value follows the mark at once.
+    objects: of an older version of the format, in which a JSON value follows the mark at once.
+    writes_objects: the older version is written.
     """
 
     head: re.Pattern[str]
@@ -23,6 +24,7 @@ class NamedJson:
     middle: tuple[Part, ...]
     after: str = ""
     objects: JsonCalls | None = None
+    writes_objects: bool = False
 
     def read(self, call: Call) -> Reading[None]:
         yield from call.reader.space()
@@ -36,6 +38,8 @@ class NamedJson:
         yield from json_text.value(call.reader, call.arguments)
 
     def write(self, name: str, schema: str) -> list[Part]:
+        if self.objects is not None and self.writes_objects:
+            return self.objects.write(name, schema)
         return [self.before + name, *self.middle, Schema(schema), self.after]
 
 

@@ -3,10 +3,12 @@
 import ast
 import json
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.parsing.calls import Call, Head, Part, Schema
+from gateway.parsing.argument_types import SHARED_KEYS, types, with_shared
+from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema
 from gateway.parsing.reader import Emit, Malformed, Reader, Reading
 
 MAX_ARGUMENTS = 262_144  # characters of one call: ast takes some 100 bytes for each
@@ -41,14 +43,35 @@ class PythonCalls:
                 yield from _read_call(call)
 
     def write(self, name: str, schema: str) -> list[Part]:
+        """Arguments that must be there come first. Without any, one may be there if those before it are."""
         declared = json.loads(schema)
-        shared = {key: declared[key] for key in ("$defs", "definitions", "x-guidance") if key in declared}
-        required = declared.get("required", ())
-        parts: list[Part] = [name + "("]
+        shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
+        properties = declared.get("properties", {})
+        required = [key for key in properties if key in declared.get("required", ())]
+        arguments: list[Part] = []
         for key in required:
-            value = {**declared.get("properties", {}).get(key, {}), **shared}
-            parts += [f"{', ' if len(parts) > 1 else ''}{key}=", Schema(json.dumps(value))]
-        return [*parts, ")"]
+            arguments += _written(key, properties[key], shared, first=not arguments)
+        optional = [key for key in properties if key not in required]
+        if required:
+            arguments += [Optional(tuple(_written(key, properties[key], shared, first=False))) for key in optional]
+        else:
+            arguments += _nested(
+                [_written(key, properties[key], shared, first=not i) for i, key in enumerate(optional)]
+            )
+        return [name + "(", *arguments, ")"]
+
+
+def _nested(arguments: list[list[Part]]) -> list[Part]:
+    """Each may be left out together with all that follow it."""
+    rest: tuple[Part, ...] = ()
+    for argument in reversed(arguments):
+        rest = (Optional((*argument, *rest)),)
+    return list(rest)
+
+
+def _written(key: str, schema: Any, shared: dict[str, Any], *, first: bool) -> list[Part]:
+    value: Part = Rule('"True" | "False"') if types(schema) == {"boolean"} else Schema(with_shared(schema, shared))
+    return [f"{'' if first else ', '}{key}=", value]
 
 
 def _read_lines(call: Call) -> Reading[None]:
@@ -157,12 +180,14 @@ def _value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=str() as text):
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case ast.Constant(value=bool() | int() | float() | None as value):
+        case ast.Constant(value=bool() | int() | None as value):
             return value
+        case ast.Constant(value=float() as number):
+            return min(number, sys.float_info.max)  # infinite where Python's range ends: JSON has no such number
         case ast.Name(id=("true" | "false" | "null") as name):
             return _JSON_NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()) as operand):
+            return -_value(operand)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_value(item) for item in items]
         case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):

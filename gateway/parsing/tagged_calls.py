@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.parsing import json_text
-from gateway.parsing.argument_types import escaped, is_string, quoted, typed, types
+from gateway.parsing.argument_types import (
+    SHARED_KEYS,
+    escaped,
+    is_string,
+    properties,
+    quoted,
+    typed,
+    types,
+    whole,
+    with_shared,
+)
 from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema, TextUntil
 from gateway.parsing.reader import Malformed, Marks, Reading
 
@@ -53,7 +63,7 @@ class TaggedCalls:
         yield from self._read_arguments(call, name)
 
     def _read_arguments(self, call: Call, name: str) -> Reading[None]:
-        reader, properties = call.reader, call.properties(name)
+        reader, schemas = call.reader, call.properties(name)
         yield from reader.space()
         if (yield from reader.peek()) == "{":
             yield from json_text.value(reader, call.arguments)
@@ -66,7 +76,7 @@ class TaggedCalls:
             yield from reader.until(Marks([self.key_end]), head.add)
             key = self._attribute(head.text)
             call.arguments(f"{separator}{quoted(key)}: ")
-            yield from self._read_value(call, _declared(head.text, properties.get(key)))
+            yield from self._read_value(call, _declared(head.text, schemas.get(key)))
             separator = ", "
         call.arguments("{}" if separator == "{" else "}")
 
@@ -118,29 +128,31 @@ class TaggedCalls:
 
     def write(self, name: str, schema: str) -> list[Part]:
         declared = json.loads(schema)
-        shared = {key: declared[key] for key in ("$defs", "definitions", "x-guidance") if key in declared}
-        required = declared.get("required", ())
+        shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
+        required, followed = declared.get("required", ()), properties(declared)
         parts: list[Part] = [self.writes.name + self._escape(name), *self.writes.name_end]
         for key, value in declared.get("properties", {}).items():
-            argument = (self._write_key(key, value), *self._write_value(value, shared))
+            argument = (self._write_key(key, followed[key]), *self._write_value(value, followed[key], shared))
             parts += argument if key in required else [Optional(argument)]
         return [*parts, self.writes.end]
 
     def _write_key(self, key: str, schema: Any) -> str:
         string = "string" in types(schema)
-        kind = "string" if string else min(types(schema))
+        kind = "string" if string else min(types(schema)).replace("integer", "number")
         end = self.writes.key_end.replace("{string}", str(string).lower()).replace("{type}", kind)
         return self.writes.key + self._escape(key) + end
 
-    def _write_value(self, schema: Any, shared: dict[str, Any]) -> list[Part]:
-        """A value and its end. Of what a schema says about strings, only their choices can be written."""
-        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    def _write_value(self, declared: Any, schema: Any, shared: dict[str, Any]) -> list[Part]:
+        """A value and its end. Of strings their choices, length and plain patterns are kept, their format is not."""
         if "string" not in types(schema):
-            return [Schema(json.dumps({**schema, **shared})), self.writes.value_end]
+            return [Schema(with_shared(declared, shared)), self.writes.value_end]
+        schema = schema if isinstance(schema, dict) else {}
+        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if choices:
             spelled = [each if isinstance(each, str) else json.dumps(each) for each in choices]
             return [Rule(" | ".join(json.dumps(each, ensure_ascii=False) for each in spelled)), self.writes.value_end]
-        return [TextUntil(self.writes.value_end)]
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        return [TextUntil(self.writes.value_end, least, most, whole(schema.get("pattern")))]
 
     def _escape(self, text: str) -> str:
         return html.escape(text) if self.escapes else text

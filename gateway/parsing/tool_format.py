@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.parsing.calls import Body, Call, Part
+from gateway.parsing.calls import Body, Call, Part, TextUntil
 from gateway.parsing.lark import GAP, HEADER, Lark, TokenId
 from gateway.parsing.reader import Malformed, Marks, Reading
 
@@ -89,18 +89,24 @@ class MarkedFormat:
     def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str | None:
         lark = Lark(self.marks, token_id)
         calls = [self.body.write(name, schema) for name, schema in schemas.items()]
-        first = self.head or calls[0][0]
-        mark = next((mark for mark in (*self.sections, *self.opens) if str(first).startswith(mark)), None)
-        if mark is None or self.bare:
+        mark = self._written_mark(calls[0])
+        if mark is None:
             return None
         if self.head:
             group = f"{lark.text(self.head.removeprefix(mark))} {self._several(lark, parallel)}"
         else:
             group = "call"
             calls = [[str(call[0]).removeprefix(mark), *call[1:]] for call in calls]
-        until = f"until: TEXT {lark.text(mark)}" if lark.is_token(mark) else f"until[lazy]: TEXT {lark.text(mark)}"
-        start = f"start: (until {group}){'*' if parallel else '?'} TEXT"
-        return "\n".join([HEADER, start, until, *_alternatives(lark, calls)])
+        others = tuple(each for each in (*self.opens, *self.sections) if each != mark and not lark.is_token(each))
+        until, rest = lark.until(TextUntil(mark, without=others)), lark.without(*others)
+        start = f"start: ({until} {group}){'*' if parallel else '?'} {rest}"
+        return "\n".join([HEADER, start, *_alternatives(lark, calls)])
+
+    def _written_mark(self, call: list[Part]) -> str | None:
+        """The mark that the model writes before calls; None if it writes none."""
+        first = str(self.head or call[0])
+        marks = () if self.bare else (*self.sections, *self.opens)
+        return next((mark for mark in marks if first.startswith(mark)), None)
 
     def _several(self, lark: Lark, parallel: bool) -> str:
         more = f"({lark.text(self.between)} call)*" if parallel else ""

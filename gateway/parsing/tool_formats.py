@@ -4,6 +4,7 @@ What the models write is from their chat templates, and from the cases of tests/
 """
 
 import re
+from dataclasses import replace
 
 from gateway.parsing.calls import Rule
 from gateway.parsing.gemma_calls import GemmaCalls
@@ -16,6 +17,13 @@ from gateway.parsing.tool_format import MarkedFormat, ToolFormat
 
 _LIST = JsonCalls()
 _PARAMETERS = JsonCalls(arguments_key="parameters")
+
+_MISTRAL = NamedJson(
+    re.compile(r"(?P<name>[^\[\]{}\s]+)\s*(?:\[CALL_ID\](?P<id>\w+))?\s*(?:\[ARGS\])?\s*"),
+    before="[TOOL_CALLS]",
+    middle=("[ARGS]",),
+    objects=_LIST,
+)
 
 # For models without a format of their own, whose calls are forced: the whole text is a JSON list of calls.
 GENERIC: ToolFormat = MarkedFormat("json_list", _PARAMETERS, opens=(), bare=True, head="[", between=", ", tail="]")
@@ -86,7 +94,7 @@ def _glm(name: str, line: str) -> MarkedFormat:
         opens=("<tool_call>",),
         closes=("</tool_call>",),
         inner=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-        between="\n",
+        between=line,
     )  # fmt: skip
 
 
@@ -130,14 +138,18 @@ _ROWS = (
     ),
     MarkedFormat(
         "mistral",
-        NamedJson(
-            re.compile(r"(?P<name>[^\[\]{}\s]+)\s*(?:\[CALL_ID\](?P<id>\w+))?\s*(?:\[ARGS\])?\s*"),
-            before="[TOOL_CALLS]",
-            middle=("[ARGS]",),
-            objects=_LIST,
-        ),
+        _MISTRAL,
         opens=("[TOOL_CALLS]",),
         inner=("[ARGS]", "[CALL_ID]"),
+    ),
+    MarkedFormat(
+        "mistral_v3",  # what the versions before v11 write; all are read alike
+        replace(_MISTRAL, writes_objects=True),
+        opens=("[TOOL_CALLS]",),
+        inner=("[ARGS]", "[CALL_ID]"),
+        head="[TOOL_CALLS] [",
+        between=", ",
+        tail="]",
     ),
     _functions("qwen3_coder", "tool_call"),
     _functions("seed_oss", "seed:tool_call"),
@@ -214,7 +226,6 @@ _ROWS = (
             key_end=">",
             value_ends=("</parameter>",),
             end="</invoke>",
-            lines=True,
             writes=Spelling('<invoke name="', ('">\n',), '<parameter name="', '">', "</parameter>\n", "</invoke>\n"),
         ),
         opens=('<invoke name="',),

@@ -85,9 +85,14 @@ class Tokenizer:
         return id in self._special
 
     def special_id(self, text: str) -> int | None:
-        """The id of the added token that spells exactly `text`: such a text is never several tokens in a prompt."""
+        """The id of the token that spells exactly `text`, if a grammar has to name it by its id.
+
+        llguidance takes added tokens that are special, or spelled `<…>`, for no part of any text.
+        """
         id = self._backend.token_to_id(text)
-        return id if id in self._added else None
+        if id not in self._added:
+            return None
+        return id if id in self._special or (text.startswith("<") and text.endswith(">")) else None
 
     def is_known(self, id: int) -> bool:
         return self._backend.id_to_token(id) is not None

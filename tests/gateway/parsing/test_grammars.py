@@ -1,0 +1,160 @@
+"""Grammars that force calls: what llguidance lets through is read as calls, and they fit their schemas."""
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gateway.grammar.json_schema import guided
+from gateway.parsing.parser import parser
+from gateway.parsing.pieces import Tool
+from gateway.parsing.tool_format import MarkedFormat, ToolFormat
+from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS, tool_format
+from tests.gateway.parsing.messages import ReadMessage, read
+from tests.gateway.parsing.walks import Vocabulary, accepts, vocabulary, walk
+
+PLACE = {
+    "type": "object",
+    "properties": {"at": {"type": "array", "items": {"type": "number"}, "maxItems": 3}, "near": {"type": "boolean"}},
+    "required": ["at"],
+    "additionalProperties": False,
+}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "look": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "minLength": 2, "maxLength": 12},
+            "days": {"type": "integer", "minimum": 1, "maximum": 99},
+            "unit": {"enum": ["c", "f"]},
+            "code": {"type": "string", "pattern": "^[a-c]{2}[0-9]$"},
+            "place": {"$ref": "#/$defs/place"},
+            "again": {"type": "boolean"},
+        },
+        "required": ["city", "unit", "place"],
+        "additionalProperties": False,
+        "$defs": {"place": PLACE},
+    },
+    "wait": {"type": "object", "properties": {}, "additionalProperties": False},
+    "stop": {
+        "type": "object",
+        "properties": {"why": {"type": "string", "maxLength": 9}},
+        "additionalProperties": False,
+    },
+}
+GUIDED = {name: guided(schema, param="tools") for name, schema in SCHEMAS.items()}
+TOOLS = [Tool(name, schema) for name, schema in SCHEMAS.items()]
+FORMATS = [
+    each for each in {tool_format(name).name: tool_format(name) for name in TOOL_FORMATS}.values() if each.forces
+]
+EACH = pytest.mark.parametrize("written", [*FORMATS, GENERIC], ids=lambda written: written.name)
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+# Ends of parts, which random tokens would hardly spell.
+ENDS = [
+    *("</parameter>", "\n</parameter>\n", "</parameter>\n", "</arg_value>", "</arg_value>\n", '"', '"}}', "}]"),
+    *("</｜DSML｜parameter>\n", "</｜DSML｜ parameter>\n", "<|close|>argument<|sep|>", "<|end|><|start|>assistant"),
+]
+
+
+def spellings(written: ToolFormat) -> list[Vocabulary]:
+    """A tokenizer with a special token for each mark that can be one, and one without any."""
+    single = [mark for mark in written.marks if re.fullmatch(r"<\S+>|\[\S+\]|｜\S+｜", mark)]
+    return [vocabulary(*dict.fromkeys(single)), vocabulary()]
+
+
+def message(written: ToolFormat, text: str) -> ReadMessage:
+    return read(parser(written, None, TOOLS, prompt=""), [text])
+
+
+def assert_fitting(read: ReadMessage, text: str) -> None:
+    for call in read.calls:
+        jsonschema.validate(call.value, SCHEMAS[call.name])
+        assert call.name in text
+
+
+def opening(written: ToolFormat) -> str:
+    """Text and the beginning of a call."""
+    if isinstance(written, MarkedFormat):
+        return "Let me see.\n" + (*written.sections, *written.opens)[0]
+    return "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions."
+
+
+@SEEDS
+@EACH
+def test_a_forced_text_is_calls_that_fit_their_schemas(written: ToolFormat, seeds: range) -> None:
+    for words in spellings(written):
+        grammar = written.grammar(GUIDED, parallel=True, token_id=words.token_id)
+        for seed in seeds:
+            text = walk(words, grammar, seed, ENDS)
+            found = message(written, text)
+            assert found.calls and not found.content, text
+            assert_fitting(found, text)
+
+
+@SEEDS
+@EACH
+def test_without_parallel_calls_there_is_exactly_one(written: ToolFormat, seeds: range) -> None:
+    for words in spellings(written):
+        grammar = written.grammar(GUIDED, parallel=False, token_id=words.token_id)
+        for seed in seeds:
+            assert len(message(written, walk(words, grammar, seed, ENDS)).calls) == 1
+
+
+@EACH
+def test_text_that_is_no_call_is_not_let_through(written: ToolFormat) -> None:
+    for words in spellings(written):
+        grammar = written.grammar(GUIDED, parallel=True, token_id=words.token_id)
+        assert not any(accepts(words, grammar, text) for text in ("", "\n", "Hello.", "[]", '{"city": "Rome"}'))
+
+
+@SEEDS
+@EACH
+def test_free_text_may_hold_calls_and_every_call_fits(written: ToolFormat, seeds: range) -> None:
+    for words in spellings(written):
+        grammar = written.auto_grammar(GUIDED, parallel=True, token_id=words.token_id)
+        if grammar is None:
+            continue
+        for seed in seeds:
+            text = walk(words, grammar, seed, ENDS, begin=opening(written), end=0.1)
+            found = message(written, text)
+            assert found.calls, text
+            assert_fitting(found, text)
+            text = walk(words, grammar, seed, [*written.marks, *ENDS], end=0.05)
+            assert_fitting(message(written, text), text)
+
+
+def test_formats_with_marks_constrain_free_text_and_others_do_not() -> None:
+    words = vocabulary()
+    without = {
+        written.name
+        for written in [*FORMATS, GENERIC]
+        if written.auto_grammar(GUIDED, parallel=True, token_id=words.token_id) is None
+    }
+    assert without == {"json_list", "llama3_json", "llama4_pythonic", "pythonic", "xlam"}
+
+
+NATIVE = {
+    "hermes": '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>',
+    "llama3_json": '{"name": "stop", "parameters": {"why": "no"}}; {"name": "wait", "parameters": {}}',
+    "mistral": '[TOOL_CALLS]stop[ARGS]{"why": "no"}[TOOL_CALLS]wait[ARGS]{}',
+    "mistral_v3": '[TOOL_CALLS] [{"name": "wait", "arguments": {}}, {"name": "stop", "arguments": {}}]',
+    "qwen3_coder": "<tool_call>\n<function=stop>\n<parameter=why>\nno\n</parameter>\n</function>\n</tool_call>",
+    "openai": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    "<|channel|>commentary to=functions.wait <|constrain|>json<|message|>{}",
+    "glm45": "<tool_call>stop\n<arg_key>why</arg_key>\n<arg_value>no</arg_value>\n</tool_call>",
+    "glm47": "<tool_call>wait</tool_call><tool_call>stop<arg_key>why</arg_key><arg_value>no</arg_value></tool_call>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.wait:0<|tool_call_argument_begin|>{}"
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    "llama4_pythonic": '[stop(why="no"), wait()]',
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_a_model_writes_by_itself_is_let_through(name: str) -> None:
+    written = tool_format(name)
+    for words in spellings(written):
+        grammar = written.grammar(GUIDED, parallel=True, token_id=words.token_id)
+        assert accepts(words, grammar, NATIVE[name])
+        assert accepts(words, grammar, "\n\n" + NATIVE[name]) or name == "openai"
