@@ -3,21 +3,23 @@
 What only compiling shows is refused by the engine, before the first token; `gateway.errors` words it alike.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.errors import RequestError
-from gateway.grammar import choice, json_schema, notation, regex, whitespace
+from gateway.grammar import choice, json_schema, notation, regex, structural_tag, whitespace
 from jaxengine.rpc import engine_pb2 as pb
 
-Asked = Literal["json", "json_object", "regex", "choice", "grammar"]
+Asked = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`text` in a notation of `pb.Grammar`, which the request's field `param` asked for."""
+    """`text` in a notation of `pb.Grammar`, or a structural tag, which the request's field `param` asked for."""
 
-    kind: Literal["json_schema", "regex", "lark", "gbnf"]
+    kind: Literal["json_schema", "regex", "lark", "gbnf", "structural_tag"]
     text: str
     param: str
 
@@ -27,7 +29,7 @@ class Constraint:
 
         Args:
             asked: what `value` is: a JSON schema (object, bool or text), true for any JSON object, a regex, a list of
-                texts, or a grammar in Lark or GBNF.
+                texts, a grammar in Lark or GBNF, or a structural tag (object or text).
             param: the field it came in.
             spaces: a regex of what may stand between two tokens of JSON, besides nothing.
 
@@ -52,6 +54,12 @@ class Constraint:
                 return cls("lark", choice.lark(value), param)
             case "grammar":
                 return cls(notation.notation(value), value, param)
+            case "structural_tag":
+                structural_tag.lark(value, {}, param)
+                return cls("structural_tag", value if isinstance(value, str) else json.dumps(value), param)
 
-    def to_proto(self) -> pb.Grammar:
+    def to_proto(self, marks: Mapping[str, int]) -> pb.Grammar:
+        """As the engine takes it. `marks` are the tokenizer's."""
+        if self.kind == "structural_tag":
+            return pb.Grammar(lark=structural_tag.lark(self.text, marks, self.param))
         return pb.Grammar(**{self.kind: self.text})

@@ -9,6 +9,7 @@ callers.
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ class Tokenizer:
         """As `decode`, but without the GIL, as `encode_each`: for long texts, in a thread."""
         [text] = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         return str(text)
+
+    @cached_property
+    def marks(self) -> dict[str, int]:
+        """The ids of the tokens that a grammar names as tokens, by spelling: special ones, and others like `<this>`."""
+        spelled = {text: id for id, text in self._added.items()}
+        return {text: id for text, id in spelled.items() if id in self._special or (text[:1], text[-1:]) == ("<", ">")}
 
     def is_special(self, id: int) -> bool:
         return id in self._special

@@ -22,6 +22,7 @@ OF_VLLM: dict[str, Asked] = {
     "regex": "regex",
     "choice": "choice",
     "grammar": "grammar",
+    "structural_tag": "structural_tag",
 }
 OF_OTHERS: dict[str, Asked] = {
     "guided_json": "json",
@@ -45,14 +46,11 @@ class StructuredOutputs(StrictModel):
     grammar: str | None = None
     structural_tag: Schema = None
     disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None
+    disable_additional_properties: bool | None = None  # without effect: see `gateway/grammar/closing.py`
     whitespace_pattern: str | None = None
 
     def constraint(self, field: str) -> Constraint:
         """What it asks for in `field`. Raises RequestError."""
-        for unsupported in ("disable_additional_properties", "structural_tag"):
-            if getattr(self, unsupported):
-                raise RequestError.invalid(f"{field}.{unsupported} is not supported", f"{field}.{unsupported}")
         values = {"json": self.json_, **{name: getattr(self, name) for name in OF_VLLM if name != "json"}}
         given = [name for name, value in values.items() if value is not None and value is not False]
         if not given:

@@ -8,7 +8,7 @@ from gateway.grammar import whitespace
 from gateway.grammar.constraint import Constraint
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-KINDS = ("text", "json_object", "json_schema", "regex", "grammar")
+KINDS = ("text", "json_object", "json_schema", "regex", "grammar", "structural_tag")
 _TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}]}
 _NAMED = {
     "type": "object",
@@ -22,7 +22,14 @@ _NAMED = {
 DOCUMENTED = {
     "type": "object",
     "required": ["type"],
-    "properties": {"type": {"enum": [*KINDS, "json"]}, "json_schema": _NAMED, "grammar": {"type": "string"}},
+    "properties": {
+        "type": {"enum": [*KINDS, "json"]},
+        "json_schema": _NAMED,
+        "grammar": {"type": "string"},
+        "format": {"type": "object"},
+        "structures": {"type": "array", "items": {"type": "object"}},
+        "triggers": {"type": "array", "items": {"type": "string"}},
+    },
 }
 
 
@@ -40,6 +47,8 @@ def constraint(fields: dict[str, Any], param: str) -> Constraint | None:
             return _of_schema(_named(fields.get("json_schema", fields), f"{param}.json_schema"), param)
         case "grammar":
             return Constraint.of("grammar", _checked(fields, "grammar", str, "a string", param), param)
+        case "structural_tag":  # of vLLM
+            return Constraint.of("structural_tag", fields, param)
     raise RequestError.invalid(f"{param}.type must be one of {', '.join(KINDS)}", f"{param}.type")
 
 

@@ -58,7 +58,7 @@ def generate_requests(
                 ignore_eos=bool(body.ignore_eos),
                 cache_salt=(body.cache_salt or "").encode(),
                 priority=body.priority or 0,
-                grammar=body.constraint.to_proto() if body.constraint else None,
+                grammar=body.constraint.to_proto(model.tokenizer.marks) if body.constraint else None,
             )
         )
     return requests

@@ -113,7 +113,7 @@ async def _begin(
             prompt=prompt,
             sampling=sampling(settings, gateway.options, prompt_logprobs=prefill),
             max_new_tokens=new_tokens,
-            grammar=asked.to_proto() if asked else None,
+            grammar=asked.to_proto(model.tokenizer.marks) if asked else None,
         )
         for _ in range(copies)
     ]

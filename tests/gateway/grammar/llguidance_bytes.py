@@ -12,12 +12,12 @@ class Refused(Exception):
     """llguidance does not compile the grammar."""
 
 
-def allows(grammar: pb.Grammar, text: str) -> bool:
-    """Whether the whole of `text` may be written. Raises Refused or, for what is not of its notation, ValueError."""
+def allows(grammar: pb.Grammar, text: str | list[int]) -> bool:
+    """Whether the whole of `text`, or its ids, may be written. Raises Refused, or ValueError for a wrong notation."""
     kind = grammar.WhichOneof("kind")
     assert kind is not None
     matcher = LLMatcher(TOKENIZER, library_text(kind, getattr(grammar, kind)), log_level=0)
     if matcher.is_error():
         raise Refused(matcher.get_error())
-    ids = list(text.encode())
+    ids = list(text.encode()) if isinstance(text, str) else text
     return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())

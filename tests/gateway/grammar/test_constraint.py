@@ -27,7 +27,7 @@ TEXTS = ["a", "ab", "", 'q"\\', "é\n\t", "\x01\x7f", "/x/ # y", "🙂", "\u2028
 
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
 def test_a_choice_is_any_text_and_no_other(text: str) -> None:
-    grammar = of("choice", ["first", text, "last"]).to_proto()
+    grammar = of("choice", ["first", text, "last"]).to_proto({})
     assert all(allows(grammar, each) for each in ("first", text, "last"))
     assert not allows(grammar, text + "x")
     assert not allows(grammar, "firs")
@@ -65,7 +65,7 @@ REGEXES = {
 @pytest.mark.parametrize("pattern", REGEXES)
 def test_a_regex_is_of_the_whole_text_as_in_python(pattern: str) -> None:
     for text in REGEXES[pattern]:
-        assert allows(of("regex", pattern).to_proto(), text) is (re.fullmatch(pattern, text) is not None)
+        assert allows(of("regex", pattern).to_proto({}), text) is (re.fullmatch(pattern, text) is not None)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_what_is_cheap_is_left_to_the_engine(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", [r"(?=a)a", r"(a)\1", "(", r"a\b"])
 def test_what_rust_cannot_read_the_engine_refuses(pattern: str) -> None:
     with pytest.raises((Refused, ValueError)):
-        allows(of("regex", pattern).to_proto(), "a")
+        allows(of("regex", pattern).to_proto({}), "a")
 
 
 def test_gbnf_is_told_from_lark_by_how_it_defines_rules() -> None:
-    gbnf = of("grammar", 'root ::= "yes" | [0-9]+').to_proto()
-    lark = of("grammar", 'start: "yes" | /[0-9]+/').to_proto()
+    gbnf = of("grammar", 'root ::= "yes" | [0-9]+').to_proto({})
+    lark = of("grammar", 'start: "yes" | /[0-9]+/').to_proto({})
     assert (gbnf.WhichOneof("kind"), lark.WhichOneof("kind")) == ("gbnf", "lark")
     for grammar in (gbnf, lark):
         assert allows(grammar, "yes") and allows(grammar, "12") and not allows(grammar, "no")
@@ -125,7 +125,7 @@ def test_grammars_are_bounded(text: str, reason: str) -> None:
 
 
 def test_any_object_is_an_object() -> None:
-    grammar = of("json_object", True).to_proto()
+    grammar = of("json_object", True).to_proto({})
     assert allows(grammar, '{"a":[1, {}]}')
     assert not allows(grammar, "[1]")
 
@@ -134,7 +134,7 @@ def test_any_object_is_an_object() -> None:
     ("pattern", "between"), [(r"\s?", "\n"), ("[ ]{0,2}", "  "), (r"[\n\t ]*", "\t\n"), (r"\x20", " ")]
 )
 def test_a_client_may_say_what_stands_between_tokens(pattern: str, between: str) -> None:
-    grammar = of("json_object", True, spaces=whitespace.checked(pattern)).to_proto()
+    grammar = of("json_object", True, spaces=whitespace.checked(pattern)).to_proto({})
     assert allows(grammar, f"{{{between}}}")
     assert not allows(grammar, "{\u00a0}")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.grammar import json_schema, whitespace
+from gateway.grammar import json_schema, structural_tag, whitespace
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
 
@@ -20,6 +20,8 @@ ANY_OBJECT = json_schema.ANY_OBJECT
 YES_OR_NO = 'start: CHOICE\nCHOICE: "yes" | "no"\n'
 LARK, GBNF = 'start: "a"', 'root ::= "a"'
 NAMED = {"name": "it", "schema": SCHEMA, "strict": True, "description": "d"}
+TAGGED = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]}
+TAGGED_LARK = structural_tag.lark(TAGGED, {}, "")
 
 SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"response_format": {"type": "json_object"}}, {"json_schema": ANY_OBJECT}),
@@ -48,6 +50,8 @@ SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"structured_outputs": {"grammar": LARK}}, {"lark": LARK}),
     ({"structured_outputs": {"grammar": GBNF}}, {"gbnf": GBNF}),
     ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " "}}, {"json_schema": TGI_GUIDED}),
+    ({"structured_outputs": {"structural_tag": json.dumps(TAGGED)}}, {"lark": TAGGED_LARK}),
+    ({"response_format": {"type": "structural_tag", **TAGGED}}, {"lark": TAGGED_LARK}),
     ({"guided_json": SCHEMA}, {"json_schema": GUIDED}),
     ({"guided_json": SCHEMA, "guided_whitespace_pattern": " "}, {"json_schema": TGI_GUIDED}),
     ({"guided_regex": "a+"}, {"regex": "a+"}),
@@ -106,8 +110,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]", "string"),
     ({"structured_outputs": {"json": {}, "whitespace_pattern": "a"}},
      "structured_outputs.whitespace_pattern", "whitespace"),
-    ({"structured_outputs": {"json": {}, "disable_additional_properties": True}},
-     "structured_outputs.disable_additional_properties", "not supported"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "structures"),
+    ({"response_format": {"type": "structural_tag", "format": {"type": "xml"}}}, "response_format", "xml"),
     ({"guided_json": UNIQUE}, "guided_json", "uniqueItems"),
     ({"guided_json": {}, "guided_whitespace_pattern": "a"}, "guided_whitespace_pattern", "whitespace"),
     ({"guided_regex": "((a{100}){100}){100}"}, "guided_regex", "10000"),
