@@ -20,6 +20,7 @@ from gateway.config.command_line import parse
 from gateway.config.environment import environment_report
 from gateway.config.options import Options
 from gateway.http.listener import CannotListen, bind, is_loopback, tls_problem
+from gateway.parsing.formats import check_parsers
 from gateway.processes import signals
 from gateway.processes.engine_process import EngineCommand, command
 from gateway.processes.runtime_directory import runtime_directory
@@ -53,6 +54,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
     began = time.monotonic()
     try:
         options = parse(argv, environ)
+        check_parsers(options)
     except UsageError as error:
         return logs.fail(str(error), logs.USAGE)
     if problem := tls_problem(options):

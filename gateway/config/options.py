@@ -68,6 +68,22 @@ class Options(CheckpointOptions, ComputeOptions):
     enable_prefill_logprobs: bool = option(
         False, values.flag, "fill `prefill` for `decoder_input_details`, else it is empty; /v1 needs no such option"
     )
+    tool_call_parser: str | None = option(
+        None,
+        values.text,
+        "vLLM's name of the format in which the model writes calls of tools, or none; told by its chat template if not "
+        "given",
+    )
+    reasoning_parser: str | None = option(
+        None,
+        values.text,
+        "vLLM's name of the format of the model's reasoning, or none; told by its chat template if not given",
+    )
+    tool_strict_level: str = option(
+        "none",
+        values.one_of("none", "function", "parameter"),
+        "what a call that nobody asked for must fit besides `strict` tools: nothing, its format, or its schema too",
+    )
     disable_grammar_support: bool = option(
         False, values.flag, "refuse requests that say what their text must match: grammars, schemas, forced calls"
     )
@@ -193,6 +209,7 @@ class Options(CheckpointOptions, ComputeOptions):
         None, values.text, "every step is compiled ahead of time, for batch sizes chosen by device", no_effect=True
     )
     disable_custom_kernels: bool = option(False, values.flag, "kernels are chosen by device", no_effect=True)
+    enable_auto_tool_choice: bool = option(False, values.flag, "models may always choose a tool", no_effect=True)
     master_addr: str | None = option(
         None, values.text, "the devices of one machine need no meeting point", no_effect=True
     )

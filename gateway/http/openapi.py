@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 REFUSED_EARLY = (404, 405, 408, 413, 431, 503)
 OPTIONAL_LIST: Any = Field(default_factory=list)  # default of a list that an answer may leave out
 
+OPTIONAL: Any = Field(None)  # default of any other value that an answer may leave out
+
 
 class AnswerModel(BaseModel):
     """A part of an answer. It has no other fields than the declared ones."""

@@ -6,6 +6,7 @@ it in three steps instead: turn new requests away (`drain`), end the running one
 
 import asyncio
 import gc
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +29,8 @@ from gateway.request.gateway_state import Gateway
 from gateway.text.loader import ModelTextLoader
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Tracing
+
+logger = logging.getLogger("gateway")
 
 HTTP_STOP_SECONDS = 2
 ADMIN_CONNECTIONS = 256
@@ -118,8 +121,15 @@ class HttpProcess(EngineListener):
             # body held the event loop for 98 ms; with it, for 9 ms.
             gc.collect()
             gc.freeze()
+            self._log_formats()
         self._spec.counters.set_ready(True)
         self.metrics.engine_ready(description, self.gateway.max_input_tokens)
+
+    def _log_formats(self) -> None:
+        model = self.gateway.text_loader.current
+        if self._spec.number == 0 and model is not None:
+            names = self.gateway.formats(model).names
+            logger.info("calls of tools are read as %s, reasoning as %s", *names.values())
 
     def engine_step(self, step: pb.StepEvents) -> None:
         if step.HasField("stats"):

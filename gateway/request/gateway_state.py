@@ -8,9 +8,11 @@ from fastapi import Request
 from gateway.config.options import Options
 from gateway.engine.interface import Engine
 from gateway.observability.metrics import Metrics
+from gateway.parsing.formats import Formats, formats_of
 from gateway.request.admission import Admission
 from gateway.request.keys import Keys
 from gateway.text.loader import ModelTextLoader
+from gateway.text.model_text import ModelText
 from jaxengine.telemetry.tracing import Tracing
 
 
@@ -29,6 +31,15 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
+        self._formats: tuple[ModelText, Formats] | None = None  # of the model that was asked for last
+
+    def formats(self, model: ModelText) -> Formats:
+        """How `model`, the one being served, writes calls and reasoning."""
+        if self._formats is None or self._formats[0] is not model:
+            tokenizer = model.tokenizer
+            known = formats_of(model.template, lambda token: tokenizer.special_id(token) is not None, self.options)
+            self._formats = model, known
+        return self._formats[1]
 
     @property
     def ready(self) -> bool:

@@ -67,9 +67,9 @@ async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> s
         if isinstance(instance, GenerateRequest):
             outcomes = await generate.run(gateway, lifecycle, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
-        [outputs], _ = await chat.begin_outputs(gateway, [instance], lifecycle)
-        await lifecycle.collect(outputs)
-        return outputs[0].text
+        [begun], _ = await chat.begin_chats(gateway, [instance], lifecycle)
+        [deltas, *_] = await lifecycle.collect(begun.outputs)
+        return begun.text(deltas)
 
 
 async def _all(works: list[Coroutine[Any, Any, str]]) -> list[str]:

@@ -8,22 +8,21 @@ As in transformers, text of a message that spells a control token becomes that t
 ids equal the reference's. Deployments that put untrusted text into a trusted prompt must filter it.
 """
 
-import json
-from datetime import datetime
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.ext import loopcontrols as LoopControls
-from jinja2.nodes import CallBlock, Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_PRODUCT = 1_000_000  # length of a repeated sequence, or bits of a number
-MAX_RANGE = 10_000
+from gateway.text.template_sandbox import Sandbox, to_json
+from gateway.text.tools_in_text import calls_as_text, changed_calls, results_as_text, with_instruction, with_text
+
 PROBE = "text of a message"
+PROBE_NAME = "name_of_a_tool"
+PROBE_ARGUMENTS = {"of": "an argument"}
+PROBE_FUNCTION = {"name": PROBE_NAME, "description": "of a tool", "parameters": {"type": "object", "properties": {}}}
+PROBE_TOOLS = [{"type": "function", "function": PROBE_FUNCTION}]
+PROBE_ID = "idofacall"  # of nine letters, as Mistral's templates want
 CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # its trailing space tells whether the template trims messages
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
 
@@ -36,6 +35,14 @@ class TooLongError(TemplateError):
     """The rendered text cannot fit the context."""
 
 
+@dataclass(frozen=True)
+class CallStyle:
+    """How a template wants the calls of an earlier answer."""
+
+    content: str | None  # of a message that has calls and no text
+    as_json: bool  # arguments as JSON text, not as an object
+
+
 class ChatTemplate:
     """A compiled template and the special tokens that it may use.
 
@@ -45,9 +52,11 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: dict[str, str], max_characters: int) -> None:
         self._values: dict[str, Any] = {"tools": None, "documents": None, **special_tokens}
+        self._names_tools = "tools" in source
+        self._marks_calls = "<tool_call>" in source
         self._max_characters = max_characters
         try:
-            self._template = _Sandbox().from_string(source)
+            self._template = Sandbox().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"the chat template is not valid: {error.message} (line {error.lineno})") from error
         except Exception as error:  # nested too deeply for Jinja or for Python
@@ -59,19 +68,30 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        tool_prompt: str | None = None,
         variables: dict[str, Any] | None = None,
     ) -> str:
         """The prompt for `messages`; with `continue_final_message` it ends inside the last, for the model to continue.
 
+        `tools`, and the calls and results in `messages`, are put into words where the template has no place for them.
+        A `tool_prompt` is said in any case.
+
         Raises:
             TemplateError: the template refuses these messages, or fails on them.
         """
+        messages = self._with_readable_calls(messages)
+        if tools and not self._shows_tools:
+            messages = with_instruction(messages, tool_prompt, tools)
+        elif tools and tool_prompt:
+            messages = with_text(messages, tool_prompt)
         if continue_final_message:
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + CONTINUE_MARK}]
         values = {
             **self._values,
             **(variables or {}),
             "messages": [_in_parts(each) for each in messages] if self._wants_parts else messages,
+            "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._run(values)
@@ -89,6 +109,50 @@ class ChatTemplate:
         except TemplateError:
             return False
         return PROBE in text and str(_parts(PROBE)[0]) not in text  # not if it shows Python's notation of a part
+
+    def _with_readable_calls(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """`messages` with the calls of tools and their results as the template shows them."""
+        if any(message.get("tool_calls") for message in messages):
+            style = self._call_style
+            if style is None:
+                messages = [calls_as_text(message, marked=self._marks_calls) for message in messages]
+            else:
+                change = _as_json if style.as_json else _as_given
+                messages = [changed_calls(each, change, style.content) for each in messages]
+        told = any(message["role"] == "tool" for message in messages) and not self._shows_results
+        return results_as_text(messages) if told else messages
+
+    @cached_property
+    def _shows_tools(self) -> bool:
+        """Whether tools that are given to the template come to the model's notice."""
+        if not self._names_tools:
+            return False
+        text = self._probe([_user()], tools=PROBE_TOOLS)
+        return text is None or PROBE_NAME in text  # one that fails says in a real chat what it misses
+
+    @cached_property
+    def _call_style(self) -> CallStyle | None:
+        """The first of these styles in which the template shows a call; None if it shows none."""
+        for style in (CallStyle(content, as_json) for as_json in (False, True) for content in ("", None)):
+            chat = [_user(), _call(style), _result("a result")]
+            text = self._probe(chat, tools=PROBE_TOOLS) or self._probe(chat[:2], tools=PROBE_TOOLS) or ""
+            if PROBE_ARGUMENTS["of"] in text and str(PROBE_ARGUMENTS) not in text:
+                return style
+        return None
+
+    @cached_property
+    def _shows_results(self) -> bool:
+        answer = {"role": "assistant", "content": "an answer"}
+        call = answer if self._call_style is None else _call(self._call_style)
+        return PROBE in (self._probe([_user("a question"), call, _result(PROBE)], tools=PROBE_TOOLS) or "")
+
+    def _probe(self, messages: list[dict[str, Any]], **values: Any) -> str | None:
+        """What the template makes of `messages`; None if it fails on them."""
+        readable = [_in_parts(each) for each in messages] if self._wants_parts else messages
+        try:
+            return self._run({**self._values, "messages": readable, "add_generation_prompt": True, **values})
+        except TemplateError:
+            return None
 
     def _run(self, values: dict[str, Any]) -> str:
         parts: list[str] = []
@@ -112,6 +176,28 @@ def _parts(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
+def _user(text: str = PROBE) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def _result(text: str) -> dict[str, Any]:
+    return {"role": "tool", "content": text, "tool_call_id": PROBE_ID, "name": PROBE_NAME}
+
+
+def _call(style: CallStyle) -> dict[str, Any]:
+    arguments = to_json(PROBE_ARGUMENTS) if style.as_json else PROBE_ARGUMENTS
+    call = {"id": PROBE_ID, "type": "function", "function": {"name": PROBE_NAME, "arguments": arguments}}
+    return {"role": "assistant", "content": style.content, "tool_calls": [call]}
+
+
+def _as_given(arguments: Any) -> Any:
+    return arguments
+
+
+def _as_json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else to_json(arguments)
+
+
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     return {**message, "content": _parts(content) if isinstance(content, str) else content}
@@ -123,74 +209,3 @@ def _cut_at_mark(text: str) -> str:
         raise TemplateError("the chat template drops the final message, so it can't be continued")
     trimmed = not text.startswith(CONTINUE_MARK, at)
     return text[:at].rstrip() if trimmed else text[:at]
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; serving renders its body as it is."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja's own protocol)
-
-    def parse(self, parser: Parser) -> Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
-
-    def _render(self, caller: Any) -> str:
-        return str(caller())
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**"})
-
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControls])
-        self.filters["tojson"] = _to_json
-        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, range=_bounded_range)
-        for name in ("lipsum", "cycler", "joiner"):
-            self.globals.pop(name)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**":
-            _check_power(left, right)
-        else:
-            _check_product(left, right)
-        return super().call_binop(context, operator, left, right)
-
-
-def _check_product(left: Any, right: Any) -> None:
-    for sequence, count in ((left, right), (right, left)):
-        if isinstance(sequence, str | list | tuple) and isinstance(count, int) and len(sequence) * count > MAX_PRODUCT:
-            raise SecurityError(f"the chat template repeats a sequence to more than {MAX_PRODUCT} elements")
-    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_PRODUCT:
-        raise SecurityError(f"the chat template computes a number of more than {MAX_PRODUCT} bits")
-
-
-def _check_power(base: Any, exponent: Any) -> None:
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_PRODUCT:
-        raise SecurityError(f"the chat template computes a number of more than {MAX_PRODUCT} bits")
-
-
-def _bounded_range(*bounds: int) -> range:
-    numbers = range(*bounds)
-    if len(numbers) > MAX_RANGE:
-        raise SecurityError(f"the chat template loops over a range of more than {MAX_RANGE}")
-    return numbers
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(str(message))
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: Jinja's own filter escapes HTML, which templates were not written for."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

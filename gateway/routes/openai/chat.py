@@ -1,6 +1,7 @@
 """`/v1/chat/completions`: messages through the model's template, and the answer as a message or as deltas."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
@@ -8,56 +9,86 @@ from fastapi import Request
 from gateway.http.encoding import json_bytes, json_text
 from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import RequestLifecycle, serving
-from gateway.request.output import OutputDelta, OutputProcessor
+from gateway.request.output import Finish, OutputDelta, OutputProcessor
 from gateway.routes.openai import sampling, validation
-from gateway.routes.openai.chat_prompt import prompt_ids
+from gateway.routes.openai.answer_format import AnswerFormat
+from gateway.routes.openai.chat_prompt import encoded, prompt_text
 from gateway.routes.openai.envelope import finish_fields
 from gateway.routes.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from gateway.routes.openai.respond import Choice, Reply
+from gateway.routes.openai.message_writer import MessageWriter
+from gateway.routes.openai.respond import Reply
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 
 
+@dataclass(frozen=True)
+class Chat:
+    """A chat that is ready to be answered, by an output per choice."""
+
+    body: ChatRequest
+    answer: AnswerFormat
+    outputs: list[OutputProcessor]
+
+    def writer(self) -> MessageWriter | None:
+        """Of one choice; None if its text is all of the message."""
+        return None if self.answer.plain else MessageWriter(self.answer)
+
+    def text(self, deltas: list[OutputDelta]) -> str:
+        """The first choice, of these `deltas`, for clients that know texts only: its content, or its calls as JSON."""
+        if (writer := self.writer()) is None:
+            return self.outputs[0].text
+        for delta in deltas:
+            writer.write(delta)
+        message = writer.message()
+        calls = message.get("tool_calls") or message.get("function_call")
+        return message["content"] or (json_bytes(calls).decode() if calls else "")
+
+
 async def begin(request: Request, gateway: Gateway, body: ChatRequest, lifecycle: RequestLifecycle) -> Reply:
     """The choices of one chat. Raises RequestError."""
-    [outputs], description = await begin_outputs(gateway, [body], lifecycle)
+    [chat], description = await begin_chats(gateway, [body], lifecycle)
     as_tgi = _reads_as_tgi(request, body)
-    choices = [_ChatChoice(body, index, each, as_tgi=as_tgi) for index, each in enumerate(outputs)]
+    choices = [_ChatChoice(chat, index, each, as_tgi=as_tgi) for index, each in enumerate(chat.outputs)]
     return _ChatReply(description, choices, body)
 
 
-async def begin_batch(gateway: Gateway, chats: Sequence[ChatRequest], lifecycle: RequestLifecycle) -> Reply:
+async def begin_batch(gateway: Gateway, bodies: Sequence[ChatRequest], lifecycle: RequestLifecycle) -> Reply:
     """The only choice of each of several chats. Raises RequestError."""
-    each, description = await begin_outputs(gateway, chats, lifecycle)
-    numbered = enumerate(zip(chats, each, strict=True))
-    choices = [_ChatChoice(body, index, output, as_tgi=False) for index, (body, [output]) in numbered]
-    return _ChatReply(description, choices, chats[0] if len(chats) == 1 else None)
+    chats, description = await begin_chats(gateway, bodies, lifecycle)
+    choices = [_ChatChoice(chat, index, chat.outputs[0], as_tgi=False) for index, chat in enumerate(chats)]
+    return _ChatReply(description, choices, bodies[0] if len(bodies) == 1 else None)
 
 
-async def begin_outputs(
-    gateway: Gateway, chats: Sequence[ChatRequest], lifecycle: RequestLifecycle
-) -> tuple[list[list[OutputProcessor]], pb.Description]:
-    """Validate, admit, render and tokenise: of each chat one output per choice. Raises RequestError."""
+async def begin_chats(
+    gateway: Gateway, bodies: Sequence[ChatRequest], lifecycle: RequestLifecycle
+) -> tuple[list[Chat], pb.Description]:
+    """Validate, admit, render and tokenise each chat. Raises RequestError."""
     model, description = serving(gateway)
-    for body in chats:
+    for body in bodies:
         validation.check_model(body.model, gateway.options, description)
         validation.check_limits(body, gateway.options, description)
-    lifecycle.admit(sum(body.choices for body in chats))
-    return [await _outputs(gateway, lifecycle, body, model, description) for body in chats], description
+    lifecycle.admit(sum(body.choices for body in bodies))
+    return [await _chat(gateway, lifecycle, body, model, description) for body in bodies], description
 
 
-async def _outputs(
+async def _chat(
     gateway: Gateway, lifecycle: RequestLifecycle, body: ChatRequest, model: ModelText, description: pb.Description
-) -> list[OutputProcessor]:
+) -> Chat:
     with lifecycle.span("tokenize"):
-        prompt = validation.truncated(await prompt_ids(model, body), body, gateway.max_input_tokens)
+        text = await prompt_text(model, body)
+        prompt = validation.truncated(await encoded(model, body, text), body, gateway.max_input_tokens)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     limit = validation.new_tokens(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
     )
+    answer = AnswerFormat.of(body, text, gateway.formats(model))
     requests = sampling.generate_requests(body, prompt, limit, model)
-    return [OutputProcessor(model, each, prompt, body.stops, sampling.policy(body)) for each in requests]
+    for each in requests:
+        answer.constrain(each, body, model, gateway.options)
+    policy = sampling.policy(body, answer.visible(model.tokenizer))
+    outputs = [OutputProcessor(model, each, prompt, body.stops, policy) for each in requests]
+    return Chat(body, answer, outputs)
 
 
 def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
@@ -73,9 +104,16 @@ class _ChatReply(Reply):
 
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, description: pb.Description, choices: Sequence[Choice], body: ChatRequest | None) -> None:
+    def __init__(self, description: pb.Description, choices: "Sequence[_ChatChoice]", body: ChatRequest | None) -> None:
         super().__init__(description, choices)
-        self._body = body
+        self._body, self._choices = body, choices
+
+    def usage(self) -> dict[str, Any]:
+        counts = super().usage()
+        if self._choices[0].reads_reasoning:
+            spent = sum(choice.reasoning_tokens for choice in self._choices)
+            counts["completion_tokens_details"] = {"reasoning_tokens": spent}
+        return counts
 
     def extra_fields(self) -> dict[str, Any]:
         """The prompt's logprobs and ids; null for several chats."""
@@ -94,9 +132,12 @@ class _ChatReply(Reply):
 class _ChatChoice:
     """A message, or its deltas: `as_tgi` or as OpenAI writes them."""
 
-    def __init__(self, body: ChatRequest, index: int, output: OutputProcessor, *, as_tgi: bool) -> None:
+    def __init__(self, chat: Chat, index: int, output: OutputProcessor, *, as_tgi: bool) -> None:
+        body = chat.body
         self.output = output
+        self.reads_reasoning = chat.answer.reads_reasoning
         self._index, self._as_tgi = index, as_tgi
+        self._writer = chat.writer()
         self._began = False
         self._echoed = body.echoed
         self._shows_ids, self._lists_logprobs = bool(body.return_token_ids), bool(body.logprobs)
@@ -104,24 +145,34 @@ class _ChatChoice:
         self._names = TokenNames(output.model.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
         self._answered = 0
 
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._writer.reasoning_tokens if self._writer is not None else 0
+
     def whole(self, index: int, deltas: list[OutputDelta]) -> dict[str, Any]:
         tokens = [token for delta in deltas for token in delta.tokens]
-        content = self._echoed + self.output.text
-        message = {"role": "assistant", "content": content, "refusal": None, "reasoning": None}
         logprobs = chat_logprobs(self._names, tokens, self._top) if self._lists_logprobs else None
         ids = [token.id for token in tokens] if self._shows_ids else None
-        fields = {"index": index, "message": message, "logprobs": logprobs}
-        return {**fields, **finish_fields(self.output), "token_ids": ids}
+        fields = {"index": index, "message": self._message(deltas), "logprobs": logprobs}
+        return {**fields, **self._finish_fields(), "token_ids": ids}
+
+    def _message(self, deltas: list[OutputDelta]) -> dict[str, Any]:
+        if self._writer is None:
+            content = self._echoed + self.output.text
+            return {"role": "assistant", "content": content, "refusal": None, "reasoning": None}
+        for delta in deltas:
+            self._writer.write(delta)
+        return self._writer.message(self._echoed)
 
     def chunks(self, delta: OutputDelta) -> list[tuple[bytes, int]]:
         """Before the first delta the role and what is echoed; behind the last one the end."""
         opening = [(chunk, 0) for chunk in self._opening()]
         self._answered += len(delta.tokens)
-        chunks = self._content(delta)
+        chunks = self._content(delta) if self._writer is None else self._parts(delta, self._writer)
         if delta.finish is not None:
             last = self._delta("") if self._as_tgi else {}
             fields = {"index": self._index, "delta": last, "logprobs": None}
-            chunks.append(json_bytes({**fields, **finish_fields(self.output)}))
+            chunks.append(json_bytes({**fields, **self._finish_fields()}))
         return opening + [(chunk, self._answered) for chunk in chunks]
 
     def _opening(self) -> list[bytes]:
@@ -132,10 +183,9 @@ class _ChatChoice:
         return [role, self._chunk(self._delta(self._echoed), None)] if self._echoed else [role]
 
     def _content(self, delta: OutputDelta) -> list[bytes]:
+        """The delta's text."""
         if delta.tokens and (self._lists_logprobs or self._shows_ids):
-            logprobs = chat_logprobs(self._names, delta.tokens, self._top) if self._lists_logprobs else None
-            ids = {"token_ids": [token.id for token in delta.tokens]} if self._shows_ids else {}
-            return [self._chunk(self._delta(delta.text), logprobs, **ids)]
+            return [self._listing(self._delta(delta.text), delta)]
         if not delta.text:
             return []
         if self._as_tgi:
@@ -143,9 +193,28 @@ class _ChatChoice:
         content = f'{{"content":{json_text(delta.text)}}}'
         return [f'{{"index":{self._index},"delta":{content},"logprobs":null,"finish_reason":null}}'.encode()]
 
-    def _delta(self, text: str) -> dict[str, str]:
+    def _parts(self, delta: OutputDelta, writer: MessageWriter) -> list[bytes]:
+        """What the delta's text is a part of. The first chunk lists the tokens, in whatever part they end up."""
+        parts = [writer.tgi_delta(part) if self._as_tgi else part for part in writer.write(delta)]
+        if not delta.tokens or not (self._lists_logprobs or self._shows_ids):
+            return [self._chunk(part, None) for part in parts]
+        first, *rest = parts or [self._delta("") if self._as_tgi else {}]
+        return [self._listing(first, delta), *(self._chunk(part, None) for part in rest)]
+
+    def _finish_fields(self) -> dict[str, Any]:
+        fields = finish_fields(self.output)
+        called = self._writer.finish_reason if self._writer is not None else None
+        return fields if called is None or self.output.finish is Finish.LENGTH else {**fields, "finish_reason": called}
+
+    def _delta(self, text: str) -> dict[str, Any]:
         return {"role": "assistant", "content": text} if self._as_tgi else {"content": text}
 
-    def _chunk(self, delta: dict[str, str], logprobs: dict[str, Any] | None, **more: Any) -> bytes:
+    def _listing(self, part: dict[str, Any], delta: OutputDelta) -> bytes:
+        """A chunk with the logprobs and ids of the delta's tokens."""
+        logprobs = chat_logprobs(self._names, delta.tokens, self._top) if self._lists_logprobs else None
+        ids = {"token_ids": [token.id for token in delta.tokens]} if self._shows_ids else {}
+        return self._chunk(part, logprobs, **ids)
+
+    def _chunk(self, delta: dict[str, Any], logprobs: dict[str, Any] | None, **more: Any) -> bytes:
         fields = {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
         return json_bytes({**fields, **more})

@@ -1,4 +1,4 @@
-"""The messages of a chat: text only, for now."""
+"""The messages of a chat: texts, the calls of tools and their results."""
 
 from typing import Annotated, Any
 
@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from gateway.http.body import StrictModel
 
 MAX_PARTS = 64
+MAX_CALLS = 128
 
 
 class ContentPart(StrictModel):
@@ -20,6 +21,27 @@ class ContentPart(StrictModel):
         return self
 
 
+class CalledFunction(StrictModel):
+    """`arguments` is a text, of JSON; some clients send the JSON itself."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(StrictModel):
+    """A call of an earlier answer."""
+
+    id: Annotated[str, Field(max_length=256)] | None = None
+    type: Annotated[str, Field(max_length=64)] | None = None
+    function: CalledFunction | None = None
+
+    @model_validator(mode="after")
+    def _is_of_a_function(self) -> "ToolCall":
+        if self.type not in (None, "function") or self.function is None:
+            raise ValueError("only calls of type function are supported, with a function")
+        return self
+
+
 class Message(StrictModel):
     """One message of a chat. What cannot be put into the prompt is refused rather than dropped."""
 
@@ -30,8 +52,8 @@ class Message(StrictModel):
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # its newer name in vLLM
-    tool_calls: Any = None
-    function_call: Any = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
+    function_call: CalledFunction | None = None  # the only call, in OpenAI's older notation
     audio: Any = None
     tools: Any = None  # vLLM's and SGLang's: available from this message on
     task: Any = None  # vLLM's: markers of some models' templates
@@ -44,17 +66,15 @@ class Message(StrictModel):
         return self.content or self.refusal or ""
 
     @model_validator(mode="after")
-    def _has_text_only(self) -> "Message":
-        for name in ("tool_calls", "function_call", "audio", "tools", "task", "prefix"):
+    def _is_of_its_role(self) -> "Message":
+        for name in ("audio", "tools", "task", "prefix"):
             if getattr(self, name):
                 raise ValueError(f"{name} in a message is not supported")
+        if self.role != "assistant" and (self.tool_calls or self.function_call):
+            called = "tool_calls" if self.tool_calls else "function_call"
+            raise ValueError(f"{called} may stand in messages of the assistant only")
+        if self.role == "function" and not self.name:
+            raise ValueError("a message of the role function needs the function's name")
         if self.content is None and self.role != "assistant":
             raise ValueError("content is required in every message but the assistant's")
         return self
-
-    def fields(self, role: str) -> dict[str, str]:
-        """The message as the chat template sees it."""
-        reasoning = self.reasoning_content or self.reasoning
-        optional = {"name": self.name, "tool_call_id": self.tool_call_id}
-        optional |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates know the one or the other
-        return {"role": role, "content": self.text, **{key: value for key, value in optional.items() if value}}

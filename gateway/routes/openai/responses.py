@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.http.openapi import AnswerModel
+from gateway.http.openapi import OPTIONAL, OPTIONAL_LIST, AnswerModel
 
 CHAT_EVENTS = "JSON, a `chat.completion.chunk` each; the last is `[DONE]`"
 TEXT_EVENTS = "JSON, a `text_completion` chunk each; the last is `[DONE]`"
@@ -14,11 +14,16 @@ class CachedTokens(AnswerModel):
     cached_tokens: int
 
 
+class ReasoningTokens(AnswerModel):
+    reasoning_tokens: int
+
+
 class Usage(AnswerModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens = OPTIONAL
 
 
 class Ranked(AnswerModel):
@@ -54,24 +59,39 @@ class TextLogprobs(AnswerModel):
 
 class Choice(AnswerModel):
     index: int
-    finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
     token_ids: list[int] | None
 
 
+class CalledFunction(AnswerModel):
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
+class AnsweredCall(AnswerModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AnswerMessage(AnswerModel):
     role: Literal["assistant"]
-    content: str
+    content: str | None = Field(description="null if there are calls alone")
     refusal: None
-    reasoning: None
+    reasoning: str | None
+    reasoning_content: str | None = OPTIONAL
+    tool_calls: list[AnsweredCall] = OPTIONAL_LIST
+    function_call: CalledFunction = OPTIONAL
 
 
 class ChatChoice(Choice):
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     message: AnswerMessage
     logprobs: ChatLogprobs | None
 
 
 class TextChoice(Choice):
+    finish_reason: Literal["stop", "length"]
     text: str
     logprobs: TextLogprobs | None
     prompt_token_ids: list[int] | None

@@ -64,13 +64,14 @@ def generate_requests(
     return requests
 
 
-def policy(body: Common) -> OutputPolicy:
-    """How the request wants its text."""
+def policy(body: Common, visible: frozenset[int] = frozenset()) -> OutputPolicy:
+    """How the request wants its text; `visible` special tokens stay in it, for a parser."""
     return OutputPolicy(
         keep_stop=bool(body.include_stop_str_in_output),
         show_end=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
         length_first=False,
+        visible=visible,
     )
 
 

@@ -3,11 +3,13 @@
 import json
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 
 from gateway.errors import RequestError
 from gateway.routes.openai.common import MAX_CHOICES, Alternatives, Common, Count
 from gateway.routes.openai.messages import Message
+from gateway.routes.openai.tool_choice import NO_TOOLS, ToolUse, tool_use
+from gateway.routes.openai.tools import MAX_TOOLS, Function, ToolDefinition, check_functions
 from gateway.text.chat_template import RESERVED
 
 MAX_MESSAGES = 1024
@@ -77,6 +79,9 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
 
 
+_CHOICE = {"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}
+Choice = Annotated[Any, WithJsonSchema(_CHOICE)]  # read by `tool_choice.py`
+
 Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
@@ -94,6 +99,22 @@ class ChatFields(Common):
     documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
     reasoning_effort: Annotated[str, Field(max_length=16)] | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=MAX_TEMPLATE_VARIABLES)
+    tools: list[ToolDefinition] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: Choice = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Function] | None = Field(None, max_length=MAX_TOOLS)
+    function_call: Choice = None
+    tool_prompt: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+
+    _tool_use: ToolUse = PrivateAttr(NO_TOOLS)
+
+    @property
+    def tool_use(self) -> ToolUse:
+        return self._tool_use
 
     @property
     def lists_logprobs(self) -> bool:
@@ -111,7 +132,8 @@ class ChatFields(Common):
     def template_variables(self) -> dict[str, Any]:
         named = {"reasoning_effort": self.reasoning_effort, "documents": self.documents or None}
         given = {name: value for name, value in named.items() if value is not None}
-        return given | (self.chat_template_kwargs or {})
+        off = {"enable_thinking": False, "thinking": False} if self.reasoning_effort == "none" else {}
+        return off | given | (self.chat_template_kwargs or {})
 
     @field_validator("documents")
     @classmethod
@@ -137,7 +159,21 @@ class ChatFields(Common):
             raise RequestError.invalid(message, "continue_final_message")
         if self.top_logprobs and not self.logprobs:
             raise RequestError.invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        self._tool_use = self._chosen_tools()
         return self
+
+    def _chosen_tools(self) -> ToolUse:
+        if self.functions and self.tools:
+            raise RequestError.invalid("functions is the older name of tools: give only one of them", "functions")
+        parallel = self.parallel_tool_calls is not False
+        tools = [each.function for each in self.tools or () if each.function is not None]
+        check_functions(tools, "tools")
+        check_functions(self.functions or [], "functions")
+        older = tool_use(
+            self.functions or [], self.function_call, field="function_call", legacy=True, parallel=parallel
+        )
+        newer = tool_use(tools, self.tool_choice, field="tool_choice", legacy=False, parallel=parallel)
+        return older if self.functions else newer
 
 
 class ChatRequest(ChatFields):

@@ -13,7 +13,7 @@ from gateway.errors import RequestError
 # By name, the values that ask for nothing and so are accepted, besides `null`.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "tools": ([],),
+    "tools": ([],),  # of a completion, as the next three; chats declare them
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -32,14 +32,14 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "custom_logit_processor": (),
     "vllm_xargs": ({},),
     "repetition_detection": (),
-    "thinking_token_budget": (-1,),
+    "thinking_token_budget": (-1,),  # of a completion; chats declare it
     "watermarking": (False,),
     "mm_processor_kwargs": ({},),
     "media_io_kwargs": ({},),
     "kv_transfer_params": ({},),
     "ec_transfer_params": ({},),
     "routed_experts_prompt_start": (0,),
-    "include_reasoning": (True,),
+    "include_reasoning": (True,),  # of a completion; chats declare it
     "return_prompt_text": (False,),
     "return_token_offsets": (False,),
     "return_weight_versions": (False,),
@@ -125,15 +125,14 @@ OUR_NAMES = {
 # Fields that are ignored, and below those within other fields.
 HINTS = frozenset(
     {
-        *("user", "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "verbosity", "moderation"),
+        *("user", "store", "metadata", "service_tier", "prediction", "verbosity", "moderation"),
         *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"),
-        "tool_prompt",  # TGI's, of tools
         # of vLLM
         *("session_id", "stream_interval", "spaces_between_special_tokens"),
         *("mm_payload", "return_mm_kwargs"),  # of its render routes
         "guided_decoding_backend",
         # of SGLang
-        *("rid", "custom_labels", "separate_reasoning", "stream_reasoning", "return_flat_raw_top_logprobs_b64"),
+        *("rid", "custom_labels", "return_flat_raw_top_logprobs_b64"),
         *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
         *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
         *("max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video", "images_config", "video_config"),

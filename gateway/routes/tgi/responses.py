@@ -71,6 +71,8 @@ class Info(AnswerModel):
     max_batch_total_tokens: int
     validation_workers: int
     max_client_batch_size: int
+    tool_call_parser: str
+    reasoning_parser: str
     router: str
     version: str
     sha: str | None

@@ -74,6 +74,7 @@ async def info(gateway: Gateway = Depends(gateway_of)) -> Response:
         "max_batch_total_tokens": description.max_batch_total_tokens,
         "validation_workers": options.validation_workers,
         "max_client_batch_size": options.max_client_batch_size,
+        **gateway.formats(model).names,
         "router": "text-generation-router",
         "version": VERSION,
         "sha": None,

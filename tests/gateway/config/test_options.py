@@ -36,6 +36,8 @@ EXAMPLES = {
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
     "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
+    "tool_call_parser": "hermes", "reasoning_parser": "none", "tool_strict_level": "function",
+    "enable_auto_tool_choice": "true",
     "admin_port": "9002", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name

@@ -55,7 +55,7 @@ async def test_one_chat_may_be_alone() -> None:
         ({"messages": [ONE], "stream": True}, ["stream", "several chats"]),
         ({"messages": [ONE], "n": 2}, ["n ", "several chats"]),
         ({"messages": [ONE], "prompt_logprobs": 0}, ["prompt_logprobs", "several chats"]),
-        ({"messages": [ONE], "tools": [{}]}, ["tools is not supported"]),
+        ({"messages": [ONE], "tools": [{}]}, ["tools[0].type"]),
         ({"messages": [ONE], "model": "other"}, ["other", "does not exist"]),
         ({"messages": [TWO, [{"role": "assistant", "content": ""}]], "continue_final_message": True}, ["content"]),
     ],

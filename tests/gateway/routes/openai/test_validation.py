@@ -76,8 +76,6 @@ CHAT_ONLY: list[tuple[dict[str, Any], list[str]]] = [
     ({"messages": [{"role": "user"}]}, ["messages[0]", "content"]),
     ({"messages": [{"content": "lo"}]}, ["messages[0].role"]),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, ["content[0]", "text"]),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["messages[0]", "tool_calls"]),
-    ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, ["messages[0]", "function_call"]),
     ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, ["messages[0]", "audio"]),
     ({"messages": [{"role": "system", "content": "lo", "tools": [{}]}]}, ["messages[0]", "tools"]),
     ({"messages": [{"role": "user", "content": "lo", "task": "query"}]}, ["messages[0]", "task"]),

@@ -1,0 +1,128 @@
+"""Reasoning over `/v1/chat/completions`: told apart from the answer, counted, bounded and switched off."""
+
+from typing import Any
+
+import pytest
+
+from gateway.routes.openai.responses import ChatCompletion
+from jaxengine.rpc import engine_pb2 as pb
+from tests.gateway.fixtures import events, serve
+from tests.gateway.routes.openai.test_chat import USER, deltas
+from tests.gateway.routes.openai.test_tools import HERMES, PARIS, PATH, WEATHER, calls_of, joined, script
+from tests.gateway.toys import byte_level
+
+THINKING = HERMES.replace(
+    "<|im_start|>assistant\n{% endif %}",
+    "<|im_start|>assistant\n{% if opens %}<think>\n{% elif enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% endif %}{% endif %}",
+)
+THOUGHT = "<think>\nhe he\n</think>\n\nhello world"
+OPENED = {"chat_template_kwargs": {"opens": True}}
+
+
+def ids(text: str) -> list[int]:
+    return list(byte_level().encode(text, add_special_tokens=False).ids)
+
+
+def serving(answer: str, **options: Any) -> Any:
+    return serve(script(answer), template=THINKING, max_total_tokens=1500, **options)
+
+
+async def answered(answer: str, **fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """The choice, the deltas of its stream, and the usage of a scripted answer."""
+    async with serving(answer) as app:
+        body = {"messages": USER, **fields}
+        whole = await app.post(PATH, body)
+        assert whole.status_code == 200, whole.text
+        ChatCompletion.model_validate(whole.json(), strict=True)  # as documented
+        stream = events(await app.post(PATH, {**body, "stream": True, "stream_options": {"include_usage": True}}))
+        assert stream[-2]["usage"] == whole.json()["usage"]
+        return whole.json()["choices"][0], deltas(stream), whole.json()["usage"]
+
+
+async def request_of(answer: str = THOUGHT, **fields: Any) -> pb.Generate:
+    async with serving(answer) as app:
+        response = await app.post(PATH, {"messages": USER, **fields})
+        assert response.status_code == 200, response.text
+        return app.engine.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields"), [(THOUGHT, {}), (THOUGHT.removeprefix("<think>\n"), OPENED)], ids=["marked", "in the prompt"]
+)
+async def test_reasoning_stands_beside_the_content_under_both_names(answer: str, fields: dict[str, Any]) -> None:
+    choice, stream, usage = await answered(answer, **fields)
+    message = choice["message"]
+    assert (message["reasoning"], message["reasoning_content"]) == ("he he", "he he")
+    assert (message["content"], choice["finish_reason"]) == ("hello world", "stop")
+    whole = joined(stream)
+    assert whole == {"role": "assistant", "reasoning": "he he", "reasoning_content": "he he", "content": "hello world"}
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": len(ids("he he"))}
+
+
+async def test_an_answer_without_reasoning_counts_none() -> None:
+    choice, _, usage = await answered("hello world")
+    assert (choice["message"]["content"], choice["message"]["reasoning"]) == ("hello world", None)
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 0}
+
+
+async def test_calls_follow_reasoning() -> None:
+    choice, stream, _ = await answered("<think>\nhe he\n</think>\n\n" + PARIS, tools=[WEATHER])
+    assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]
+    assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("he he", None)
+    assert choice["finish_reason"] == "tool_calls"
+    assert joined(stream)["reasoning"] == "he he"
+
+
+async def test_reasoning_that_is_cut_off_leaves_no_content() -> None:
+    choice, stream, _ = await answered(THOUGHT, max_tokens=len(ids("<think>\nhe")))
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
+    assert choice["message"]["reasoning"] == joined(stream)["reasoning"] == "he"
+
+
+async def test_reasoning_can_be_left_out_of_the_answer() -> None:
+    choice, stream, usage = await answered(THOUGHT, include_reasoning=False)
+    assert (choice["message"]["reasoning"], choice["message"]["content"]) == (None, "hello world")
+    assert joined(stream) == {"role": "assistant", "content": "hello world"}
+    assert usage["completion_tokens_details"]["reasoning_tokens"] > 0
+
+
+async def test_reasoning_can_stay_in_the_content() -> None:
+    choice, stream, _ = await answered(THOUGHT, separate_reasoning=False)
+    assert choice["message"]["content"] == joined(stream)["content"] == THOUGHT
+
+
+async def test_reasoning_can_come_in_one_delta() -> None:
+    _, stream, _ = await answered(THOUGHT, stream_reasoning=False)
+    parts = [each["delta"]["reasoning"] for each in stream if "reasoning" in each["delta"]]
+    assert parts == ["he he"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}], ids=str
+)
+async def test_reasoning_can_be_switched_off(fields: dict[str, Any]) -> None:
+    async with serving("hello world") as app:
+        answer = (await app.post(PATH, {"messages": USER, **fields})).json()["choices"][0]["message"]
+        assert (answer["content"], answer["reasoning"]) == ("hello world", None)
+        prompt = byte_level().decode(list(app.engine.requests[0].prompt), skip_special_tokens=False)
+        assert prompt.endswith("<think>\n\n</think>\n\n")
+
+
+async def test_a_constraint_waits_for_the_end_of_reasoning() -> None:
+    forced = {"tools": [WEATHER], "tool_choice": "required"}
+    request = await request_of(**forced)
+    assert request.HasField("grammar")
+    assert (list(request.reasoning.begin), list(request.reasoning.end)) == (ids("<think>"), ids("</think>"))
+    assert not request.reasoning.HasField("budget")
+    request = await request_of(**forced, **OPENED)
+    assert (list(request.reasoning.begin), list(request.reasoning.end)) == ([], ids("</think>"))
+    request = await request_of(**forced, reasoning_effort="none")
+    assert request.HasField("grammar") and not request.HasField("reasoning")
+    assert not (await request_of()).HasField("reasoning")
+
+
+async def test_a_budget_of_reasoning_is_the_engines_to_keep() -> None:
+    request = await request_of(thinking_token_budget=7)
+    assert request.reasoning.budget == 7 and not request.HasField("grammar")
+    assert not (await request_of(thinking_token_budget=-1)).HasField("reasoning")

@@ -1,0 +1,365 @@
+"""Tools over `/v1/chat/completions`: what the model is told of them, and its calls as OpenAI's clients read them."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from gateway.routes.openai.responses import ChatCompletion
+from gateway.text.tools_in_text import INSTRUCTION, SEPARATOR
+from tests.engine_mock import EOS
+from tests.gateway.fixtures import HELLO, events, serve
+from tests.gateway.routes.openai.test_chat import USER, deltas
+from tests.gateway.toys import byte_level
+
+PATH = "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+TIME = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+HERMES = (
+    "{% if tools %}<|im_start|>system\n<tool_call> {{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+ROME = PARIS.replace("Paris", "Rome")
+
+
+def script(text: str) -> list[int]:
+    return [*byte_level().encode(text, add_special_tokens=False).ids, EOS]
+
+
+def serving(answer: str = "hello world", *, template: str = HERMES, **options: Any) -> Any:
+    return serve(script(answer), template=template, max_total_tokens=1500, **options)
+
+
+async def asked(answer: str, template: str = HERMES, **fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The choice that a scripted answer becomes, and the stream of the same choice."""
+    body = {"messages": USER, "tools": [WEATHER, TIME], **fields}
+    async with serving(answer, template=template) as app:
+        whole = await app.post(PATH, body)
+        assert whole.status_code == 200, whole.text
+        ChatCompletion.model_validate(whole.json(), strict=True)  # as documented
+        stream = events(await app.post(PATH, {**body, "stream": True}))
+        return whole.json()["choices"][0], deltas(stream)
+
+
+def joined(stream: list[dict[str, Any]]) -> dict[str, Any]:
+    """A message added up from its deltas as OpenAI's SDKs do: strings joined, calls by index."""
+    message: dict[str, Any] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for choice in stream:
+        delta = dict(choice["delta"])
+        for call in delta.pop("tool_calls", []):
+            into = calls.setdefault(call["index"], {"id": "", "type": "", "name": "", "arguments": ""})
+            into["id"] += call.get("id", "")
+            into["type"] = call.get("type", into["type"])
+            for name, value in call["function"].items():
+                into[name] += value
+        for name, value in delta.items():
+            message[name] = message.get(name, "") + value
+    return message | ({"calls": [calls[index] for index in sorted(calls)]} if calls else {})
+
+
+def calls_of(message: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(each["function"]["name"], json.loads(each["function"]["arguments"])) for each in message["tool_calls"]]
+
+
+async def prompt_of(template: str = HERMES, **fields: Any) -> str:
+    async with serving(template=template) as app:
+        response = await app.post(PATH, {"messages": USER, **fields})
+        assert response.status_code == 200, response.text
+        return byte_level().decode(list(app.engine.requests[0].prompt), skip_special_tokens=False)
+
+
+async def test_a_call_is_answered_as_openai_does() -> None:
+    choice, stream = await asked(PARIS)
+    message = choice["message"]
+    assert calls_of(message) == [("get_weather", {"city": "Paris"})]
+    [call] = message["tool_calls"]
+    assert call.keys() == {"id", "type", "function"} and call["type"] == "function"
+    assert re.fullmatch("call_[A-Za-z0-9]{24}", call["id"])
+    assert (message["content"], message["refusal"], choice["finish_reason"]) == (None, None, "tool_calls")
+    [streamed] = joined(stream)["calls"]
+    assert (streamed["name"], json.loads(streamed["arguments"])) == ("get_weather", {"city": "Paris"})
+
+
+async def test_a_stream_says_id_type_and_name_once_and_then_fragments() -> None:
+    _, stream = await asked(PARIS + "\n" + ROME)
+    assert stream[0]["delta"] == {"role": "assistant", "content": ""}
+    *parts, last = stream[1:]
+    first: set[int] = set()
+    for part in parts:
+        [call] = part["delta"]["tool_calls"]
+        if call["index"] not in first:
+            assert call.keys() == {"index", "id", "type", "function"}
+            assert call["function"] == {"name": "get_weather", "arguments": ""}
+        else:
+            assert call.keys() == {"index", "function"} and call["function"].keys() == {"arguments"}
+        first.add(call["index"])
+        assert part["finish_reason"] is None
+    assert first == {0, 1}
+    assert (last["delta"], last["finish_reason"]) == ({}, "tool_calls")
+    arguments = [json.loads(call["arguments"]) for call in joined(stream)["calls"]]
+    assert arguments == [{"city": "Paris"}, {"city": "Rome"}]
+
+
+async def test_content_stays_beside_calls_and_alone() -> None:
+    choice, stream = await asked("hello " + PARIS)
+    assert choice["message"]["content"].strip() == "hello" and choice["finish_reason"] == "tool_calls"
+    assert joined(stream)["content"] == choice["message"]["content"]
+    choice, stream = await asked("hello world")
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("hello world", "stop")
+    assert "tool_calls" not in choice["message"]
+    assert joined(stream) == {"role": "assistant", "content": "hello world"}
+
+
+async def test_a_call_that_is_cut_off_ends_by_length() -> None:
+    choice, stream = await asked(PARIS, max_tokens=len(script(PARIS)) - 20)
+    assert choice["finish_reason"] == stream[-1]["finish_reason"] == "length"
+    [call] = choice["message"]["tool_calls"]
+    [streamed] = joined(stream)["calls"]
+    assert call["function"]["arguments"] == streamed["arguments"] == '{"city": "Pa'
+
+
+async def test_a_named_function_ends_by_stop() -> None:
+    choice, stream = await asked(PARIS, tool_choice={"type": "function", "function": {"name": "get_weather"}})
+    assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]
+    assert choice["finish_reason"] == stream[-1]["finish_reason"] == "stop"
+
+
+async def test_without_parallel_calls_there_is_one() -> None:
+    choice, stream = await asked(PARIS + "\n" + ROME, parallel_tool_calls=False)
+    assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]
+    assert len(joined(stream)["calls"]) == 1
+
+
+async def test_the_older_functions_are_answered_by_function_call() -> None:
+    fields = {"tools": None, "functions": [WEATHER["function"]]}
+    choice, stream = await asked(PARIS, **fields)
+    call = choice["message"]["function_call"]
+    assert (call["name"], json.loads(call["arguments"])) == ("get_weather", {"city": "Paris"})
+    assert choice["message"]["content"] is None and "tool_calls" not in choice["message"]
+    assert choice["finish_reason"] == stream[-1]["finish_reason"] == "function_call"
+    parts = [each["delta"]["function_call"] for each in stream if "function_call" in each["delta"]]
+    assert parts[0] == {"name": "get_weather", "arguments": ""}
+    assert all(part.keys() == {"arguments"} for part in parts[1:])
+    choice, _ = await asked(PARIS, **fields, function_call={"name": "get_weather"})
+    assert choice["finish_reason"] == "stop"
+
+
+async def test_logprobs_and_ids_of_a_stream_are_those_of_the_answer() -> None:
+    choice, stream = await asked("hello " + PARIS, logprobs=True, return_token_ids=True)
+    entries = [entry for each in stream if each["logprobs"] for entry in each["logprobs"]["content"]]
+    assert entries == choice["logprobs"]["content"]
+    assert [id for each in stream for id in each.get("token_ids", ())] == choice["token_ids"]
+    assert len(entries) == len(choice["token_ids"]) == len(script("hello " + PARIS))
+
+
+async def test_several_choices_have_calls_of_their_own() -> None:
+    body = {"messages": USER, "tools": [WEATHER], "n": 3, "stream": True}
+    async with serving(PARIS) as app:
+        stream = events(await app.post(PATH, body))
+        calls = [joined(deltas(stream, index))["calls"] for index in range(3)]
+        assert all(json.loads(call["arguments"]) == {"city": "Paris"} for [call] in calls)
+        assert len({call["id"] for [call] in calls}) == 3
+
+
+async def test_tgis_clients_find_role_content_and_id_in_every_delta() -> None:
+    _, stream = await asked(PARIS, model="tgi")
+    assert all({"role", "content"} <= each["delta"].keys() for each in stream)
+    calls = [call for each in stream for call in each["delta"].get("tool_calls", ())]
+    assert len(calls) > 1 and len({call["id"] for call in calls}) == 1
+    assert [call["function"]["name"] for call in calls] == ["get_weather"] + [None] * (len(calls) - 1)
+
+
+async def test_a_call_without_arguments_has_an_empty_object() -> None:
+    choice, stream = await asked('<tool_call>\n{"name": "get_time"}\n</tool_call>')
+    assert calls_of(choice["message"]) == [("get_time", {})]
+    assert joined(stream)["calls"][0]["arguments"] == "{}"
+
+
+async def test_calls_are_text_unless_tools_are_in_play() -> None:
+    for fields in ({"tools": None}, {"tool_choice": "none"}, {"tools": []}):
+        choice, stream = await asked(PARIS, **fields)
+        assert choice["message"]["content"] == PARIS == joined(stream)["content"]
+        assert choice["finish_reason"] == "stop"
+
+
+async def test_the_template_gets_the_tools_as_the_client_wrote_them() -> None:
+    odd = {"type": "function", "function": {"description": "first", "name": "f", "strict": True, "returns": "x"}}
+    shown = {"type": "function", "function": {"description": "first", "name": "f", "returns": "x"}}
+    shown["function"]["parameters"] = {"type": "object", "properties": {}}
+    assert f"<tool_call> {json.dumps([WEATHER, shown])}" in await prompt_of(tools=[WEATHER, odd])
+    assert "first" not in await prompt_of(tools=[WEATHER, odd], tool_choice="none")
+
+
+async def test_a_template_without_tools_is_told_of_them_behind_the_last_message() -> None:
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    prompt = await prompt_of(template, tools=[WEATHER])
+    assert prompt == f"[user] lo{SEPARATOR}{INSTRUCTION}\n{json.dumps([WEATHER['function']])}\n"
+    prompt = await prompt_of(template, tools=[WEATHER], tool_prompt="Use these:")
+    assert prompt.startswith(f"[user] lo{SEPARATOR}Use these:\n[")
+    prompt = await prompt_of(tools=[WEATHER], tool_prompt="Think first.")
+    assert f"lo{SEPARATOR}Think first.<|im_end|>" in prompt
+
+
+HISTORY: list[dict[str, Any]] = [
+    *USER,
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "22 C"}]},
+]
+OLDER: list[dict[str, Any]] = [
+    *USER,
+    {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": '{"city": "Paris"}'}},
+    {"role": "function", "name": "get_weather", "content": "22 C"},
+]
+
+
+@pytest.mark.parametrize("messages", [HISTORY, OLDER], ids=["tools", "functions"])
+async def test_calls_and_results_of_the_history_reach_the_template(messages: list[dict[str, Any]]) -> None:
+    prompt = await prompt_of(messages=messages, tools=[WEATHER])
+    assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>' in prompt
+    assert "<|im_start|>assistant\n<tool_call>" in prompt and "<|im_start|>tool\n22 C" in prompt
+
+
+@pytest.mark.parametrize("arguments", ["not JSON", '{"a": NaN}', "[1]", '{"a": "\\ud800"}', "[" * 1200])
+async def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+    messages = json.loads(json.dumps(HISTORY))
+    messages[1]["tool_calls"][0]["function"]["arguments"] = arguments
+    prompt = await prompt_of(messages=messages, template=HERMES.replace("c.function | tojson", "c.function.arguments"))
+    assert f"<tool_call>{arguments}</tool_call>" in prompt
+
+
+BAD: list[tuple[dict[str, Any], list[str]]] = [
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, ["tools[0]", "type function"]),
+    ({"tools": [{"type": "function"}]}, ["tools[0]", "function"]),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, ["tools[0].function", "letters"]),
+    ({"tools": [{"type": "function", "function": {"name": "a" * 65}}]}, ["name", "64", "65"]),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, ["parameters", "an object"]),
+    ({"tools": [WEATHER, WEATHER]}, ["tools", "two functions named `get_weather`"]),
+    ({"tools": [WEATHER] * 129}, ["tools", "128", "129"]),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "description": "x" * 262_144}}]},
+        ["tools", "262144", "characters"],
+    ),
+    ({"tools": [WEATHER], "tool_choice": "other"}, ["tool_choice", "`other`", "not among the tools"]),
+    ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "g"}}}, ["tool_choice", "`g`"]),
+    ({"tools": [WEATHER], "tool_choice": 5}, ["tool_choice", "'required'"]),
+    ({"tools": [WEATHER], "tool_choice": {"type": "custom", "custom": {"name": "g"}}}, ["tool_choice"]),
+    ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools"}}, ["tool_choice", "allowed_tools"]),
+    ({"tool_choice": "required"}, ["tool_choice", "needs tools"]),
+    ({"function_call": {"name": "f"}}, ["function_call", "needs functions"]),
+    ({"tools": [WEATHER], "functions": [WEATHER["function"]]}, ["functions", "tools"]),
+    ({"messages": [{"role": "user", "content": "lo", "tool_calls": [HISTORY[1]["tool_calls"][0]]}]}, ["assistant"]),
+    ({"messages": [*USER, {"role": "assistant", "tool_calls": [{"type": "custom"}]}]}, ["messages[1].tool_calls[0]"]),
+    ({"messages": [*USER, {"role": "function", "content": "lo"}]}, ["messages[1]", "name"]),
+    ({"messages": [*USER, {"role": "tool"}]}, ["messages[1]", "content"]),
+    ({"thinking_token_budget": 5}, ["thinking_token_budget", "reasoning"]),
+    ({"tools": [WEATHER], "tool_choice": "required", "ignore_eos": True}, ["ignore_eos"]),
+]
+
+
+@pytest.mark.parametrize(("fields", "parts"), BAD, ids=lambda value: str(value)[:60])
+async def test_what_is_wrong_with_tools_is_said_by_name(fields: dict[str, Any], parts: list[str]) -> None:
+    async with serving() as app:
+        response = await app.post(PATH, {"messages": USER, **fields})
+        assert response.status_code == 400, response.text
+        assert all(part in response.json()["error"]["message"] for part in parts), response.text
+        assert app.engine.requests == []
+
+
+@pytest.mark.parametrize("choice", ["none", "auto"])
+async def test_a_choice_that_asks_for_nothing_needs_no_tools(choice: str) -> None:
+    async with serve(HELLO) as app:
+        assert (await app.post(PATH, messages=USER, tool_choice=choice)).status_code == 200
+
+
+CONSTRAINED: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "required": ({"tool_choice": "required"}, ["get_weather", "get_time"], []),
+    "named": (
+        {"tool_choice": {"type": "function", "function": {"name": "get_time"}}},
+        ["get_time"],
+        ["get_weather"],
+    ),
+    "TGI's name": ({"tool_choice": "get_time"}, ["get_time"], ["get_weather"]),
+    "allowed": (
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": "get_time"}}],
+                },
+            }
+        },
+        ["get_time"],
+        ["get_weather"],
+    ),
+    "strict": ({"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]}, ["city"], []),
+    "one call": ({"parallel_tool_calls": False}, ["get_weather"], ["city"]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRAINED)
+async def test_what_a_choice_demands_the_engine_is_told_as_a_grammar(name: str) -> None:
+    fields, held, left_out = CONSTRAINED[name]
+    async with serving(PARIS) as app:
+        assert (await app.post(PATH, {"messages": USER, "tools": [WEATHER, TIME], **fields})).status_code == 200
+        lark = app.engine.requests[0].grammar.lark
+        assert "<tool_call>" in lark
+        assert all(text in lark for text in held) and not any(text in lark for text in left_out)
+
+
+async def test_what_the_model_chooses_freely_has_no_grammar() -> None:
+    async with serving(PARIS) as app:
+        await app.post(PATH, messages=USER, tools=[WEATHER, TIME])
+        assert not app.engine.requests[0].HasField("grammar")
+
+
+async def test_a_model_without_a_format_is_held_to_a_list_of_calls() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    forced = '[{"name": "get_weather", "parameters": {"city": "Paris"}}]'
+    for choice in ("required", "auto"):
+        answer, stream = await asked(forced, template, tool_choice=choice)
+        assert calls_of(answer["message"]) == [("get_weather", {"city": "Paris"})]
+        assert answer["finish_reason"] == stream[-1]["finish_reason"] == "tool_calls"
+
+
+async def test_a_schema_that_cannot_be_enforced_is_refused_where_it_would_have_to_be() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    async with serving() as app:
+        assert (await app.post(PATH, messages=USER, tools=[tool])).status_code == 200
+        error = (await app.post(PATH, messages=USER, tools=[tool], tool_choice="required")).json()["error"]
+        assert error["param"] == "tools[0].function.parameters" and "uniqueItems" in error["message"]
+
+
+async def test_tokenizing_a_chat_takes_its_tools_too() -> None:
+    async with serving() as app:
+        body = {"messages": USER, "tools": [WEATHER]}
+        await app.post(PATH, body)
+        prompt = list(app.engine.requests[0].prompt)
+        assert (await app.post("/tokenize", body)).json()["tokens"] == prompt
+        assert "get_weather" in (await app.post("/chat_tokenize", body)).json()["templated_text"]
+
+
+async def test_vertex_answers_calls_as_json() -> None:
+    async with serving(PARIS) as app:
+        instance = {"messages": USER, "tools": [WEATHER]}
+        [text] = (await app.post("/vertex", instances=[instance])).json()["predictions"]
+        assert json.loads(text)[0]["function"]["name"] == "get_weather"
