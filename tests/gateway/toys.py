@@ -11,6 +11,7 @@ from tests.engine_mock import EOS, FAIL, VOCABULARY
 WORDS = ["the", "he", "lo", "hel", "hello", " w", "or", "ld", "world", "stop", " a", "ing"]
 FAIL_TEXT = f"<unused{FAIL}>"  # a prompt that begins with it makes the mock engine fail
 BOS = VOCABULARY - 1
+THINK, END_THINK = VOCABULARY - 5, VOCABULARY - 4
 IM_START, IM_END = VOCABULARY - 3, VOCABULARY - 2
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -32,11 +33,11 @@ def byte_level() -> Tokenizer:
             if spelled[:end] not in vocabulary:
                 vocabulary[spelled[:end]] = len(vocabulary)
                 merges.append((spelled[: end - 1], spelled[end - 1]))
-    while len(vocabulary) < VOCABULARY - 3:
+    while len(vocabulary) < THINK:
         vocabulary[f"<unused{len(vocabulary)}>"] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.add_tokens([FAIL_TEXT])
-    tokenizer.add_special_tokens(["</s>", "<|im_start|>", "<|im_end|>", "<s>"])
+    tokenizer.add_special_tokens(["</s>", "<think>", "</think>", "<|im_start|>", "<|im_end|>", "<s>"])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])

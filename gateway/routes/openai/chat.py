@@ -12,6 +12,7 @@ from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import Finish, OutputDelta, OutputProcessor
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.answer_format import AnswerFormat
+from gateway.routes.openai.chat_constraint import constrain
 from gateway.routes.openai.chat_prompt import encoded, prompt_text
 from gateway.routes.openai.envelope import finish_fields
 from gateway.routes.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
@@ -84,8 +85,7 @@ async def _chat(
     )
     answer = AnswerFormat.of(body, text, gateway.formats(model))
     requests = sampling.generate_requests(body, prompt, limit, model)
-    for each in requests:
-        answer.constrain(each, body, model, gateway.options)
+    constrain(requests, body, answer, model.tokenizer, gateway.options)
     policy = sampling.policy(body, answer.visible(model.tokenizer))
     outputs = [OutputProcessor(model, each, prompt, body.stops, policy) for each in requests]
     return Chat(body, answer, outputs)

@@ -117,6 +117,18 @@ class ChatFields(Common):
         return self._tool_use
 
     @property
+    def grammar_field(self) -> str:
+        if self.tool_use.mode == "required" or (self.tool_use.on and self.constraint is None):
+            return "functions" if self.tool_use.legacy else "tools"
+        return super().grammar_field
+
+    @property
+    def reasoning_budget(self) -> int | None:
+        """The most tokens of reasoning; None without a limit."""
+        budget = self.thinking_token_budget
+        return None if budget == -1 else budget
+
+    @property
     def lists_logprobs(self) -> bool:
         return bool(self.logprobs) or super().lists_logprobs
 

@@ -1,0 +1,138 @@
+"""What the text of a chat's answer is held to by a grammar: calls that must come, or must fit, and documents.
+
+A tool that must be called wins over a `response_format`, as in vLLM; where the model may choose, the answer is calls or
+the document. Reasoning comes before either, and no grammar applies to it.
+"""
+
+from typing import Any
+
+from gateway.config.options import Options
+from gateway.errors import RequestError
+from gateway.grammar import json_schema
+from gateway.grammar.constraint import Constraint
+from gateway.parsing.harmony import HarmonyFormat, answer_grammar
+from gateway.parsing.lark import GAP, HEADER
+from gateway.parsing.reasoning_format import ReasoningFormat
+from gateway.parsing.tool_format import ToolFormat
+from gateway.routes.openai.answer_format import AnswerFormat
+from gateway.routes.openai.schemas import ChatRequest
+from gateway.routes.openai.tool_choice import ToolUse
+from gateway.routes.openai.tools import Function
+from gateway.text.tokenizer import Tokenizer
+from jaxengine.rpc import engine_pb2 as pb
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def constrain(
+    requests: list[pb.Generate], body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options
+) -> None:
+    """Add to `requests`, the choices of a chat, what their text is held to besides what `body` itself says.
+
+    Raises:
+        RequestError: a schema of a tool cannot be enforced, or a constraint is not supported in such a request.
+    """
+    reasoning = _reasoning(body, answer, tokenizer)
+    lark = _lark(body, answer, tokenizer, options, reasons=reasoning is not None)
+    for request in requests:
+        if lark is not None:
+            request.grammar.lark = lark
+        if reasoning is not None and (request.HasField("grammar") or reasoning.HasField("budget")):
+            request.reasoning.CopyFrom(reasoning)
+
+
+def _reasoning(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer) -> pb.Reasoning | None:
+    """Where reasoning ends, and what bounds it; None if the answer has none, or none that the engine can tell."""
+    budget = body.reasoning_budget
+    reasoning = None if answer.reasoning is None else _marks(answer.reasoning, answer.prompt, tokenizer)
+    if budget is not None:
+        if reasoning is None and not (answer.reasoning and answer.reasoning.closed_after(answer.prompt)):
+            message = "thinking_token_budget needs a model whose reasoning begins and ends with marks that are tokens"
+            raise RequestError.invalid(message, "thinking_token_budget")
+        if reasoning is not None:
+            reasoning.budget = budget
+    return reasoning
+
+
+def _marks(written: ReasoningFormat, prompt: str, tokenizer: Tokenizer) -> pb.Reasoning | None:
+    """Marks that the engine can tell: an answer may begin with a mark of one id, or inside reasoning."""
+    if written.harmony or written.closed_after(prompt):
+        return None
+    begun = written.open_after(prompt)
+    begin, end = tokenizer.encode_each(["" if begun else written.begin, written.end], add_special_tokens=False)
+    return pb.Reasoning(begin=begin, end=end) if begun or len(begin) == 1 else None
+
+
+def _lark(
+    body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options, *, reasons: bool
+) -> str | None:
+    """The grammar of calls, of a document or of both; None if that of the body holds as it is."""
+    use, document = body.tool_use, body.constraint if body.tool_use.mode != "required" else None
+    calls = None if answer.tools is None else _calls(answer.tools, use, document, tokenizer, options)
+    if calls is not None:
+        _check_support(use, body, options)
+        return calls if document is None else _either(calls, document, answer.tools, tokenizer)
+    if document is None or document.kind != "json_schema":
+        return None
+    if answer.reasoning is not None and answer.reasoning.harmony:
+        return answer_grammar(document.text, tokenizer.special_id)
+    return f"{HEADER}\nstart: {GAP} document\n{_rule(document)}" if reasons else None
+
+
+def _calls(
+    tools: ToolFormat, use: ToolUse, document: Constraint | None, tokenizer: Tokenizer, options: Options
+) -> str | None:
+    """The grammar of calls: alone where the answer is nothing else or a `document`, else among free text; None if they
+    are not constrained.
+    """
+    if use.mode == "required":
+        schemas = {each.name: _schema(each, use) for each in use.callable}
+        return tools.grammar(schemas, parallel=use.parallel, token_id=tokenizer.special_id)
+    level = options.tool_strict_level
+    strict = [each for each in use.callable if each.strict or level == "parameter"]
+    free = not strict and not use.restricted and use.parallel and level == "none"
+    if not tools.forces or (free if document is None else document.kind != "json_schema"):
+        return None
+    schemas = {each.name: _schema(each, use, free=each not in strict) for each in use.callable}
+    write = tools.auto_grammar if document is None else tools.grammar
+    return write(schemas, parallel=use.parallel, token_id=tokenizer.special_id)
+
+
+def _either(calls: str, document: Constraint, tools: ToolFormat | None, tokenizer: Tokenizer) -> str:
+    """Lark of the grammar `calls`, or of a JSON document."""
+    if isinstance(tools, HarmonyFormat):
+        answer = answer_grammar(document.text, tokenizer.special_id).splitlines()
+        final = next(line for line in answer if line.startswith("final: "))
+        return f"{calls.replace('start: message* call', 'start: message* (call | final)', 1)}\n{final}"
+    renamed = calls.replace("\nstart: ", "\ncalls: ", 1)
+    return f"{renamed}\nstart: calls | {GAP} document\n{_rule(document)}"
+
+
+def _rule(document: Constraint) -> str:
+    return f"document: %json {document.text}"
+
+
+def _schema(function: Function, use: ToolUse, *, free: bool = False) -> str:
+    """The schema of a function's arguments; of any arguments if they are `free`. Raises RequestError."""
+    at = use.functions.index(function)
+    param = f"functions[{at}].parameters" if use.legacy else f"tools[{at}].function.parameters"
+    return json_schema.guided(ANY_OBJECT if free else _of_arguments(function.parameters), param=param)
+
+
+def _of_arguments(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """`parameters` as the schema of an object, which clients do not always say."""
+    if parameters is None:
+        return NO_ARGUMENTS
+    return ANY_OBJECT | parameters if not parameters or "properties" in parameters else parameters
+
+
+def _check_support(use: ToolUse, body: ChatRequest, options: Options) -> None:
+    """Raise RequestError if calls cannot be constrained here, or not in such a request."""
+    field = "functions" if use.legacy else "tools"
+    if options.disable_grammar_support:
+        message = f"{field} are to be called as a grammar says, which --disable-grammar-support switches off"
+        raise RequestError.invalid(message, field)
+    if body.ignore_eos:
+        message = f"ignore_eos is not supported with {field} whose calls are constrained: they end the text"
+        raise RequestError.invalid(message, "ignore_eos")
