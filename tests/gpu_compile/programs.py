@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.startup.defaults import derive_limits
+from jaxengine.step import sampling
 from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
@@ -74,6 +76,17 @@ def sample(spec: ModelSpec, devices: int, greedy: bool) -> Facts:
     return facts(made.lower_sample(ROWS, greedy), donated, OPTIONS)
 
 
+def sample_without_masks() -> Facts:
+    """`sample` as it would be if no grammar had to be asked."""
+    with patch.object(sampling, "_mask", lambda logits, samples, state: logits):
+        return sample(FOUR_LAYERS, 1, greedy=False)
+
+
+def write_masks() -> Facts:
+    made = compiler(FOUR_LAYERS, 1)
+    return facts(made.lower_write_masks(made.shapes.mask_writes[0]), made.sampler_state().mask, OPTIONS)
+
+
 def cache_not_donated() -> Facts:
     """An update of a cache that the caller keeps: it must be copied."""
     return control(lambda cache, new: jax.lax.dynamic_update_slice(cache, new, (7, 0)), (1024, 4096), (8, 4096))
@@ -115,6 +128,8 @@ PROGRAMS = {
     "decode_fp8_tp8": lambda: decode(FOUR_LAYERS, 8, quantize="fp8", cache="float8_e4m3fn"),
     "sample_greedy": lambda: sample(FOUR_LAYERS, 1, greedy=True),
     "sample": lambda: sample(FOUR_LAYERS, 1, greedy=False),
+    "sample_without_masks": sample_without_masks,
+    "write_masks": write_masks,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
     "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),

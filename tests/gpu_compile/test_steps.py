@@ -100,3 +100,12 @@ def test_a_weight_that_is_transposed_is_seen(facts: FactsByProgram) -> None:
 
 def test_a_loop_that_the_host_must_drive_is_seen(facts: FactsByProgram) -> None:
     assert "While" in facts["loop_of_unknown_length"]["launched"]
+
+
+def test_grammars_cost_the_sampler_at_most_2_kernels(facts: FactsByProgram) -> None:
+    assert facts["sample"]["kernels"] <= facts["sample_without_masks"]["kernels"] + 2
+
+
+def test_masks_are_written_in_place(facts: FactsByProgram) -> None:
+    assert facts["write_masks"]["aliased"] == facts["write_masks"]["donated"] > 0
+    assert facts["write_masks"]["copies"] == []
