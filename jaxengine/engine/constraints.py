@@ -2,27 +2,24 @@
 
 import dataclasses
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llguidance import LLMatcher
 
 from jaxengine.grammar.grammar import GrammarError
-from jaxengine.grammar.grammars import Counts, Grammars
-from jaxengine.grammar.mask_filler import MaskFiller
 from jaxengine.grammar.matcher import Matcher
-from jaxengine.grammar.tokenizer import load_tokenizer
-from jaxengine.grammar.vetting import Vetting
 from jaxengine.request.interface import Description
 from jaxengine.request.sequence import Request, Sequence
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
-MASK_THREADS = 4
+    from jaxengine.grammar.grammars import Grammars
+
+logger = logging.getLogger(__name__)
 
 
 class Constraints:
@@ -32,22 +29,27 @@ class Constraints:
         grammars: None where the model's vocabulary is unknown; `unsupported` says why.
     """
 
-    def __init__(self, vocab_size: int, grammars: Grammars | None, unsupported: str = "") -> None:
+    def __init__(self, grammars: "Grammars | None", unsupported: str = "") -> None:
         self._grammars, self._unsupported = grammars, unsupported
-        tokens = vocab_size if grammars is None else grammars.tokenizer.vocab_size
-        self._filler = MaskFiller(vocab_size, tokens, min(MASK_THREADS, os.cpu_count() or 1))
         self._mask_seconds = 0.0
 
     @classmethod
     def load(cls, directory: Path, description: Description) -> "Constraints":
         """For the model in `directory`. It works without a tokenizer, but then it refuses every grammar."""
+        if not (directory / "tokenizer.json").exists():
+            return cls(None, "the model has no tokenizer.json")
+        # Only here, as measurements on random weights need neither llguidance nor a vocabulary.
+        from jaxengine.grammar.grammars import Grammars
+        from jaxengine.grammar.tokenizer import load_tokenizer
+        from jaxengine.grammar.vetting import Vetting
+
         vocab_size, ends = description.vocab_size, description.eos_token_ids
         try:
             tokenizer = load_tokenizer(directory, vocab_size, ends)
         except ValueError as error:
             logger.warning("no grammars: %s", error)
-            return cls(vocab_size, None, str(error))
-        return cls(vocab_size, Grammars(tokenizer, Vetting(directory, vocab_size, ends)))
+            return cls(None, str(error))
+        return cls(Grammars(tokenizer, vocab_size, Vetting(directory, vocab_size, ends)))
 
     def start(self) -> None:
         """Start what the first grammar would have to wait for."""
@@ -60,18 +62,19 @@ class Constraints:
 
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
-        if request.grammar is None:
+        if not request.constrained:
             return
         if self._grammars is None:
-            raise ValueError(f"grammar: not supported: {self._unsupported}")
-        if request.params.ignore_eos:
+            name = "reasoning.budget" if request.grammar is None else "grammar"
+            raise ValueError(f"{name}: not supported: {self._unsupported}")
+        if request.grammar is not None and request.params.ignore_eos:
             raise ValueError("grammar: it ends the text, so it excludes ignore_eos")
 
     def attach(self, sequence: Sequence, done: Callable[[GrammarError | None], None]) -> None:
         """Give `sequence` its matcher, then call `done`: at once, or later from another thread."""
         request = sequence.request
 
-        def deliver(result: LLMatcher | GrammarError | None) -> None:
+        def deliver(result: "LLMatcher | GrammarError | None") -> None:
             if isinstance(result, GrammarError):
                 done(result)
             else:
@@ -90,11 +93,12 @@ class Constraints:
         """
         began = time.perf_counter()
         matchers = [each.matcher for each in sequences if each.matcher is not None]
-        masks, broken = self._filler.fill(matchers)
+        assert self._grammars is not None
+        masks, broken = self._grammars.masks.fill(matchers)
         self._mask_seconds += time.perf_counter() - began
         return masks, [(sequences[row], error) for row, error in broken.items()]
 
     def stats(self) -> dict[str, Any]:
         """The fields of `Stats` that begin with `grammar`."""
-        counts = Counts() if self._grammars is None else self._grammars.counts
-        return {**dataclasses.asdict(counts), "grammar_mask_seconds": self._mask_seconds}
+        counts = {} if self._grammars is None else dataclasses.asdict(self._grammars.counts)
+        return {**counts, "grammar_mask_seconds": self._mask_seconds}

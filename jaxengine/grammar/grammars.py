@@ -1,5 +1,6 @@
 """Compiled grammars: tried by `Vetting`, compiled on threads, kept by content, and copied for each sequence."""
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -14,11 +15,13 @@ from llguidance.numpy import fill_next_token_bitmask
 
 from jaxengine.grammar.grammar import Grammar, GrammarError
 from jaxengine.grammar.mask import words
+from jaxengine.grammar.mask_filler import MaskFiller
 from jaxengine.grammar.source import LIMITS, behind_newlines, library_text
 
 THREADS = 4  # that compile; what they do has been done before in `Vetting`, within its limits
 MAX_KEPT = 512  # templates; one of an ordinary schema takes 6 to 33 KiB
 MAX_KEPT_BYTES = 8 << 20  # of their texts: a compiled grammar grows with its text
+MASK_THREADS = 4
 
 Delivery = Callable[[LLMatcher | GrammarError], None]
 
@@ -48,8 +51,9 @@ class Counts:
 class Grammars:
     """The grammars of one engine."""
 
-    def __init__(self, tokenizer: LLTokenizer, vet: Vet) -> None:
+    def __init__(self, tokenizer: LLTokenizer, vocab_size: int, vet: Vet) -> None:
         self.tokenizer = tokenizer
+        self.masks = MaskFiller(vocab_size, tokenizer.vocab_size, min(MASK_THREADS, os.cpu_count() or 1))
         self.vet = vet
         self.counts = Counts()
         self._lock = threading.Lock()

@@ -1,12 +1,15 @@
 """Which ids may come next in one sequence: those of its reasoning first, then those that its grammar allows."""
 
 import enum
+from typing import TYPE_CHECKING
 
 import numpy as np
-from llguidance import LLMatcher
 
 from jaxengine.grammar.grammar import GrammarError, Reasoning
 from jaxengine.grammar.mask import ALL, allow
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 
 class Phase(enum.Enum):
@@ -21,7 +24,7 @@ class Matcher:
     document: of the answer; None where only the length of the reasoning is bounded.
     """
 
-    def __init__(self, document: LLMatcher | None, reasoning: Reasoning | None = None) -> None:
+    def __init__(self, document: "LLMatcher | None", reasoning: Reasoning | None = None) -> None:
         self.document = document
         self._reasoning = reasoning
         self._last: tuple[int, ...] = ()  # ids, at most as many as the end of the reasoning has
@@ -52,7 +55,7 @@ class Matcher:
             self.phase = Phase.ANSWER
 
     @property
-    def asked(self) -> LLMatcher | None:
+    def asked(self) -> "LLMatcher | None":
         """The grammar, if it takes part in the next mask."""
         return None if self.phase is Phase.REASONING else self.document
 
@@ -84,13 +87,13 @@ class Matcher:
         return end[max(count for count in range(len(end)) if self._last[max(0, read - count) :] == end[:count])]
 
 
-def _check(document: LLMatcher, mask: np.ndarray) -> None:
+def _check(document: "LLMatcher", mask: np.ndarray) -> None:
     if document.is_error():
         raise GrammarError(f"grammar: the text cannot go on: {_reason(document)}")
     if not mask.any():
         raise GrammarError("grammar: no token of the model can continue the text")
 
 
-def _reason(document: LLMatcher) -> str:
+def _reason(document: "LLMatcher") -> str:
     """llguidance's reason in one word, as its sentences may repeat the grammar."""
     return str(document.stop_reason())

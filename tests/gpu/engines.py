@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class RandomModel:
     model_id: str = "random"
     revision: str = "0"
     eos_token_ids: tuple[int, ...] = ()
+    directory: Path = Path("/nonexistent")  # it has no tokenizer
 
 
 def measured_engine(scale: Scale, **options: object) -> Engine:

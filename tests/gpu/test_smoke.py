@@ -19,7 +19,17 @@ from tests.gpu.sections import ROOT, SECTIONS, spawn
 from tests.gpu.steptime import StepTimes
 from tests.gpu.weights import RandomSource
 
-ABSENT_ON_A_BARE_GPU_MACHINE = ("gguf", "grpc", "tokenizers", "transformers", "torch", "fastapi", "convert", "gateway")
+ABSENT_ON_A_BARE_GPU_MACHINE = (
+    "gguf",
+    "grpc",
+    "llguidance",
+    "tokenizers",
+    "transformers",
+    "torch",
+    "fastapi",
+    "convert",
+    "gateway",
+)
 
 
 def python(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
