@@ -6,6 +6,7 @@ one meant it. So `$schema` is dropped: llguidance then reads the newest draft, a
 enforce is in `UNENFORCED`. Words that no draft knows constrain nothing, by the standard.
 """
 
+import re
 from typing import Any
 
 # Where schemas are inside a schema.
@@ -46,6 +47,7 @@ UNENFORCED: dict[str, tuple[Any, ...]] = {
     "divisibleBy": (),
 }
 
+ANCHOR = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
@@ -92,7 +94,8 @@ SHAPES = {
     **dict.fromkeys(NAMED_SCHEMAS, ("an object whose values are schemas", _are_named_schemas)),
     **dict.fromkeys(("additionalProperties", "additionalItems"), ("a schema", _is_schema)),
     "items": ("a schema or a list of schemas", lambda value: _is_schema(value) or _are_schemas(value)),
-    **dict.fromkeys(("$ref", "$anchor", "pattern", "format"), ("a string", _is_text)),
+    **dict.fromkeys(("$ref", "pattern", "format"), ("a string", _is_text)),
+    "$anchor": ("a name", lambda value: _is_text(value) and ANCHOR.fullmatch(value) is not None),
     "required": ("a list of names", _are_texts),
     "enum": ("a list, not empty", lambda value: isinstance(value, list) and bool(value)),
     "type": (f"one of {', '.join(TYPES)}, or a list of these", _are_types),

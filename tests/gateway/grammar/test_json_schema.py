@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import random
 from typing import Any
 
 import jsonschema
@@ -11,7 +12,7 @@ import pytest
 from gateway.errors import RequestError
 from gateway.grammar import whitespace
 from gateway.grammar.json_schema import ANY_OBJECT, MAX_CHARACTERS, MAX_DEPTH, guided
-from gateway.grammar.keywords import UNENFORCED
+from gateway.grammar.keywords import ANNOTATIONS, SHAPES, UNENFORCED
 from gateway.grammar.schema_reader import (
     MAX_ENUM_VALUES,
     MAX_LITERAL_CHARACTERS,
@@ -275,3 +276,37 @@ def test_a_schema_may_be_text_or_true_and_numbers_may_be_written_as_decimals() -
     assert guided('{"type":"object"}', param="field") == ANY_OBJECT
     assert allowed(True, "[1]")
     assert allowed({"type": "string", "maxLength": 1.0}, '"a"')
+
+
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 1.5, 2**70, 1e300, "", "a", "#", "#/$defs/a", "\x00", [], {}, [1], ["a"], [{}], {"a": 1},
+    {"a": {}}, {"type": "object"}, [True, {"type": "string"}], {"$ref": "#"}, {"const": {}}, "int32", "object",
+    ["null"],
+]  # fmt: skip
+META = jsonschema.Draft201909Validator(jsonschema.Draft201909Validator.META_SCHEMA)  # lists in `items`, and anchors
+
+
+def random_schema(draw: random.Random, depth: int = 0) -> Any:
+    """An object of known keywords, half of them with a value of any kind."""
+    names = [*SHAPES, *UNENFORCED, *ANNOTATIONS, "const", "a"]
+    schema: dict[str, Any] = {}
+    for name in draw.sample(names, draw.randint(0, 4)):
+        below = random_schema(draw, depth + 1) if depth < 3 else True
+        schema[name] = draw.choice([draw.choice(VALUES), below, [below], {"a": below}])
+    return schema
+
+
+def test_of_random_schemas_each_is_refused_by_name_or_valid_when_rewritten() -> None:
+    draw = random.Random(20240607)
+    served = 0
+    for _ in range(3_000):
+        schema = random_schema(draw)
+        try:
+            text = guided(schema, param="field")
+        except RequestError as error:
+            assert error.message.startswith("field is not valid: ") and len(error.message) < 400
+        else:
+            served += 1
+            errors = META.iter_errors(json.loads(text))
+            assert not [each for each in errors if "exclusive" not in str(each.path)]  # draft 4 says true there
+    assert served > 300

@@ -14,6 +14,11 @@ from tests.gateway.fixtures import ServedApp, serve
 
 pytestmark = pytest.mark.slow
 
+SCHEMA = {
+    "type": "object", "required": ["a"], "$defs": {"b": {"type": "string", "pattern": "^a{1,3}$", "nullable": True}},
+    "properties": {"a": {"$ref": "#/$defs/b"}, "c": {"oneOf": [{"enum": [1, "x"]}, {"type": "array", "items": {}}]}},
+}  # fmt: skip
+TAGS = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]}
 ROUTES: dict[str, dict[str, Any]] = {
     "/generate": {
         "inputs": "CANARY lo",
@@ -21,6 +26,7 @@ ROUTES: dict[str, dict[str, Any]] = {
             "best_of": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "typical_p": 0.9, "stop": ["x"], "seed": 1,
             "max_new_tokens": 3, "details": True, "truncate": 5, "top_n_tokens": 1, "repetition_penalty": 1.1,
             "do_sample": True, "watermark": False, "return_full_text": False,
+            "grammar": {"type": "json", "value": SCHEMA},
         },
     },
     "/v1/completions": {
@@ -29,18 +35,21 @@ ROUTES: dict[str, dict[str, Any]] = {
         "min_p": 0.1, "stop_token_ids": [7], "model": None, "min_tokens": 1, "return_token_ids": True,
         "request_id": "a",
         "allowed_token_ids": [5, 7], "prompt_logprobs": None, "truncate_prompt_tokens": 9, "best_of": None,
+        "structured_outputs": {"structural_tag": TAGS, "whitespace_pattern": " "},
     },
     "/v1/chat/completions": {
         "messages": [
             {"role": "user", "content": "CANARY lo"}, {"role": "user", "content": [{"type": "text", "text": "a"}]},
         ],
         "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2, "temperature": 0.5, "stop": "x", "n": 1,
-        "chat_template_kwargs": {"a": 1}, "continue_final_message": False, "response_format": {"type": "text"},
+        "chat_template_kwargs": {"a": 1}, "continue_final_message": False,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}},
         "chat_template": None, "documents": [{"text": "a"}], "echo": False, "tools": [], "include_reasoning": True,
     },
     "/v1/chat/completions/batch": {
         "messages": [[{"role": "user", "content": "CANARY lo"}], [{"role": "user", "content": "a"}]],
         "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "n": 1, "stream": False, "return_token_ids": True,
+        "guided_choice": ["a", "b"], "ignore_eos": False,
     },
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
