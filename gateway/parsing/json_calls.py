@@ -35,12 +35,18 @@ class JsonCalls:
             yield from _read_list(call)
             return
         yield from read_object(call)
-        while self.separator is not None:
-            yield from reader.space()
-            if (yield from reader.peek()) != self.separator:
-                return
-            reader.take(1)
+        while (yield from self._another_follows(call)):
             yield from read_object(call)
+
+    def _another_follows(self, call: Call) -> Reading[bool]:
+        """Whether, in the same tag or behind a separator, another object follows; takes the separator."""
+        reader = call.reader
+        yield from reader.space()
+        character = yield from reader.peek()
+        if character == self.separator:
+            reader.take(1)
+            return True
+        return character == "{" and not call.known_only
 
     def write(self, name: str, schema: str) -> list[Part]:
         spelled = json.dumps(name, ensure_ascii=False)

@@ -28,6 +28,7 @@ _ROWS = (
         ("Here is my thought process:", "Here's my thought process:"),
         ("Here is my response:", "Here's my response:"),
     ),
+    ReasoningFormat("granite33", _THINK, _END, noise=("<response>", "</response>")),
     ReasoningFormat("hunyuan_a13b", _THINK, _END, noise=("<answer>", "</answer>")),
     ReasoningFormat("ernie45", _THINK, _END, noise=("<response>", "</response>"), implicit=True),
     ReasoningFormat(
