@@ -44,14 +44,15 @@ def constrain(
 
 def _reasoning(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer) -> pb.Reasoning | None:
     """Where reasoning ends, and what bounds it; None if the answer has none, or none that the engine can tell."""
-    budget = body.reasoning_budget
     reasoning = None if answer.reasoning is None else _marks(answer.reasoning, answer.prompt, tokenizer)
-    if budget is not None:
-        if reasoning is None and not (answer.reasoning and answer.reasoning.closed_after(answer.prompt)):
-            message = "thinking_token_budget needs a model whose reasoning begins and ends with marks that are tokens"
-            raise RequestError.invalid(message, "thinking_token_budget")
-        if reasoning is not None:
-            reasoning.budget = budget
+    if body.reasoning_budget is None:
+        return reasoning
+    field, budget = body.reasoning_budget
+    if reasoning is not None:
+        reasoning.budget = budget
+    elif answer.reasoning is None or not answer.reasoning.closed_after(answer.prompt):
+        message = f"{field} needs a model whose reasoning begins and ends with marks that are tokens"
+        raise RequestError.invalid(message, field)
     return reasoning
 
 

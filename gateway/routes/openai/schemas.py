@@ -82,6 +82,8 @@ def _is_ids(value: Any) -> bool:
 _CHOICE = {"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}
 Choice = Annotated[Any, WithJsonSchema(_CHOICE)]  # read by `tool_choice.py`
 
+Budget = Annotated[int, Field(ge=-1, le=2**31 - 1)]  # of tokens; -1 is no limit
+BUDGETS = ("thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens")
 Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
@@ -108,7 +110,9 @@ class ChatFields(Common):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     stream_reasoning: bool | None = None
-    thinking_token_budget: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    thinking_token_budget: Budget | None = None
+    thinking_budget_tokens: Budget | None = None  # llama.cpp's name of it, as the next
+    reasoning_budget_tokens: Budget | None = None
 
     _tool_use: ToolUse = PrivateAttr(NO_TOOLS)
 
@@ -123,10 +127,10 @@ class ChatFields(Common):
         return super().grammar_field
 
     @property
-    def reasoning_budget(self) -> int | None:
-        """The most tokens of reasoning; None without a limit."""
-        budget = self.thinking_token_budget
-        return None if budget == -1 else budget
+    def reasoning_budget(self) -> tuple[str, int] | None:
+        """The most tokens of reasoning, and the field that says so; None without a limit."""
+        given = ((name, getattr(self, name)) for name in BUDGETS)
+        return next(((name, budget) for name, budget in given if budget not in (None, -1)), None)
 
     @property
     def lists_logprobs(self) -> bool:

@@ -17,7 +17,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class Function(StrictModel):
-    """A function. Without `parameters` it has none."""
+    """A function. Without `parameters`, which TGI calls `arguments`, it has none."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     description: str | None = None
@@ -29,6 +29,8 @@ class Function(StrictModel):
     @model_validator(mode="wrap")
     @classmethod
     def _keep_what_is_given(cls, value: Any, validate: ModelWrapValidatorHandler["Function"]) -> "Function":
+        if isinstance(value, dict) and "parameters" not in value and "arguments" in value:
+            value = {"parameters" if name == "arguments" else name: each for name, each in value.items()}
         function = validate(value)
         if isinstance(value, dict):
             function._given = value

@@ -101,7 +101,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "xtc_probability": (0,),
     "reasoning_format": ("none", "auto"),
     "reasoning_control": (False,),
-    "reasoning_budget_tokens": (-1,),
+    "reasoning_budget_tokens": (-1,),  # of a completion, as the next; chats declare both
     "thinking_budget_tokens": (-1,),
     "parse_tool_calls": (False,),
     "chat_format": (0,),

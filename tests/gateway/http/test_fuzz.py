@@ -40,11 +40,23 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "messages": [
             {"role": "user", "content": "CANARY lo"}, {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"CANARY\"}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "a", "content": "CANARY"},
+            {"role": "assistant", "content": "a", "function_call": {"name": "f", "arguments": "{}"}, "reasoning": "a"},
+            {"role": "function", "name": "f", "content": "a"},
         ],
         "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2, "temperature": 0.5, "stop": "x", "n": 1,
         "chat_template_kwargs": {"a": 1}, "continue_final_message": False,
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}},
-        "chat_template": None, "documents": [{"text": "a"}], "echo": False, "tools": [], "include_reasoning": True,
+        "chat_template": None, "documents": [{"text": "a"}], "echo": False, "include_reasoning": True,
+        "tools": [{"type": "function", "function": {"name": "f", "description": "CANARY", "strict": False, "parameters":
+            {"type": "object", "properties": {"a": {"type": "string", "enum": ["CANARY"]}}}}}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}},
+        "parallel_tool_calls": True, "functions": None, "function_call": None, "tool_prompt": "CANARY",
+        "separate_reasoning": True, "stream_reasoning": True, "thinking_token_budget": -1, "reasoning_effort": "low",
     },
     "/v1/chat/completions/batch": {
         "messages": [[{"role": "user", "content": "CANARY lo"}], [{"role": "user", "content": "a"}]],
@@ -134,7 +146,7 @@ def check(path: str, response: httpx.Response, raw: bytes) -> None:
 async def test_no_body_breaks_the_server() -> None:
     draw = random.Random(20240607)
     statuses: dict[int, int] = {}
-    async with serve() as app:
+    async with serve(max_total_tokens=1000) as app:
         before = await golden(app)
         for number in range(BODIES):
             path = PATHS[number % len(PATHS)]

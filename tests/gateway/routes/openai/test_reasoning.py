@@ -122,7 +122,9 @@ async def test_a_constraint_waits_for_the_end_of_reasoning() -> None:
     assert not (await request_of()).HasField("reasoning")
 
 
-async def test_a_budget_of_reasoning_is_the_engines_to_keep() -> None:
-    request = await request_of(thinking_token_budget=7)
+@pytest.mark.parametrize("field", ["thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens"])
+async def test_a_budget_of_reasoning_is_the_engines_to_keep(field: str) -> None:
+    request = await request_of(**{field: 7})
     assert request.reasoning.budget == 7 and not request.HasField("grammar")
-    assert not (await request_of(thinking_token_budget=-1)).HasField("reasoning")
+    assert not (await request_of(**{field: -1})).HasField("reasoning")
+    assert not (await request_of(**{field: 7}, reasoning_effort="none")).HasField("reasoning")
