@@ -1,0 +1,104 @@
+"""Texts that no model means: any of them is read, cut or whole, to the same message, in time linear in its length."""
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.parsing.parser import parser
+from gateway.parsing.pieces import Tool
+from gateway.parsing.reasoning_formats import REASONING_FORMATS, reasoning_format
+from gateway.parsing.tool_formats import TOOL_FORMATS, tool_format
+from tests.gateway.parsing.messages import ReadMessage, read
+
+TOOLS = [Tool("look", {"type": "object", "properties": {"at": {"type": "string"}, "n": {"type": "integer"}}})]
+FRAGMENTS = [
+    *("{", "}", "[", "]", '"', ":", ",", "\\", " ", "\n", "(", ")", "<", "</", ">", "'", '"""', "1", "null", "é", "x"),
+    *(
+        '"name": "look"',
+        '"arguments": ',
+        '{"at": "x"}',
+        "look",
+        "look(",
+        "at=",
+        "functions.",
+        ":0",
+        "to=functions.look",
+    ),
+    *(
+        "call:look{",
+        '{"name": "look", "arguments": {"at": "y"}}',
+        "<arg_key>at</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ),
+    *("<parameter=at>", "</parameter>", '<invoke name="look">', "</invoke>", "</function>", "assistant", "analysis"),
+]
+NAMES = sorted({tool_format(name).name for name in TOOL_FORMATS})
+
+
+def texts(name: str, count: int) -> Iterator[tuple[str, random.Random]]:
+    draw = random.Random(name)
+    marks = [*tool_format(name).marks, "<think>", "</think>"]
+    for _ in range(count):
+        parts = [draw.choice(draw.choice([marks, FRAGMENTS])) for _ in range(draw.randrange(1, 24))]
+        yield "".join(part[: draw.randrange(len(part) + 1)] if draw.random() < 0.1 else part for part in parts), draw
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_text_is_the_same_message_however_it_is_cut(name: str) -> None:
+    for text, draw in texts(name, 60):
+        reasoning = draw.choice([None, *REASONING_FORMATS])
+        prompt = draw.choice(["", "<think>\n", "<think>\n\n</think>"])
+
+        def message(parts: list[str], reasoning: str | None = reasoning, prompt: str = prompt) -> ReadMessage:
+            written = reasoning_format(reasoning) if reasoning else None
+            return read(parser(tool_format(name), written, TOOLS, prompt=prompt), parts)
+
+        at = draw.randrange(len(text) + 1)
+        assert message([text]) == message(list(text)) == message([text[:at], text[at:]]), text
+
+
+FLOODS = [
+    "<",
+    " ",
+    "\n",
+    "[",
+    "{",
+    '"',
+    "\\",
+    "<tool_call>",
+    '<tool_call>{"a": ["',
+    "</parameter> ",
+    '{"a":',
+    "look(",
+    "[look(",
+]
+OPENINGS = {
+    "hermes": '<tool_call>{"name": "look", "arguments": ',
+    "llama3_json": '{"parameters": ',
+    "qwen3_coder": "<tool_call>\n<function=look>\n<parameter=n>\n",
+    "glm45": "<tool_call>look\n<arg_key>at</arg_key><arg_value>",
+    "pythonic": "[look(at=",
+    "gemma4": "<|tool_call>call:look",
+    "mistral": "[TOOL_CALLS]",
+    "openai": "<|channel|>",
+}
+
+
+def seconds(name: str, text: str) -> float:
+    reading = parser(tool_format(name), None, TOOLS, prompt="")
+    began = time.process_time()
+    read(reading, (text[at : at + 4] for at in range(0, len(text), 4)))
+    return time.process_time() - began
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opening", ["", "open"])
+@pytest.mark.parametrize("name", OPENINGS)
+def test_time_grows_with_the_length_and_not_with_its_square(name: str, opening: str) -> None:
+    """CPU time of 100,000 characters, 4 at a time: 25,000 steps of a few microseconds each."""
+    for flood in FLOODS:
+        text = (OPENINGS[name] if opening else "") + flood * (100_000 // len(flood))
+        assert min(seconds(name, text) for _ in range(2)) < 2, flood
