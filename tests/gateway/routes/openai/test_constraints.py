@@ -20,6 +20,7 @@ ANY_OBJECT = json_schema.ANY_OBJECT
 YES_OR_NO = 'start: CHOICE\nCHOICE: "yes" | "no"\n'
 LARK, GBNF = 'start: "a"', 'root ::= "a"'
 NAMED = {"name": "it", "schema": SCHEMA, "strict": True, "description": "d"}
+NO_REASONING = {"reasoning_parser": "none"}  # before the document, which is another grammar
 TAGGED = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]}
 TAGGED_LARK = structural_tag.lark(TAGGED, {}, "")
 
@@ -70,7 +71,7 @@ SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
 
 @pytest.mark.parametrize(("fields", "grammar"), SERVED, ids=lambda value: json.dumps(value)[:60])
 async def test_what_is_asked_for_reaches_the_engine(fields: dict[str, Any], grammar: dict[str, str]) -> None:
-    async with serve() as app:
+    async with serve(**NO_REASONING) as app:
         for path, body in PATHS:
             for stream in (False, True):
                 response = await app.post(path, {**body, **fields, "n": 2, "stream": stream})
@@ -81,7 +82,7 @@ async def test_what_is_asked_for_reaches_the_engine(fields: dict[str, Any], gram
 
 
 async def test_each_chat_of_a_batch_is_constrained() -> None:
-    async with serve() as app:
+    async with serve(**NO_REASONING) as app:
         body = {"messages": [CHAT["messages"]] * 2, "structured_outputs": {"json": SCHEMA}}
         assert (await app.post("/v1/chat/completions/batch", body)).status_code == 200
         assert [request.grammar.json_schema for request in app.engine.requests] == [GUIDED] * 2
