@@ -25,6 +25,7 @@ _HEADER_ENDS = Marks([MESSAGE, END])
 _TEXT_ENDS = Marks([END, RETURN, START + "assistant"])
 _CALL_ENDS = Marks([END, RETURN, CALL, START])
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_CALLS = "start: reasoning* call"
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
 
@@ -38,7 +39,7 @@ class HarmonyFormat:
 
     def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)
-        return "\n".join([HEADER, "start: reasoning* call", *_rules(lark, schemas)])
+        return "\n".join([HEADER, _CALLS, *_rules(lark, schemas)])
 
     def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)
@@ -49,8 +50,18 @@ class HarmonyFormat:
 def answer_grammar(schema: str, token_id: TokenId) -> str:
     """Lark of an answer whose content is JSON: reasoning as the model likes, then the channel `final`."""
     lark = Lark(MARKS, token_id)
-    final = f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} %json {schema}"
-    return "\n".join([HEADER, "start: reasoning* final", final, *_rules(lark, {})])
+    return "\n".join([HEADER, "start: reasoning* final", _final(lark, schema), *_rules(lark, {})])
+
+
+def or_answer(calls: str, schema: str, token_id: TokenId) -> str:
+    """Lark of the grammar of `calls`, or of an answer whose content is JSON."""
+    start, *rules = calls.removeprefix(f"{HEADER}\n").splitlines()
+    assert start == _CALLS
+    return "\n".join([HEADER, "start: reasoning* (call | final)", _final(Lark(MARKS, token_id), schema), *rules])
+
+
+def _final(lark: Lark, schema: str) -> str:
+    return f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} %json {schema}"
 
 
 def _rules(lark: Lark, schemas: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gateway.parsing.harmony import HarmonyFormat, HarmonyParser
 from gateway.parsing.pieces import MessageParser, Tool
 from gateway.parsing.reasoning_format import ReasoningFormat
-from gateway.parsing.text_parser import ArgumentsParser, TextParser
+from gateway.parsing.text_parser import TextParser
 from gateway.parsing.tool_format import MarkedFormat, ToolFormat
 
 
@@ -17,8 +17,3 @@ def parser(
         return HarmonyParser(tools)
     assert tool_format is None or isinstance(tool_format, MarkedFormat)
     return TextParser(tool_format, reasoning_format, tools, prompt)
-
-
-def arguments_parser(name: str, reasoning_format: ReasoningFormat | None, *, prompt: str) -> MessageParser:
-    """A parser of text that is, behind reasoning, the arguments of one call of tool `name` and nothing else."""
-    return ArgumentsParser(name, reasoning_format, prompt)

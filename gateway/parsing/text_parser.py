@@ -110,18 +110,3 @@ class TextParser:
         """Go on behind a call that went wrong after it had begun."""
         if written.closes:
             yield from self._reader.until(Marks(written.closes), lambda text: None)
-
-
-class ArgumentsParser(TextParser):
-    """Reads text that is the arguments of a call, because a grammar made it so."""
-
-    def __init__(self, name: str, reasoning_in: ReasoningFormat | None, prompt: str) -> None:
-        super().__init__(None, reasoning_in, (), prompt)
-        self._name = name
-
-    def _read(self) -> Reading[None]:
-        if self._reasoning_format is not None:
-            yield from self._read_reasoning(self._reasoning_format)
-        yield from self._reader.space()
-        self._message.begin(self._name)
-        yield from self._reader.until(Marks(()), self._message.arguments)

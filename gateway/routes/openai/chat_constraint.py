@@ -10,7 +10,7 @@ from gateway.config.options import Options
 from gateway.errors import RequestError
 from gateway.grammar import json_schema
 from gateway.grammar.constraint import Constraint
-from gateway.parsing.harmony import HarmonyFormat, answer_grammar
+from gateway.parsing.harmony import HarmonyFormat, answer_grammar, or_answer
 from gateway.parsing.lark import GAP, HEADER
 from gateway.parsing.reasoning_format import ReasoningFormat
 from gateway.parsing.tool_format import ToolFormat
@@ -103,9 +103,7 @@ def _calls(
 def _either(calls: str, document: Constraint, tools: ToolFormat | None, tokenizer: Tokenizer) -> str:
     """Lark of the grammar `calls`, or of a JSON document."""
     if isinstance(tools, HarmonyFormat):
-        answer = answer_grammar(document.text, tokenizer.special_id).splitlines()
-        final = next(line for line in answer if line.startswith("final: "))
-        return f"{calls.replace('start: message* call', 'start: message* (call | final)', 1)}\n{final}"
+        return or_answer(calls, document.text, tokenizer.special_id)
     renamed = calls.replace("\nstart: ", "\ncalls: ", 1)
     return f"{renamed}\nstart: calls | {GAP} document\n{_rule(document)}"
 

@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from gateway.grammar.json_schema import guided
+from gateway.parsing.harmony import answer_grammar, or_answer
 from gateway.parsing.parser import parser
 from gateway.parsing.pieces import Tool
 from gateway.parsing.tool_format import MarkedFormat, ToolFormat
@@ -158,3 +159,15 @@ def test_what_a_model_writes_by_itself_is_let_through(name: str) -> None:
         grammar = written.grammar(GUIDED, parallel=True, token_id=words.token_id)
         assert accepts(words, grammar, NATIVE[name])
         assert accepts(words, grammar, "\n\n" + NATIVE[name]) or name == "openai"
+
+
+def test_harmony_s_answer_is_a_document_or_a_call_behind_reasoning() -> None:
+    written, schema = tool_format("openai"), guided(PLACE, param="response_format")
+    document = '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"at": [1]}'
+    for words in spellings(written):
+        calls = written.grammar(GUIDED, parallel=False, token_id=words.token_id)
+        either = or_answer(calls, schema, words.token_id)
+        assert accepts(words, answer_grammar(schema, words.token_id), document)
+        assert accepts(words, either, document) and accepts(words, either, NATIVE["openai"])
+        assert not accepts(words, calls, document)
+        assert not accepts(words, either, document.replace("1", "x"))

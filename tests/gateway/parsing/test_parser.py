@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.parsing.parser import arguments_parser, parser
+from gateway.parsing.parser import parser
 from gateway.parsing.pieces import CallArguments, CallBegin, ContentText, Tool
 from gateway.parsing.reasoning_formats import reasoning_format
 from gateway.parsing.tool_formats import GENERIC, tool_format
@@ -94,10 +94,3 @@ def test_a_forced_list_of_calls_is_read_where_a_model_has_no_format() -> None:
         ReadCall("look", None, '{"at": "x"}'),
         ReadCall("wait", None, "{}"),
     ]
-
-
-def test_a_forced_function_takes_the_whole_text_as_its_arguments() -> None:
-    reading = arguments_parser("look", reasoning_format("qwen3"), prompt="<think>\n")
-    assert read(reading, 'Hm.</think>\n\n{"at": "x"}') == ReadMessage(
-        "Hm.", "", [ReadCall("look", None, '{"at": "x"}')]
-    )
