@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 60.0  # seconds for an answer, on a busy machine and with a tokenizer still to be read
 MAX_KEPT = 4096  # answers, of at most 300 characters each
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # a process that has few pages is forked soon
 PACKAGES = str(Path(__file__).absolute().parents[2])
 
 
@@ -156,4 +157,4 @@ class Helper:
 def _environment() -> dict[str, str]:
     """Ours, with the directory of our packages last on the path: `-P` takes away the directory of a source tree."""
     path = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), PACKAGES]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return {**HUGE_PAGES, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
