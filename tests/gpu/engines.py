@@ -12,12 +12,15 @@ from jax.sharding import Mesh
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request
 from jaxengine.startup.build import load_engine
 from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters
+
+NOWHERE = Path("/nonexistent")
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,18 @@ class RandomModel:
     model_id: str = "random"
     revision: str = "0"
     eos_token_ids: tuple[int, ...] = ()
-    directory: Path = Path("/nonexistent")  # it has no tokenizer
+    directory: Path = NOWHERE  # it has no tokenizer
 
 
-def measured_engine(scale: Scale, **options: object) -> Engine:
+def measured_engine(
+    scale: Scale, *, eos_token_ids: tuple[int, ...] = (), directory: Path = NOWHERE, **options: object
+) -> Engine:
     """An engine of `scale`'s model and buckets whose weights were never on the host.
 
     A measurement wants no checkpoint and no bucket that it does not measure; the rest is the product's own.
     """
     chosen = EngineOptions(dtype=scale.dtype, **options)  # type: ignore[arg-type]
-    model = RandomModel(RandomSource(scale.spec, scale.dtype))
+    model = RandomModel(RandomSource(scale.spec, scale.dtype), eos_token_ids=eos_token_ids, directory=directory)
     return load_engine(model, chosen, limits=scale.limits, load=drawn_on_devices)
 
 
@@ -61,13 +66,15 @@ class Client:
         self.engine = engine
         self.numbers = itertools.count()
 
-    def submit(self, count: int, length: int, new: int) -> list[int]:
-        """`count` greedy requests of `length` random tokens for exactly `new` more; their ids."""
-        params = SamplingParams(temperature=0, seed=0, max_tokens=new, ignore_eos=True)
+    def submit(self, count: int, length: int, new: int, grammar: Grammar | None = None) -> list[int]:
+        """`count` greedy requests of `length` random tokens for exactly `new` more, or as many as the grammar lets them
+        have; their ids.
+        """
+        params = SamplingParams(temperature=0, seed=0, max_tokens=new, ignore_eos=grammar is None)
         ids = [next(self.numbers) for _ in range(count)]
         for number in ids:
             prompt = np.random.default_rng(number).integers(0, self.engine.description.vocab_size, length)
-            self.engine.submit(Request(number, prompt.tolist(), params))
+            self.engine.submit(Request(number, prompt.tolist(), params, grammar=grammar))
         return ids
 
     def step(self) -> list[Event]:
@@ -81,7 +88,7 @@ class Client:
 
     def drain(self) -> None:
         """Step until nothing is left."""
-        while not self.engine.idle:
+        while self.engine.live or not self.engine.idle:
             self.step()
 
     def cancel(self, ids: Iterable[int]) -> None:
