@@ -85,7 +85,6 @@ _REASONING = (
     _Rule("glm45", texts=("</think>", "<arg_key>")),
     _Rule("minimax_m2", texts=("</think>", "<minimax:tool_call>")),
     _Rule("qwen3", texts=("</think>",)),
-    _Rule("qwen3", tokens=("<think>", "</think>")),
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.parsing import json_text
 from gateway.parsing.argument_types import escaped, quoted, typed
 from gateway.parsing.calls import Call, Head, Part
-from gateway.parsing.reader import Malformed, Marks, Reader, Reading
+from gateway.parsing.reader import Malformed, Reader, Reading, marks
 
 _HEAD = re.compile(r"\s*call:\s*([^\s{}:]+)\s*")
 _NO_BRACE = re.compile(r"[^{]*")
@@ -55,9 +55,9 @@ class GemmaCalls:
                 expected.append("}" if character == "{" else "]")
                 if character == "{":
                     yield from self._read_key(call)
-            elif (yield from reader.accept(Marks([self.quote]))) is not None:
+            elif (yield from reader.accept(marks(self.quote))) is not None:
                 call.arguments('"')
-                yield from reader.until(Marks([self.quote]), lambda text: call.arguments(escaped(text)))
+                yield from reader.until(marks(self.quote), lambda text: call.arguments(escaped(text)))
                 call.arguments('"')
             elif character == '"':
                 yield from json_text.string(reader, call.arguments)
@@ -69,10 +69,10 @@ class GemmaCalls:
         yield from call.reader.space()
         if (yield from call.reader.peek()) == "}":
             return
-        quote = yield from call.reader.accept(Marks([self.quote]))
+        quote = yield from call.reader.accept(marks(self.quote))
         key = Head()
         if quote is not None:
-            yield from call.reader.until(Marks([self.quote]), key.add)
+            yield from call.reader.until(marks(self.quote), key.add)
         while (character := (yield from call.reader.peek())) != ":":
             key.add(part := call.reader.run(_KEY))
             if not part:

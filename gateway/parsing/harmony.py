@@ -13,17 +13,17 @@ from gateway.parsing import json_text
 from gateway.parsing.calls import Call, Head, TextUntil
 from gateway.parsing.lark import HEADER, Lark, TokenId
 from gateway.parsing.pieces import Tool
-from gateway.parsing.reader import Malformed, Marks, Reading
+from gateway.parsing.reader import Malformed, Reading, marks
 from gateway.parsing.text_parser import TextParser
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
 MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, RETURN, CALL)
 
-_HEADER_BEGINS = Marks([*MARKS, "to="])
-_HEADER_ENDS = Marks([MESSAGE, END])
-_TEXT_ENDS = Marks([END, RETURN, START + "assistant"])
-_CALL_ENDS = Marks([END, RETURN, CALL, START])
+_HEADER_BEGINS = marks(*MARKS, "to=")
+_HEADER_ENDS = marks(MESSAGE, END)
+_TEXT_ENDS = marks(END, RETURN, START + "assistant")
+_CALL_ENDS = marks(END, RETURN, CALL, START)
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _CALLS = "start: reasoning* call"
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
@@ -95,7 +95,7 @@ class HarmonyParser(TextParser):
     def _read(self) -> Reading[None]:
         reader = self._reader
         if not (yield from reader.follows(_HEADER_BEGINS)):
-            yield from reader.until(Marks([START, CHANNEL]), self._message.content)
+            yield from reader.until(marks(START, CHANNEL), self._message.content)
         while True:
             head = Head()
             try:

@@ -7,6 +7,7 @@ the text is looked at once, and only what may become a mark stays behind.
 
 import re
 from collections.abc import Callable, Generator, Iterable
+from functools import cache
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -51,6 +52,12 @@ class Marks:
     def open(self, text: str) -> bool:
         """Whether `text` may become a mark, or a longer one."""
         return not text or text in self._prefixes
+
+
+@cache
+def marks(*texts: str) -> Marks:
+    """The same for the same texts: those of the formats, which are few."""
+    return Marks(texts)
 
 
 class Reader:

@@ -18,7 +18,7 @@ from gateway.parsing.argument_types import (
     with_shared,
 )
 from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema, TextUntil
-from gateway.parsing.reader import Malformed, Marks, Reading
+from gateway.parsing.reader import Malformed, Reading, marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TaggedCalls:
 
     def read(self, call: Call) -> Reading[None]:
         head = Head()
-        ending = yield from call.reader.until(Marks([*self.name_ends, self.key, self.end]), head.add)
+        ending = yield from call.reader.until(marks(*self.name_ends, self.key, self.end), head.add)
         name = self._attribute(head.text)
         if not name or any(map(str.isspace, name)):
             raise Malformed
@@ -68,12 +68,12 @@ class TaggedCalls:
         if (yield from reader.peek()) == "{":
             yield from json_text.value(reader, call.arguments)
             yield from reader.space()
-            yield from reader.accept(Marks([self.end]))
+            yield from reader.accept(marks(self.end))
             return
         separator = "{"
         while (yield from self._next_is_argument(call)):
             head = Head()
-            yield from reader.until(Marks([self.key_end]), head.add)
+            yield from reader.until(marks(self.key_end), head.add)
             key = self._attribute(head.text)
             call.arguments(f"{separator}{quoted(key)}: ")
             yield from self._read_value(call, _declared(head.text, schemas.get(key)))
@@ -83,7 +83,7 @@ class TaggedCalls:
     def _next_is_argument(self, call: Call) -> Reading[bool]:
         """Take what opens the next argument, or ends the call."""
         yield from call.reader.space()
-        mark = yield from call.reader.accept(Marks([self.key, self.end]))
+        mark = yield from call.reader.accept(marks(self.key, self.end))
         if mark is None:
             raise Malformed
         return mark == self.key
@@ -91,10 +91,10 @@ class TaggedCalls:
     def _read_value(self, call: Call, schema: Any) -> Reading[None]:
         if self.value:
             yield from call.reader.space()
-            if (yield from call.reader.accept(Marks([self.value]))) is None:
+            if (yield from call.reader.accept(marks(self.value))) is None:
                 raise Malformed
         if self.lines:
-            yield from call.reader.accept(Marks(["\n"]))
+            yield from call.reader.accept(marks("\n"))
         if is_string(schema):
             call.arguments('"')
             yield from self._read_text(call, lambda text: call.arguments(escaped(text)))
@@ -107,9 +107,9 @@ class TaggedCalls:
     def _read_text(self, call: Call, emit: Any) -> Reading[None]:
         """Emit a value's text, and take its end."""
         ends, after_end, after_cut = (
-            Marks([*self.value_ends, *self.cuts]),
-            Marks([self.key, self.end]),
-            Marks(self.after_cuts),
+            marks(*self.value_ends, *self.cuts),
+            marks(self.key, self.end),
+            marks(*self.after_cuts),
         )
         while True:
             mark = yield from call.reader.until(ends, emit)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gateway.parsing.calls import Call
 from gateway.parsing.message import Message
 from gateway.parsing.pieces import Piece, Tool
-from gateway.parsing.reader import Emit, EndOfText, Malformed, Marks, Reader, Reading
+from gateway.parsing.reader import Emit, EndOfText, Malformed, Reader, Reading, marks
 from gateway.parsing.reasoning_format import ReasoningFormat
 from gateway.parsing.tool_format import MarkedFormat
 
@@ -23,10 +23,9 @@ class TextParser:
         self._tools = {tool.name: tool for tool in tools}
         self._reader, self._message = Reader(), Message()
         noise = (*(tools_in.noise if tools_in else ()), *(reasoning_in.noise if reasoning_in else ()))
-        opens = (*tools_in.opens, *tools_in.sections) if tools_in else ()
-        self._call_marks = frozenset(opens)
-        self._before_calls = Marks([*opens, *noise])
-        self._after_calls = Marks([*opens, *noise, *(tools_in.closes if tools_in else ())])
+        self._opens = (*tools_in.opens, *tools_in.sections) if tools_in else ()
+        self._before_calls = marks(*self._opens, *noise)
+        self._after_calls = marks(*self._opens, *noise, *(tools_in.closes if tools_in else ()))
         self._reading = self._read()
 
     def push(self, text: str) -> list[Piece]:
@@ -52,9 +51,9 @@ class TextParser:
         if self._format is not None and self._format.bare:
             yield from self._read_bare_calls(self._format)
         while True:
-            marks = self._after_calls if self._message.calls else self._before_calls
-            mark = yield from self._reader.until(marks, self._message.content)
-            if mark in self._call_marks:
+            watched = self._after_calls if self._message.calls else self._before_calls
+            mark = yield from self._reader.until(watched, self._message.content)
+            if mark in self._opens:
                 yield from self._read_call(mark, self._message.content)
             else:
                 self._message.drop_space()
@@ -62,17 +61,17 @@ class TextParser:
     def _read_reasoning(self, written: ReasoningFormat) -> Reading[None]:
         """Read reasoning, if there is any."""
         reader, message = self._reader, self._message
-        begins = Marks(written.begins)
+        begins = marks(*written.begins)
         begun = yield from reader.follows(begins)
         if begun:
             yield from reader.space()
             yield from reader.accept(begins)
         elif not written.open_after(self._prompt):
             return
-        marks = Marks([*written.ends, *(self._call_marks if written.ended_by_call else ())])
+        ends = marks(*written.ends, *(self._opens if written.ended_by_call else ()))
         ended = False
         while not ended:
-            mark = yield from reader.until(marks, message.reasoning)
+            mark = yield from reader.until(ends, message.reasoning)
             ended = mark in written.ends or (yield from self._read_call(mark, message.reasoning))
         message.end_reasoning()
 
@@ -109,4 +108,4 @@ class TextParser:
     def _skip_call(self, written: MarkedFormat) -> Reading[None]:
         """Go on behind a call that went wrong after it had begun."""
         if written.closes:
-            yield from self._reader.until(Marks(written.closes), lambda text: None)
+            yield from self._reader.until(marks(*written.closes), lambda text: None)

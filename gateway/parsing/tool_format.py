@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gateway.parsing.calls import Body, Call, Part, TextUntil
 from gateway.parsing.lark import GAP, HEADER, Lark, TokenId
-from gateway.parsing.reader import Malformed, Marks, Reading
+from gateway.parsing.reader import Malformed, Reading, marks
 
 
 class ToolFormat(Protocol):
@@ -73,7 +73,7 @@ class MarkedFormat:
         """Read a call, or a list of them, whose `mark` has been read. Raises Malformed, EndOfText."""
         if mark in self.sections:
             yield from call.reader.space()
-            mark = yield from call.reader.accept(Marks([*self.opens, *self.closes]))
+            mark = yield from call.reader.accept(marks(*self.opens, *self.closes))
             if mark is None:
                 raise Malformed
             if mark in self.closes:
