@@ -65,6 +65,10 @@ class Reply:
     def usage(self) -> dict[str, Any]:
         return usage(self.outputs)
 
+    def takes_long(self, collected: list[list[OutputDelta]]) -> bool:
+        """Whether it takes milliseconds to make the choices of these deltas, besides any logprobs."""
+        return False
+
     def extra_fields(self) -> dict[str, Any]:
         """Further fields of a whole answer."""
         return {}
@@ -114,7 +118,7 @@ async def _whole(request: Request, gateway: Gateway, body: Common, arrival: floa
             beside = reply.extra_fields() | timings(gateway, lifecycle.stats())
             return envelope.answer(choices, reply.usage(), **beside)
 
-        return await in_thread(encode_answer, when=body.lists_logprobs)
+        return await in_thread(encode_answer, when=body.lists_logprobs or reply.takes_long(collected))
 
 
 async def _stream(

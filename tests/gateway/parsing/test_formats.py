@@ -3,10 +3,12 @@
 import pytest
 
 from gateway.config.options import Options
+from gateway.launcher import launch
 from gateway.parsing.formats import check_parsers, formats_of
 from gateway.parsing.reasoning_formats import REASONING_FORMATS
 from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS
 from jaxengine.options.option import UsageError
+from jaxengine.telemetry import logs
 
 TEMPLATE = "<tool_call>{{ tools | tojson }}</tool_call> <think></think>"
 
@@ -36,3 +38,8 @@ def test_an_unknown_parser_is_a_usage_error_that_lists_those_there_are(option: s
     with pytest.raises(UsageError) as wrong:
         check_parsers(Options(**{option: "mine"}))
     assert "'mine'" in str(wrong.value) and all(name in str(wrong.value) for name in ("none", *known))
+
+
+def test_the_launcher_refuses_an_unknown_parser(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch(["--reasoning-parser=mine"], {}) == logs.USAGE
+    assert "--reasoning-parser 'mine' must be none or one of" in capfd.readouterr().err

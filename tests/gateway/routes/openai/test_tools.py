@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from gateway.routes.openai import chat
 from gateway.routes.openai.responses import ChatCompletion
 from gateway.text.tools_in_text import INSTRUCTION, SEPARATOR
 from tests.engine_mock import EOS
-from tests.gateway.fixtures import HELLO, events, serve
+from tests.gateway.fixtures import HELLO, Callers, events, serve
 from tests.gateway.routes.openai.test_chat import USER, deltas
 from tests.gateway.toys import byte_level
 
@@ -356,6 +357,50 @@ async def test_tokenizing_a_chat_takes_its_tools_too() -> None:
         prompt = list(app.engine.requests[0].prompt)
         assert (await app.post("/tokenize", body)).json()["tokens"] == prompt
         assert "get_weather" in (await app.post("/chat_tokenize", body)).json()["templated_text"]
+
+
+@pytest.mark.parametrize(
+    ("parser", "answer", "id"),
+    [
+        ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]', "[A-Za-z0-9]{9}"),
+        (
+            "kimi_k2",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:3<|tool_call_argument_begin|>"
+            '{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>',
+            "functions.get_weather:3",
+        ),
+    ],
+)
+async def test_ids_are_those_that_the_models_template_wants_back(parser: str, answer: str, id: str) -> None:
+    async with serving(answer, tool_call_parser=parser) as app:
+        message = (await app.post(PATH, messages=USER, tools=[WEATHER])).json()["choices"][0]["message"]
+        assert calls_of(message) == [("get_weather", {"city": "Paris"})]
+        assert re.fullmatch(id, message["tool_calls"][0]["id"])
+
+
+async def test_chats_of_a_batch_have_calls() -> None:
+    async with serving(PARIS) as app:
+        answer = await app.post(f"{PATH}/batch", messages=[USER, USER], tools=[WEATHER], tool_choice="required")
+        assert [calls_of(each["message"]) for each in answer.json()["choices"]] == [
+            [("get_weather", {"city": "Paris"})]
+        ] * 2
+        ids = {call["id"] for each in answer.json()["choices"] for call in each["message"]["tool_calls"]}
+        assert len(ids) == 2 and all(request.HasField("grammar") for request in app.engine.requests)
+
+
+async def test_tgis_name_of_the_parameters_is_understood() -> None:
+    function = {"name": "f", "arguments": WEATHER["function"]["parameters"]}  # type: ignore[index]
+    prompt = await prompt_of(tools=[{"type": "function", "function": function}])
+    assert json.dumps({"name": "f", "parameters": function["arguments"]}) in prompt
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_only_a_long_answer_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
+    monkeypatch.setattr(chat, "LONG", 10 if long else 1000)
+    readings = Callers(monkeypatch, chat.finish_fields, chat)
+    async with serving("hello " * 20) as app:
+        await app.post(PATH, messages=USER, tools=[WEATHER])
+        assert readings.beside_the_event_loop is long
 
 
 async def test_vertex_answers_calls_as_json() -> None:
