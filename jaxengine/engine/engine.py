@@ -180,7 +180,8 @@ class Engine:
         if self.live.get(request_id) is not sequence:  # it was cancelled meanwhile
             return None
         if refusal is not None:
-            return self._finish_early(request_id, FinishReason.INVALID, str(refusal))
+            reason = FinishReason.INVALID if refusal.by_sender else FinishReason.ERROR
+            return self._finish_early(request_id, reason, str(refusal))
         self.compiling.discard(request_id)
         self.scheduler.add(sequence)
         return None

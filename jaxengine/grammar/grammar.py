@@ -8,7 +8,14 @@ KINDS = get_args(Kind)
 
 
 class GrammarError(Exception):
-    """A grammar cannot be compiled, or its text cannot go on. The message is for the client."""
+    """A grammar cannot be compiled, or its text cannot go on. The message is for the client.
+
+    by_sender: whether the grammar is at fault, and not this engine.
+    """
+
+    def __init__(self, message: str, *, by_sender: bool = True) -> None:
+        super().__init__(message)
+        self.by_sender = by_sender
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Compiled grammars: tried by `Vetting`, compiled on threads, kept by content, and copied for each sequence."""
 
+import logging
 import os
 import threading
 import time
@@ -18,7 +19,10 @@ from jaxengine.grammar.mask import words
 from jaxengine.grammar.mask_filler import MaskFiller
 from jaxengine.grammar.source import LIMITS, behind_newlines, library_text
 
-THREADS = 4  # that compile; what they do has been done before in `Vetting`, within its limits
+logger = logging.getLogger(__name__)
+
+THREADS = 16  # that compile, or wait for `Vetting`: slow grammars must not stop the others
+NICE = 5  # of these threads: what they compile was tried within limits, but those allow a second
 MAX_KEPT = 512  # templates; one of an ordinary schema takes 6 to 33 KiB
 MAX_KEPT_BYTES = 8 << 20  # of their texts: a compiled grammar grows with its text
 MASK_THREADS = 4
@@ -60,7 +64,7 @@ class Grammars:
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._kept_bytes = 0
         self._waiting: dict[Grammar, list[Delivery]] = {}  # for what is being compiled
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar", initializer=_be_nice)
 
     def request(self, grammar: Grammar, deliver: Delivery) -> None:
         """Call `deliver` with a matcher of its own, at once or later from another thread, or with why there is none."""
@@ -89,8 +93,9 @@ class Grammars:
             result: LLMatcher | GrammarError = self._compile(grammar)
         except GrammarError as error:
             result = error
-        except Exception:  # whoever waits must be told
-            result = GrammarError("grammar: it cannot be compiled")
+        except BaseException as error:  # a panic of llguidance too: whoever waits must be told
+            logger.error("a grammar was not compiled", exc_info=error)
+            result = GrammarError("grammar: it could not be compiled", by_sender=False)
         with self._lock:
             self.counts.grammar_compile_seconds += time.perf_counter() - began
             deliveries = self._waiting.pop(grammar)
@@ -123,3 +128,7 @@ class Grammars:
         while len(self._kept) > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES:
             oldest, _ = self._kept.popitem(last=False)
             self._kept_bytes -= len(oldest.text)
+
+
+def _be_nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

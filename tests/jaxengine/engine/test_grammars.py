@@ -212,3 +212,16 @@ def test_every_kind_of_model_takes_grammars(
     requests = [ask(n, prompt(5, n), grammar=DATE, max_tokens=30, temperature=1.0) for n in range(1, 4)]
     answers = serve(engine, requests)
     assert all(is_date(text(answers[request.id])) for request in requests)
+
+
+def test_a_grammar_that_could_not_be_tried_is_no_fault_of_its_sender(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(kind: str, text: str) -> str:
+        raise KeyboardInterrupt("a panic is no Exception either")
+
+    assert engine.constraints._grammars is not None
+    monkeypatch.setattr(engine.constraints._grammars.vet, "check", broken)
+    answers = serve(engine, [ask(1, prompt(5), grammar=Grammar("regex", "[q-u]{5}")), ask(2, prompt(5), max_tokens=3)])
+    assert answers[1].finish is FinishReason.ERROR
+    assert answers[2].finish is FinishReason.LENGTH
