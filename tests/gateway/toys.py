@@ -37,7 +37,7 @@ def byte_level() -> Tokenizer:
         vocabulary[f"<unused{len(vocabulary)}>"] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.add_tokens([FAIL_TEXT])
-    tokenizer.add_special_tokens(["</s>", "<seed:think>", "</seed:think>", "<|im_start|>", "<|im_end|>", "<s>"])
+    tokenizer.add_special_tokens(["</s>", "[THINK]", "[/THINK]", "<|im_start|>", "<|im_end|>", "<s>"])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])

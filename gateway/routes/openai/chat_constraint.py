@@ -33,6 +33,8 @@ def constrain(
     Raises:
         RequestError: a schema of a tool cannot be enforced, or a constraint is not supported in such a request.
     """
+    if answer.tools is None and body.constraint is None and body.reasoning_budget is None:
+        return
     reasoning = _reasoning(body, answer, tokenizer)
     lark = _lark(body, answer, tokenizer, options, reasons=reasoning is not None)
     for request in requests:
@@ -92,7 +94,8 @@ def _calls(
         return tools.grammar(schemas, parallel=use.parallel, token_id=tokenizer.special_id)
     level = options.tool_strict_level
     strict = [each for each in use.callable if each.strict or level == "parameter"]
-    free = not strict and not use.restricted and use.parallel and level == "none"
+    several = use.parallel or options.disable_grammar_support  # if there may not be several, the first is answered
+    free = not strict and not use.restricted and several and level == "none"
     if not tools.forces or (free if document is None else document.kind != "json_schema"):
         return None
     schemas = {each.name: _schema(each, use, free=each not in strict) for each in use.callable}

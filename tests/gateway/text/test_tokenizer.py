@@ -127,4 +127,4 @@ def test_a_tokenizer_file_that_truncates_or_pads_does_not(tmp_path: object) -> N
 
 def test_the_longest_token_is_found_in_a_vocabulary_of_either_kind() -> None:
     unigram = Tokenizer(Backend(models.Unigram([("<unk>", 0.0), ("▁hello", -1.0)], unk_id=0, byte_fallback=False)))
-    assert (BYTES.longest, unigram.longest) == (len("</seed:think>"), len("▁hello"))
+    assert (BYTES.longest, unigram.longest) == (len("<|im_start|>"), len("▁hello"))

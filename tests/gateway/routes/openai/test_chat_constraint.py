@@ -72,7 +72,8 @@ async def test_grammars_can_be_switched_off_but_not_ignored() -> None:
         for fields in ({"tools": [WEATHER], "tool_choice": "required"}, {"tools": [STRICT]}):
             error = (await app.post(PATH, {"messages": USER, **fields})).json()["error"]
             assert error["param"] == "tools" and "--disable-grammar-support" in error["message"]
-        assert (await app.post(PATH, messages=USER, tools=[WEATHER])).status_code == 200
+        for fields in ({}, {"parallel_tool_calls": False}):
+            assert (await app.post(PATH, {"messages": USER, "tools": [WEATHER], **fields})).status_code == 200
 
 
 async def test_the_strictness_of_all_tools_is_an_option() -> None:

@@ -13,11 +13,11 @@ from tests.gateway.toys import byte_level
 
 THINKING = HERMES.replace(
     "<|im_start|>assistant\n{% endif %}",
-    "<|im_start|>assistant\n{% if opens %}<seed:think>\n{% elif enable_thinking is false %}"
-    "<seed:think>\n\n</seed:think>\n\n{% endif %}{% endif %}",
+    "<|im_start|>assistant\n{% if opens %}[THINK]\n{% elif enable_thinking is false %}"
+    "[THINK]\n\n[/THINK]\n\n{% endif %}{% endif %}",
 )
-THOUGHT = "<seed:think>\nhe he\n</seed:think>\n\nhello world"
-BEGUN = THOUGHT.removeprefix("<seed:think>\n")
+THOUGHT = "[THINK]\nhe he\n[/THINK]\n\nhello world"
+BEGUN = THOUGHT.removeprefix("[THINK]\n")
 OPENED = {"chat_template_kwargs": {"opens": True}}
 
 
@@ -70,7 +70,7 @@ async def test_an_answer_without_reasoning_counts_none() -> None:
 
 
 async def test_calls_follow_reasoning() -> None:
-    choice, stream, _ = await answered("<seed:think>\nhe he\n</seed:think>\n\n" + PARIS, tools=[WEATHER])
+    choice, stream, _ = await answered("[THINK]\nhe he\n[/THINK]\n\n" + PARIS, tools=[WEATHER])
     assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]
     assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("he he", None)
     assert choice["finish_reason"] == "tool_calls"
@@ -78,7 +78,7 @@ async def test_calls_follow_reasoning() -> None:
 
 
 async def test_reasoning_that_is_cut_off_leaves_no_content() -> None:
-    choice, stream, _ = await answered(THOUGHT, max_tokens=len(ids("<seed:think>\nhe")))
+    choice, stream, _ = await answered(THOUGHT, max_tokens=len(ids("[THINK]\nhe")))
     assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
     assert choice["message"]["reasoning"] == joined(stream)["reasoning"] == "he"
 
@@ -109,17 +109,17 @@ async def test_reasoning_can_be_switched_off(fields: dict[str, Any]) -> None:
         answer = (await app.post(PATH, {"messages": USER, **fields})).json()["choices"][0]["message"]
         assert (answer["content"], answer["reasoning"]) == ("hello world", None)
         prompt = byte_level().decode(list(app.engine.requests[0].prompt), skip_special_tokens=False)
-        assert prompt.endswith("<seed:think>\n\n</seed:think>\n\n")
+        assert prompt.endswith("[THINK]\n\n[/THINK]\n\n")
 
 
 async def test_a_constraint_waits_for_the_end_of_reasoning() -> None:
     forced = {"tools": [WEATHER], "tool_choice": "required"}
     request = await request_of(**forced)
     assert request.HasField("grammar")
-    assert (list(request.reasoning.begin), list(request.reasoning.end)) == (ids("<seed:think>"), ids("</seed:think>"))
+    assert (list(request.reasoning.begin), list(request.reasoning.end)) == (ids("[THINK]"), ids("[/THINK]"))
     assert not request.reasoning.HasField("budget")
     request = await request_of(**forced, **OPENED)
-    assert (list(request.reasoning.begin), list(request.reasoning.end)) == ([], ids("</seed:think>"))
+    assert (list(request.reasoning.begin), list(request.reasoning.end)) == ([], ids("[/THINK]"))
     request = await request_of(**forced, reasoning_effort="none")
     assert request.HasField("grammar") and not request.HasField("reasoning")
     assert not (await request_of()).HasField("reasoning")
