@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import Request
 
-from gateway.http.encoding import json_bytes, json_text
+from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import Finish, OutputDelta, OutputProcessor
@@ -90,7 +91,8 @@ async def _chat(
     )
     answer = AnswerFormat.of(body, text, gateway.formats(model))
     requests = sampling.generate_requests(body, prompt, limit, model)
-    constrain(requests, body, answer, model.tokenizer, gateway.options)
+    hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)
+    await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
     policy = sampling.policy(body, answer.visible(model.tokenizer))
     outputs = [OutputProcessor(model, each, prompt, body.stops, policy) for each in requests]
     return Chat(body, answer, outputs)

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 
 from gateway import __version__
 from gateway.http.body import read_body
+from gateway.http.encoding import in_thread
 from gateway.http.openapi import answers, takes
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
@@ -41,7 +42,8 @@ async def chat_batch(request: Request, gateway: Gateway = Depends(gateway_of)) -
     body = validation.with_server_options(await read_body(request, BatchRequest), gateway)
     request_id(request, body.request_id)
     validation.check_count(len(body.messages), "messages", "chats", gateway.options)
-    return await respond_whole(request, gateway, body, arrival, partial(chat.begin_batch, gateway, body.chats))
+    chats = await in_thread(lambda: body.chats, when=body.constraint is not None)  # each is checked again
+    return await respond_whole(request, gateway, body, arrival, partial(chat.begin_batch, gateway, chats))
 
 
 @router.post(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.http import body
-from gateway.http.body import LARGE, MAX_CONTAINERS, MAX_NAMES, MAX_VALUES
+from gateway.http.body import LARGE, MANY, MAX_CONTAINERS, MAX_NAMES, MAX_VALUES
 from tests.gateway.fixtures import Callers, serve
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -45,6 +45,15 @@ async def test_what_stands_in_strings_is_no_value(text: str) -> None:
     async with serve() as app:
         answer = await app.post("/v1/chat/completions", {**ROUTES["/v1/chat/completions"], "extra": text})
     assert answer.status_code == 200
+
+
+async def test_a_body_of_many_objects_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be a JSON schema, which takes longer to check than to parse."""
+    async with serve() as app:
+        readers = Callers(monkeypatch, body._checked, body)
+        schema = {"allOf": [{}] * (MANY + 1)}
+        assert (await app.post("/v1/completions", prompt="lo", guided_json=schema)).status_code == 200
+        assert readers.beside_the_event_loop
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations"])
