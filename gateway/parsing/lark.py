@@ -1,9 +1,9 @@
 """Grammars that force calls, in llguidance's Lark: marks that are single special tokens as ids, the rest as text."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from gateway.grammar.choice import literal
 from gateway.parsing.calls import Optional, Part, Schema, TextUntil
 from gateway.parsing.reader import Marks
 
@@ -90,7 +90,7 @@ class Lark:
 
 
 def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    return literal(text) if text else ""
 
 
 def _slashed(pattern: str) -> str:
