@@ -11,7 +11,7 @@ from gateway.errors import RequestError
 from gateway.grammar import json_schema
 from gateway.grammar.constraint import Constraint
 from gateway.parsing.harmony import HarmonyFormat, answer_grammar, or_answer
-from gateway.parsing.lark import GAP, HEADER
+from gateway.parsing.lark import GAP
 from gateway.parsing.reasoning_format import ReasoningFormat
 from gateway.parsing.tool_format import ToolFormat
 from gateway.routes.openai.answer_format import AnswerFormat
@@ -36,7 +36,7 @@ def constrain(
     if answer.tools is None and body.constraint is None and body.reasoning_budget is None:
         return
     reasoning = _reasoning(body, answer, tokenizer)
-    lark = _lark(body, answer, tokenizer, options, reasons=reasoning is not None)
+    lark = _lark(body, answer, tokenizer, options)
     for request in requests:
         if lark is not None:
             request.grammar.lark = lark
@@ -67,9 +67,7 @@ def _marks(written: ReasoningFormat, prompt: str, tokenizer: Tokenizer) -> pb.Re
     return pb.Reasoning(begin=begin, end=end) if begun or len(begin) == 1 else None
 
 
-def _lark(
-    body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options, *, reasons: bool
-) -> str | None:
+def _lark(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options) -> str | None:
     """The grammar of calls, of a document or of both; None if that of the body holds as it is."""
     use, document = body.tool_use, body.constraint if body.tool_use.mode != "required" else None
     calls = None if answer.tools is None else _calls(answer.tools, use, document, tokenizer, options)
@@ -80,7 +78,7 @@ def _lark(
         return None
     if answer.reasoning is not None and answer.reasoning.harmony:
         return answer_grammar(document.text, tokenizer.special_id)
-    return f"{HEADER}\nstart: {GAP} document\n{_rule(document)}" if reasons else None
+    return None
 
 
 def _calls(

@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from tests.gateway.grammar.llguidance_bytes import allows
 from tests.gateway.routes.openai.test_chat import USER
-from tests.gateway.routes.openai.test_reasoning import OPENED, THINKING
 from tests.gateway.routes.openai.test_tools import HERMES, PARIS, PATH, ROME, TIME, WEATHER, serving
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -59,12 +56,6 @@ async def test_a_call_that_must_come_wins_over_the_document() -> None:
 async def test_tools_that_may_not_be_called_leave_the_document() -> None:
     grammar = await grammar_of(tools=[WEATHER], tool_choice="none", response_format=DOCUMENT)
     assert allows(grammar, '{"city": "Rome"}') and not allows(grammar, PARIS)
-
-
-@pytest.mark.parametrize("fields", [{}, OPENED], ids=["to begin", "begun"])
-async def test_a_document_may_stand_behind_the_newlines_after_reasoning(fields: dict[str, Any]) -> None:
-    grammar = await grammar_of(THINKING, response_format=DOCUMENT, **fields)
-    assert allows(grammar, '{"city": "Rome"}') and allows(grammar, '\n\n{"city": "Rome"}')
 
 
 async def test_grammars_can_be_switched_off_but_not_ignored() -> None:
