@@ -1,7 +1,7 @@
-"""One command, one table: our engine against transformers, and the gateway against a mock engine.
+"""One command, one table: our engine against transformers, the cost of grammars, and the gateway against a mock engine.
 
 python -m tests.bench [--rounds 5] [--batches 1 4 16] [--new-tokens 64] [--prompts 128 1024] [--dtype bfloat16]
-[--quantize int8] [--skip-engine] [--skip-gateway]
+[--quantize int8] [--tokenizer FILE] [--skip-engine] [--skip-grammars] [--skip-gateway]
 
 To compare two versions of the code, run it in turns from both trees (PYTHONPATH=TREE python -m tests.bench --rounds 1):
 each ratio to transformers is taken within a round, so it can be compared where rates drift.
@@ -11,9 +11,10 @@ import argparse
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 from jaxengine.options.table import EngineOptions
-from tests.bench import engine, gateway
+from tests.bench import engine, gateway, grammars
 from tests.bench.table import markdown
 
 
@@ -25,7 +26,9 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, nargs="*", default=[128, 1024], help="tokens of a lone prompt")
     parser.add_argument("--dtype", default="float32", help="of our engine; transformers computes in float32")
     parser.add_argument("--quantize", help="of our engine")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json to compute masks for")
     parser.add_argument("--skip-engine", action="store_true")
+    parser.add_argument("--skip-grammars", action="store_true")
     parser.add_argument("--skip-gateway", action="store_true")
     options = parser.parse_args()
     print(f"{_machine()}, commit {_commit()}, medians of {options.rounds} rounds\n")
@@ -38,6 +41,12 @@ def main() -> int:
         if options.prompts:
             prefilled = engine.prefill(contenders, options.prompts, options.rounds)
             print(markdown(engine.PREFILL_COLUMNS, prefilled), "\n", flush=True)
+    if not options.skip_grammars:
+        constrained = grammars.load(max_batch_size=16)
+        decoded = grammars.decode(constrained, options.batches, options.rounds, options.new_tokens)
+        print(markdown(grammars.DECODE_COLUMNS, decoded), "\n", flush=True)
+        print(markdown(grammars.FIRST_COLUMNS, grammars.first_tokens(constrained)), "\n", flush=True)
+        print(markdown(grammars.MASK_COLUMNS, grammars.masks(options.tokenizer)), "\n", flush=True)
     if not options.skip_gateway:
         print(markdown(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))
     return 0
