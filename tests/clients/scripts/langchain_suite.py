@@ -38,7 +38,7 @@ class Outcomes:
         self.seen: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = report.nodeid.rpartition("::")[2]
+        name = report.nodeid.partition("::")[2]
         if report.skipped:
             self.seen[name] = report.longrepr[2]
         elif report.failed or report.when == "call":
