@@ -1,4 +1,6 @@
-"""JSON as the standard has it, where Python's parser is generous: no duplicate keys, NaN, infinity or deep nesting."""
+"""JSON as the standard has it, where Python's parser is generous: no duplicate keys, NaN, infinity or deep nesting, and
+in texts no half characters, which escapes can spell and UTF-8 cannot.
+"""
 
 import json
 import math
@@ -26,7 +28,16 @@ def strict_json(text: bytes | str) -> Any:
         raise NotStrictJson("is not valid JSON") from None
     if depth_exceeds(value, MAX_DEPTH):
         raise NotStrictJson(f"nests deeper than {MAX_DEPTH} levels")
+    if isinstance(text, str):
+        _refuse_half_characters(value)
     return value
+
+
+def _refuse_half_characters(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise NotStrictJson("holds half a character, a surrogate without its other") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The messages of a chat as chat templates know them, whichever of OpenAI's notations a client uses."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,7 +56,6 @@ def _arguments(function: CalledFunction) -> Any:
         return given or {}
     try:
         value = strict_json(given or "{}")
-        json.dumps(value, ensure_ascii=False).encode()  # fails on half a character, which JSON can spell
     except ValueError:
         return given
     return value if isinstance(value, dict) else given
