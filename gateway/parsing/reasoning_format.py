@@ -1,6 +1,7 @@
 """How a family of models writes its reasoning, before the answer."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,12 @@ class ReasoningFormat:
     def closed_after(self, prompt: str) -> bool:
         """Whether reasoning is over, or switched off, with the end of `prompt`."""
         return prompt.rstrip().endswith(self.ends)
+
+    def going_on(self, message: str) -> "ReasoningFormat":
+        """The format of an answer that goes on with `message`: it begins with reasoning only if that was left open."""
+        return replace(self, implicit=_last(self.begins, message) > _last(self.ends, message))
+
+
+def _last(marks: Iterable[str], text: str) -> int:
+    """Where the last of `marks` begins in `text`; -1 if it holds none."""
+    return max(map(text.rfind, marks), default=-1)

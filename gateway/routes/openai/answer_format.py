@@ -39,6 +39,8 @@ class AnswerFormat:
         reasoning = formats.reasoning
         if reasoning is not None and reasoning.harmony and tools is GENERIC:
             reasoning = None  # calls are forced from the first token on: there will be no messages to tell apart
+        if reasoning is not None and body.continue_final_message:
+            reasoning = reasoning.going_on(body.messages[-1].text)
         return cls(
             prompt,
             use,

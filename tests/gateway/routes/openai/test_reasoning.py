@@ -125,6 +125,24 @@ async def test_a_constraint_waits_for_the_end_of_reasoning() -> None:
     assert not (await request_of()).HasField("reasoning")
 
 
+@pytest.mark.parametrize(
+    ("begun", "reasoning", "content"),
+    [("he ", None, "hello world"), ("<think>\nhe", "hello world", ""), ("<think>he</think> ", None, "hello world")],
+)
+async def test_an_answer_that_goes_on_with_a_message_is_reasoning_only_where_that_was(
+    begun: str, reasoning: str | None, content: str
+) -> None:
+    goes_on = {"continue_final_message": True, "add_generation_prompt": False}
+    async with serving("hello world", reasoning_parser="deepseek_r1") as app:
+        body = {"messages": [*USER, {"role": "assistant", "content": begun}], **goes_on}
+        response = await app.post(PATH, {**body, "response_format": {"type": "json_object"}})
+        answer = response.json()["choices"][0]["message"]
+        assert (answer["reasoning"], answer["content"]) == (reasoning, content)
+        [request] = app.engine.requests
+        waits = request.HasField("reasoning") and not request.reasoning.begin
+        assert waits is (reasoning is not None)  # else the document is what comes next
+
+
 @pytest.mark.parametrize("field", ["thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens"])
 async def test_a_budget_of_reasoning_is_the_engines_to_keep(field: str) -> None:
     request = await request_of(**{field: 7})
