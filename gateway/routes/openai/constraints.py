@@ -49,14 +49,17 @@ class StructuredOutputs(StrictModel):
     disable_additional_properties: bool | None = None  # without effect: see `gateway/grammar/closing.py`
     whitespace_pattern: str | None = None
 
-    def constraint(self, field: str) -> Constraint:
-        """What it asks for in `field`. Raises RequestError."""
+    def constraint(self, field: str, spaces: str) -> Constraint:
+        """What it asks for in `field`, with these `spaces` if it names none. Raises RequestError."""
         values = {"json": self.json_, **{name: getattr(self, name) for name in OF_VLLM if name != "json"}}
         given = [name for name, value in values.items() if value is not None and value is not False]
         if not given:
             raise RequestError.invalid(f"{field} needs one of {', '.join(OF_VLLM)}", field)
         [name] = only_one(given, f"{field}.")
-        spaces = whitespace.NONE if self.disable_any_whitespace else spacing(self.whitespace_pattern, f"{field}.")
+        if self.disable_any_whitespace:
+            spaces = whitespace.NONE
+        elif self.whitespace_pattern is not None:
+            spaces = spacing(self.whitespace_pattern, f"{field}.")
         return Constraint.of(OF_VLLM[name], values[name], f"{field}.{name}", spaces=spaces)
 
 
@@ -92,17 +95,17 @@ class ConstraintFields(StrictModel):
     def _ask_for_one_constraint(self) -> "ConstraintFields":
         values = {name: getattr(self, name) for name in ("response_format", "structured_outputs", *OF_OTHERS)}
         given = [name for name, value in values.items() if value not in (None, "", {"type": "text"})]
+        spaces = spacing(self.guided_whitespace_pattern, "guided_")
         for name in only_one(given, ""):
-            self._constraint = self._read(name, values[name])
+            self._constraint = self._read(name, values[name], spaces)
         return self
 
-    def _read(self, name: str, value: Any) -> Constraint | None:
+    def _read(self, name: str, value: Any, spaces: str) -> Constraint | None:
         if name == "response_format":
-            return response_format.constraint(value, name)
+            return response_format.constraint(value, name, spaces=spaces)
         if name == "structured_outputs":
-            found: Constraint = value.constraint(name)
+            found: Constraint = value.constraint(name, spaces)
             return found
-        spaces = spacing(self.guided_whitespace_pattern, "guided_")
         return Constraint.of(OF_OTHERS[name], value, name, spaces=spaces)
 
 

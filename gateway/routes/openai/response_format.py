@@ -33,8 +33,11 @@ DOCUMENTED = {
 }
 
 
-def constraint(fields: dict[str, Any], param: str) -> Constraint | None:
-    """What the field `param` asks for; None for plain text. Raises RequestError."""
+def constraint(fields: dict[str, Any], param: str, *, spaces: str = whitespace.BOUNDED) -> Constraint | None:
+    """What the field `param` asks for; None for plain text. Raises RequestError.
+
+    spaces: a regex of what may stand between two tokens of JSON, besides nothing, where the notation leaves it open.
+    """
     kind, value = fields.get("type"), fields.get("value")
     if value is not None and kind in ("json", "json_object", "json_schema", "regex"):
         return _of_tgi(kind, value, param)
@@ -42,9 +45,9 @@ def constraint(fields: dict[str, Any], param: str) -> Constraint | None:
         case "text":
             return None
         case "json_object":
-            return _of_schema(fields.get("schema"), param)  # of llama.cpp
+            return _of_schema(fields.get("schema"), param, spaces)  # of llama.cpp
         case "json_schema":
-            return _of_schema(_named(fields.get("json_schema", fields), f"{param}.json_schema"), param)
+            return _of_schema(_named(fields.get("json_schema", fields), f"{param}.json_schema"), param, spaces)
         case "grammar":
             return Constraint.of("grammar", _checked(fields, "grammar", str, "a string", param), param)
         case "structural_tag":  # of vLLM
@@ -64,9 +67,11 @@ def _named(named: Any, field: str) -> Any:
     return named.get("schema")
 
 
-def _of_schema(schema: Any, param: str) -> Constraint:
+def _of_schema(schema: Any, param: str, spaces: str) -> Constraint:
     """JSON of this schema; any object if there is none."""
-    return Constraint.of("json_object", True, param) if schema is None else Constraint.of("json", schema, param)
+    if schema is None:
+        return Constraint.of("json_object", True, param, spaces=spaces)
+    return Constraint.of("json", schema, param, spaces=spaces)
 
 
 def _of_tgi(kind: str, value: Any, param: str) -> Constraint:

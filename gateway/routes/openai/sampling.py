@@ -41,6 +41,7 @@ def generate_requests(
         raise RequestError.invalid(f"{asked}, at most {MAX_LISTED_ALTERNATIVES} can be listed with a prompt", field)
     seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
     words = _bad_words(body.bad_words or [], model)
+    grammar = body.constraint.to_proto(model.tokenizer.marks) if body.constraint else None
     requests = []
     for number in range(body.sequences):
         sampling = _sampling(body, model.defaults)
@@ -58,7 +59,7 @@ def generate_requests(
                 ignore_eos=bool(body.ignore_eos),
                 cache_salt=(body.cache_salt or "").encode(),
                 priority=body.priority or 0,
-                grammar=body.constraint.to_proto(model.tokenizer.marks) if body.constraint else None,
+                grammar=grammar,
             )
         )
     return requests
