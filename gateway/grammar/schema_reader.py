@@ -130,12 +130,13 @@ class SchemaReader:
 
     def _check_patterns(self) -> None:
         node = self._node
-        patterns = [*node.get("patternProperties", ()), *([node["pattern"]] if "pattern" in node else [])]
-        for pattern in patterns:
-            try:
+        try:
+            for pattern in node.get("patternProperties", ()):
                 regex.checked(pattern)
-            except ValueError as error:
-                raise self._wrong(str(error)) from None
+            if "pattern" in node:
+                node["pattern"] = regex.checked(node["pattern"])
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
 
     def _read_format(self) -> None:
         """Leave a format that is enforced; formats are of strings, and OpenAPI's of numbers."""

@@ -1,5 +1,6 @@
 """Texts, regexes and grammars of clients: what llguidance is given allows exactly what was asked for."""
 
+import json
 import re
 from typing import Any
 
@@ -66,6 +67,17 @@ REGEXES = {
 def test_a_regex_is_of_the_whole_text_as_in_python(pattern: str) -> None:
     for text in REGEXES[pattern]:
         assert allows(of("regex", pattern).to_proto({}), text) is (re.fullmatch(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern, matching, other",
+    [(r"\d+", "12", "1٣"), (r"[\d.]+", "1.2", "٣.2"), (r"\D", "٣", "1"), (r"\\d", r"\d", "1"), (r"[^\d]", "٣", "1")],
+)
+def test_digits_are_the_ten_digits_as_in_json_schema(pattern: str, matching: str, other: str) -> None:
+    schema = of("json", {"type": "string", "pattern": f"^{pattern}$"}).to_proto({})
+    for text, allowed in ((matching, True), (other, False)):
+        assert allows(of("regex", pattern).to_proto({}), text) is allowed
+        assert allows(schema, json.dumps(text, ensure_ascii=False)) is allowed
 
 
 @pytest.mark.parametrize(
