@@ -84,7 +84,8 @@ def read_object(call: Call) -> Reading[None]:
         if key in ARGUMENTS and held is None:
             held = text
         elif key in NAMES and not name:
-            name = _string(text) or name
+            if name := _string(text) or "":
+                call.check(name)  # what is no call is content as soon as that is certain
         elif key in IDS:
             id = _string(text)
     if not begun:
@@ -137,7 +138,7 @@ def _string(text: str) -> str | None:
         value: Any = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, str) else None
+    return json_text.whole_characters(value) if isinstance(value, str) else None
 
 
 def _expect(reader: Reader, character: str) -> Reading[None]:

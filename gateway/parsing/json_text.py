@@ -71,3 +71,8 @@ def _scalar(reader: Reader, emit: Emit) -> Reading[None]:
         emit(text)
         yield from reader.peek()
         text = reader.run(_SCALAR)
+
+
+def whole_characters(text: str) -> str:
+    """`text` with every half of a character replaced: escapes can spell one, UTF-8 cannot."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

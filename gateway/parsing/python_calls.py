@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.parsing.argument_types import SHARED_KEYS, types, with_shared
 from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema
+from gateway.parsing.json_text import whole_characters
 from gateway.parsing.reader import Emit, Malformed, Reader, Reading
 
 MAX_ARGUMENTS = 262_144  # characters of one call: ast takes some 100 bytes for each
@@ -179,7 +180,7 @@ def _value(node: ast.expr) -> Any:
     """The JSON value that a literal stands for."""
     match node:
         case ast.Constant(value=str() as text):
-            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return whole_characters(text)
         case ast.Constant(value=bool() | int() | None as value):
             return value
         case ast.Constant(value=float() as number):
@@ -197,5 +198,5 @@ def _value(node: ast.expr) -> Any:
 
 def _key(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+        return whole_characters(node.value)
     raise Malformed

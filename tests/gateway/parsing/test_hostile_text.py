@@ -3,11 +3,12 @@
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import astuple
 
 import pytest
 
 from gateway.parsing.parser import parser
-from gateway.parsing.pieces import Tool
+from gateway.parsing.pieces import CallBegin, ContentText, Tool
 from gateway.parsing.reasoning_formats import REASONING_FORMATS, reasoning_format
 from gateway.parsing.tool_formats import TOOL_FORMATS, tool_format
 from tests.gateway.parsing.messages import ReadMessage, read
@@ -58,6 +59,35 @@ def test_any_text_is_the_same_message_however_it_is_cut(name: str) -> None:
 
         at = draw.randrange(len(text) + 1)
         assert message([text]) == message(list(text)) == message([text[:at], text[at:]]), text
+
+
+HALVES = {
+    "hermes": [
+        r'<tool_call>{"name": "look\ud83d", "id": "\ud83d", "arguments": {}}</tool_call>',
+        r'<tool_call>{"name": "look", "arguments": "{\ud83d}"}</tool_call>',
+        r'<tool_call>{"arguments": "{\ud83d}", "name": "look"}</tool_call>',
+    ],
+    "pythonic": [r'[look(at="\ud83d")]', r'[look(at={"\ud83d": ["\ud83d"]})]'],
+    "mistral": [r'[TOOL_CALLS][{"name": "\ud83d", "arguments": {}, "id": "\ud83d"}]'],
+    "qwen3_coder": [r"<tool_call><function=look><parameter=at>&#xd83d; \ud83d</parameter></function></tool_call>"],
+    "minimax_m2": [r'<minimax:tool_call><invoke name="&#xd83d;">{"\ud83d": "\ud83d"}</invoke></minimax:tool_call>'],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in HALVES.items() for text in texts])
+def test_half_a_character_that_a_call_spells_can_be_answered(name: str, text: str) -> None:
+    reading = parser(tool_format(name), None, TOOLS, prompt="")
+    pieces = [*reading.push(text), *reading.finish()]
+    assert any(isinstance(piece, CallBegin) for piece in pieces)
+    for piece in pieces:
+        for value in astuple(piece):
+            str(value).encode()
+
+
+@pytest.mark.parametrize("opening", ['{"name": "Ada", ', '[{"name": "Ada", '])
+def test_a_document_is_no_longer_held_back_once_it_names_no_tool(opening: str) -> None:
+    reading = parser(tool_format("llama3_json"), None, TOOLS, prompt="")
+    assert reading.push(opening) == [ContentText(opening.rstrip())]
 
 
 FLOODS = [
