@@ -7,6 +7,9 @@ from typing import Any
 
 MAX_REFERENCES = 16  # that are followed one after the other
 SHARED_KEYS = ("$defs", "definitions", "x-guidance")
+_OF_THE_WHOLE = frozenset(
+    ("$ref", "anyOf", "oneOf", "allOf", "enum", "const", "patternProperties", "minProperties", "maxProperties")
+)
 _ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _ANCHORED = re.compile(r"\^|\$|\\[bB]|\(\?")  # also in classes: then the pattern is left out, not misread
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
@@ -23,6 +26,13 @@ def properties(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The schemas of a tool's arguments, their references to other parts of `parameters` followed."""
     declared = parameters.get("properties")
     return {key: _followed(each, parameters) for key, each in declared.items()} if isinstance(declared, Mapping) else {}
+
+
+def listed(parameters: Mapping[str, Any]) -> bool:
+    """Whether the arguments can be written one by one: `properties` names them, and each fits or not by itself."""
+    names = parameters.get("properties")
+    named = isinstance(names, Mapping) and names.keys() >= set(parameters.get("required", ()))
+    return named and not _OF_THE_WHOLE & parameters.keys()
 
 
 def _followed(schema: Any, root: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.parsing.argument_types import SHARED_KEYS, types, with_shared
+from gateway.parsing.argument_types import SHARED_KEYS, listed, types, with_shared
 from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema
 from gateway.parsing.json_text import whole_characters
 from gateway.parsing.reader import Emit, Malformed, Reader, Reading
@@ -44,8 +44,12 @@ class PythonCalls:
                 yield from _read_call(call)
 
     def write(self, name: str, schema: str) -> list[Part]:
-        """Arguments that must be there come first. Without any, one may be there if those before it are."""
+        """Arguments that must be there come first. Without any, one may be there if those before it are. Those that the
+        schema does not list are written as a dictionary that is unpacked.
+        """
         declared = json.loads(schema)
+        if not listed(declared):
+            return [f"{name}(**", Schema(schema), ")"]
         shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
         properties = declared.get("properties", {})
         required = [key for key in properties if key in declared.get("required", ())]
@@ -161,12 +165,23 @@ def _arguments(text: str) -> str:
         node = ast.parse("_" + text, mode="eval").body
         if not isinstance(node, ast.Call) or node.args:
             raise Malformed
-        values = {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg is not None}
-        if len(values) != len(node.keywords):
+        named = [pair for keyword in node.keywords for pair in _named(keyword)]
+        values = dict(named)
+        if len(values) != len(named):
             raise Malformed
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise Malformed from None
+
+
+def _named(keyword: ast.keyword) -> list[tuple[str, Any]]:
+    """The names and values of `name=value`, or of `**{name: value, …}`."""
+    value = _value(keyword.value)
+    if keyword.arg is not None:
+        return [(keyword.arg, value)]
+    if not isinstance(value, dict):
+        raise Malformed
+    return list(value.items())
 
 
 def _as_python(match: re.Match[str]) -> str:

@@ -10,6 +10,7 @@ from gateway.parsing.argument_types import (
     SHARED_KEYS,
     escaped,
     is_string,
+    listed,
     properties,
     quoted,
     typed,
@@ -127,7 +128,11 @@ class TaggedCalls:
         return html.unescape(text) if self.escapes else text
 
     def write(self, name: str, schema: str) -> list[Part]:
+        """Arguments that the schema does not list are written as a JSON object, which is read as well."""
         declared = json.loads(schema)
+        if not listed(declared):
+            name_end = self.writes.name_end or (self.name_ends[0],)
+            return [self.writes.name + self._escape(name), *name_end, Schema(schema), self.writes.end]
         shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
         required, followed = declared.get("required", ()), properties(declared)
         parts: list[Part] = [self.writes.name + self._escape(name), *self.writes.name_end]

@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.grammar.json_schema import guided
+from gateway.grammar.json_schema import ANY_OBJECT, guided
 from gateway.parsing.harmony import answer_grammar, or_answer
 from gateway.parsing.parser import parser
 from gateway.parsing.pieces import Tool
@@ -101,6 +101,40 @@ def test_without_parallel_calls_there_is_exactly_one(written: ToolFormat, seeds:
         grammar = written.grammar(GUIDED, parallel=False, token_id=words.token_id)
         for seed in seeds:
             assert len(message(written, walk(words, grammar, seed, ENDS)).calls) == 1
+
+
+UNLISTED: list[dict[str, Any]] = [
+    {"$ref": "#/$defs/place", "$defs": {"place": PLACE}},
+    {"anyOf": [{**PLACE, "required": ["at"]}, {**PLACE, "required": ["near"]}]},
+    {"type": "object", "additionalProperties": {"type": "boolean"}, "required": ["near"]},
+]
+
+
+@pytest.mark.parametrize("schema", UNLISTED, ids=["by reference", "either of two", "not named"])
+@EACH
+def test_arguments_that_the_schema_does_not_list_are_written_and_fit(
+    written: ToolFormat, schema: dict[str, Any]
+) -> None:
+    for words in spellings(written):
+        grammar = written.grammar({"stop": guided(schema, param="tools")}, parallel=False, token_id=words.token_id)
+        [call] = message(written, walk(words, grammar, 0, ENDS)).calls
+        assert call.name == "stop" and call.value
+        jsonschema.validate(call.value, schema)
+
+
+ANY_ARGUMENTS = {
+    "qwen3_coder": '<tool_call>\n<function=stop>\n{"why": true}</function>\n</tool_call>',
+    "glm47": '<tool_call>stop\n{"why": true}</tool_call>',
+    "pythonic": '[stop(**{"why": true})]',
+}
+
+
+@pytest.mark.parametrize("name", ANY_ARGUMENTS)
+def test_a_call_may_have_arguments_where_any_are_allowed(name: str) -> None:
+    written, words = tool_format(name), vocabulary()
+    grammar = written.grammar({"stop": ANY_OBJECT}, parallel=False, token_id=words.token_id)
+    assert accepts(words, grammar, ANY_ARGUMENTS[name])
+    assert [each.value for each in message(written, ANY_ARGUMENTS[name]).calls] == [{"why": True}]
 
 
 @EACH

@@ -103,7 +103,7 @@ def test_plain_values_get_the_types_of_the_schema() -> None:
     "text",
     [
         "[look(1)]",
-        "[look(**{})]",
+        "[look(**[])]",
         "[look(at=open('x'))]",
         "[look(at=1",
         "[look(at=[1,)]",
