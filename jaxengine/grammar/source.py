@@ -9,11 +9,13 @@ import re
 from llguidance import LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-# With these the longest mask of 900 documents took 2.1 ms (49,152 ids, llguidance 1.9.1).
+# With these the longest mask of 900 documents took 2.1 ms (49,152 ids, llguidance 1.9.1). Ambiguous rules cost the square
+# of their items: with llguidance's own limits `start: start start | start start start | "a" |` takes 600 ms a mask.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=40_000,
-    step_max_items=10_000,
+    step_max_items=1_500,
+    max_items_in_row=500,
     max_lexer_states=50_000,
     max_grammar_size=100_000,
 )

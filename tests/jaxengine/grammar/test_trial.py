@@ -1,8 +1,9 @@
 """What a sender is told about a grammar: what is wrong with it, and not what it was."""
 
 import pytest
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
+from jaxengine.grammar.source import LIMITS, library_text
 from jaxengine.grammar.trial import MAX_CHARACTERS, trial
 from tests.jaxengine.grammar import vocabulary
 
@@ -59,6 +60,19 @@ def test_a_refusal_says_what_is_wrong(tokenizer: LLTokenizer, kind: str, text: s
 @pytest.mark.parametrize("text", ["((a{100}){100}){100}", "((a{1,100}){1,100}){1,100}", "a" * 100_000])
 def test_a_grammar_that_would_die_or_crawl_after_some_tokens_is_refused(tokenizer: LLTokenizer, text: str) -> None:
     assert tried(tokenizer, "regex", text).startswith(("it is too complex", "it takes too long"))
+
+
+def test_rules_that_become_ambiguous_behind_what_is_tried_end_soon(tokenizer: LLTokenizer) -> None:
+    """Each further token would take longer than the one before, and all rows of a step would wait for it."""
+    text = f'start: "{"0" * 200}" x\nx: x x x | x x | "a" |'
+    assert tried(tokenizer, "lark", text) == ""
+    matcher = LLMatcher(tokenizer, library_text("lark", text), log_level=0, limits=LIMITS)
+    assert matcher.consume_tokens(tokenizer.tokenize_str("0" * 200))
+    [letter] = tokenizer.tokenize_str("a")
+    for _ in range(120):
+        matcher.compute_bitmask()
+        matcher.consume_token(letter)
+    assert matcher.is_error()
 
 
 @pytest.mark.parametrize(
