@@ -96,7 +96,22 @@ class Constraints:
         assert self._grammars is not None
         masks, broken = self._grammars.masks.fill(matchers)
         self._mask_seconds += time.perf_counter() - began
+        for row in broken:
+            self._forget(sequences[row])
         return masks, [(sequences[row], error) for row, error in broken.items()]
+
+    def consume(self, sequence: Sequence, token: int) -> None:
+        """`sequence`, which has a matcher, goes on with `token`. Raises GrammarError if its grammar cannot follow."""
+        assert sequence.matcher is not None
+        try:
+            sequence.matcher.consume(token)
+        except GrammarError:
+            self._forget(sequence)
+            raise
+
+    def _forget(self, sequence: Sequence) -> None:
+        if self._grammars is not None and sequence.request.grammar is not None:
+            self._grammars.forget(sequence.request.grammar)
 
     def stats(self) -> dict[str, Any]:
         """The fields of `Stats` that begin with `grammar`."""

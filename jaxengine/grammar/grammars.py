@@ -83,6 +83,14 @@ class Grammars:
         else:
             self._threads.submit(self._work, grammar)
 
+    def forget(self, grammar: Grammar) -> None:
+        """Compile `grammar` anew for its next request. The copies of a template share a lexer with it, and one that has
+        reached a limit of `LIMITS` can do nothing any more.
+        """
+        with self._lock:
+            if self._kept.pop(grammar, None) is not None:
+                self._kept_bytes -= len(grammar.text)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.vet.close()

@@ -9,7 +9,7 @@ import pytest
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
-from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.grammar.grammar import Grammar, GrammarError, Reasoning
 from jaxengine.request.sequence import FinishReason
 from tests.jaxengine.engines import Answer, alone, ask, finish, load, prompt, serve
 from tests.tiny import EOS, tokenizer
@@ -129,6 +129,22 @@ def test_a_grammar_is_compiled_once(engine: Engine) -> None:
     assert after.grammars_compiled == before.grammars_compiled + 1
     assert after.grammar_cache_hits == before.grammar_cache_hits + 4
     assert after.grammar_mask_seconds > before.grammar_mask_seconds
+
+
+def test_a_grammar_that_failed_in_one_text_is_compiled_anew_for_the_next(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = Grammar("regex", "[v-z]{5}")
+    grammars = engine.constraints._grammars
+    assert grammars is not None
+    error = GrammarError("grammar: the text cannot go on")
+    with monkeypatch.context() as patch:
+        fill = grammars.masks.fill
+        patch.setattr(grammars.masks, "fill", lambda matchers: (fill(matchers)[0], {0: error}))
+        assert alone(engine, ask(1, prompt(5), grammar=grammar, max_tokens=ROOM)).finish is FinishReason.ERROR
+    before = engine.stats().grammars_compiled
+    assert alone(engine, ask(2, prompt(5), grammar=grammar, max_tokens=ROOM)).finish is FinishReason.EOS
+    assert engine.stats().grammars_compiled == before + 1
 
 
 @pytest.mark.parametrize(
