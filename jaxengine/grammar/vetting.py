@@ -46,8 +46,11 @@ class Vetting:
         self._kept: OrderedDict[bytes, str] = OrderedDict()  # answers by digests of grammars, the latest used last
 
     def start(self) -> None:
-        """Have the helper read its tokenizer now. Does not wait for it."""
-        self._running()
+        """Have the helper read its tokenizer now. Does not wait for it; one that cannot start is tried again later."""
+        try:
+            self._running()
+        except VettingError as error:
+            logger.warning("no grammars for now: %s", error)
 
     def check(self, kind: str, text: str) -> str:
         """Why a grammar is refused, in one line of at most 300 characters for its sender; "" if it is fine.

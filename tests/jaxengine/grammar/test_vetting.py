@@ -277,3 +277,17 @@ def test_many_threads_may_ask_at_once(vet: Vetting) -> None:
         answers = list(pool.map(lambda question: judged(vet, *question), questions))
     assert [bool(answer) for answer in answers] == [bool(number % 2) for number in range(40)]
     assert threading.active_count() < 40
+
+
+def test_a_process_that_cannot_start_is_tried_again_and_stops_no_engine(
+    vet: Vetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vetting.subprocess, "Popen", refuse)
+        vet.start()
+        with pytest.raises(VettingError, match="cannot start: Resource temporarily unavailable"):
+            vet.check(*FINE)
+    assert vet.check(*FINE) == ""
