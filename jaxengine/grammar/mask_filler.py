@@ -23,6 +23,7 @@ class MaskFiller:
     def __init__(self, vocab_size: int, tokenizer_size: int, threads: int) -> None:
         self._width = words(vocab_size)
         self._filled_width = words(tokenizer_size)
+        self._last_word = np.uint32((1 << 32) - 1 >> -vocab_size % 32)  # without bits of ids that have no logit
         self._executor = LLExecutor(threads)
 
     def fill(self, matchers: Sequence[Matcher]) -> tuple[np.ndarray, dict[int, GrammarError]]:
@@ -37,6 +38,7 @@ class MaskFiller:
             for document, row in asked:
                 fill_next_token_bitmask(document, masks, row)
         masks, broken = masks[:, : self._width], {}
+        masks.view(np.uint32)[:, -1] &= self._last_word
         for row, matcher in enumerate(matchers):
             try:
                 matcher.complete(masks[row])
