@@ -27,17 +27,18 @@ class Constraints:
 
     Args:
         grammars: None where the model's vocabulary is unknown; `unsupported` says why.
+        ends: ids that end a text.
     """
 
-    def __init__(self, grammars: "Grammars | None", unsupported: str = "") -> None:
-        self._grammars, self._unsupported = grammars, unsupported
+    def __init__(self, grammars: "Grammars | None", ends: tuple[int, ...] = (), unsupported: str = "") -> None:
+        self._grammars, self._ends, self._unsupported = grammars, ends, unsupported
         self._mask_seconds = 0.0
 
     @classmethod
     def load(cls, directory: Path, description: Description) -> "Constraints":
         """For the model in `directory`. It works without a tokenizer, but then it refuses every grammar."""
         if not (directory / "tokenizer.json").exists():
-            return cls(None, "the model has no tokenizer.json")
+            return cls(None, unsupported="the model has no tokenizer.json")
         # Only here, as measurements on random weights need neither llguidance nor a vocabulary.
         from jaxengine.grammar.grammars import Grammars
         from jaxengine.grammar.tokenizer import load_tokenizer
@@ -48,8 +49,11 @@ class Constraints:
             tokenizer = load_tokenizer(directory, vocab_size, ends)
         except ValueError as error:
             logger.warning("no grammars: %s", error)
-            return cls(None, str(error))
-        return cls(Grammars(tokenizer, vocab_size, Vetting(directory, vocab_size, ends)))
+            return cls(None, unsupported=str(error))
+        except Exception as error:  # nobody may ask for a grammar: it is no reason not to serve
+            logger.warning("no grammars: the tokenizer cannot be read", exc_info=error)
+            return cls(None, unsupported="the model's tokenizer.json cannot be read")
+        return cls(Grammars(tokenizer, vocab_size, Vetting(directory, vocab_size, ends)), ends)
 
     def start(self) -> None:
         """Start what the first grammar would have to wait for."""
@@ -70,22 +74,24 @@ class Constraints:
         if request.grammar is not None and request.params.ignore_eos:
             raise ValueError("grammar: it ends the text, so it excludes ignore_eos")
 
-    def attach(self, sequence: Sequence, done: Callable[[GrammarError | None], None]) -> None:
-        """Give `sequence` its matcher, then call `done`: at once, or later from another thread."""
+    def attach(
+        self, sequence: Sequence, wanted: Callable[[], bool], done: Callable[[GrammarError | None], None]
+    ) -> None:
+        """Give `sequence` its matcher, then call `done`: at once, or from another thread if it is still `wanted`."""
         request = sequence.request
 
         def deliver(result: "LLMatcher | GrammarError | None") -> None:
             if isinstance(result, GrammarError):
                 done(result)
             else:
-                sequence.matcher = Matcher(result, request.reasoning)
+                sequence.matcher = Matcher(result, request.reasoning, self._ends)
                 done(None)
 
         if request.grammar is None:
             deliver(None)
         else:
             assert self._grammars is not None
-            self._grammars.request(request.grammar, deliver)
+            self._grammars.request(request.grammar, wanted, deliver)
 
     def masks(self, sequences: list[Sequence]) -> tuple[np.ndarray, list[tuple[Sequence, GrammarError]]]:
         """What may come next in each of `sequences`, which all have a matcher: i32 [len(sequences), ⌈V/32⌉]; and those
@@ -96,22 +102,7 @@ class Constraints:
         assert self._grammars is not None
         masks, broken = self._grammars.masks.fill(matchers)
         self._mask_seconds += time.perf_counter() - began
-        for row in broken:
-            self._forget(sequences[row])
         return masks, [(sequences[row], error) for row, error in broken.items()]
-
-    def consume(self, sequence: Sequence, token: int) -> None:
-        """`sequence`, which has a matcher, goes on with `token`. Raises GrammarError if its grammar cannot follow."""
-        assert sequence.matcher is not None
-        try:
-            sequence.matcher.consume(token)
-        except GrammarError:
-            self._forget(sequence)
-            raise
-
-    def _forget(self, sequence: Sequence) -> None:
-        if self._grammars is not None and sequence.request.grammar is not None:
-            self._grammars.forget(sequence.request.grammar)
 
     def stats(self) -> dict[str, Any]:
         """The fields of `Stats` that begin with `grammar`."""

@@ -18,6 +18,7 @@ from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.grammar.grammar import GrammarError
+from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.checks import check_request
 from jaxengine.request.interface import Description, Stats, StepResult
 from jaxengine.request.plan import Plan
@@ -169,7 +170,11 @@ class Engine:
         self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
         if request.constrained:
             self.compiling.add(request.id)
-            self.constraints.attach(sequence, lambda refusal: self._put(lambda: self._admit(sequence, refusal)))
+            self.constraints.attach(
+                sequence,
+                wanted=lambda: self.live.get(request.id) is sequence,
+                done=lambda refusal: self._put(lambda: self._admit(sequence, refusal)),
+            )
         else:
             self.scheduler.add(sequence)
 
@@ -305,16 +310,16 @@ class Engine:
             result.answered_tokens += len(request.prompt) - sequence.cached_tokens
         event.finish = self._finish_reason(sequence, token.id)
         if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
-            self._match(sequence, event)
+            self._match(sequence.matcher, event)
         if event.finish is not FinishReason.NOT_FINISHED:
             del self.live[request.id]
             self.scheduler.finish(sequence, event.finish)
         return event
 
-    def _match(self, sequence: Sequence, event: Event) -> None:
+    def _match(self, matcher: Matcher, event: Event) -> None:
         """Let a sequence's grammar read the token of `event`, which ends the sequence if the grammar cannot follow."""
         try:
-            self.constraints.consume(sequence, event.tokens[0].id)
+            matcher.consume(event.tokens[0].id)
         except GrammarError as error:
             event.finish, event.error = FinishReason.ERROR, str(error)
 

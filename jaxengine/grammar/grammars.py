@@ -1,12 +1,16 @@
-"""Compiled grammars: tried by `Vetting`, compiled on threads, kept by content, and copied for each sequence."""
+"""Compiled grammars: tried by `Vetting`, whose answers are kept by content, and compiled on threads for each sequence.
 
+Each sequence has a grammar of its own. llguidance's `deep_copy` shares a lexer with its original (1.9.1): it grows with
+all texts together, at its limits every copy fails, and copies wait for each other. Compiling takes 1 to 4 ms.
+"""
+
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,17 +27,20 @@ logger = logging.getLogger(__name__)
 
 THREADS = 16  # that compile, or wait for `Vetting`: slow grammars must not stop the others
 NICE = 5  # of these threads: what they compile was tried within limits, but those allow a second
-MAX_KEPT = 512  # templates; one of an ordinary schema takes 6 to 33 KiB
-MAX_KEPT_BYTES = 8 << 20  # of their texts: a compiled grammar grows with its text
 MASK_THREADS = 4
 
 Delivery = Callable[[LLMatcher | GrammarError], None]
+BROKEN = GrammarError("grammar: it could not be compiled", by_sender=False)
 
 
 class Vet(Protocol):
     """Tries grammars where they can do no harm."""
 
     def start(self) -> None: ...
+
+    def knows(self, kind: str, text: str) -> bool:
+        """Whether `check` has an answer already."""
+        ...
 
     def check(self, kind: str, text: str) -> str:
         """Why the grammar is refused, in one line for its sender; "" if it is fine."""
@@ -52,6 +59,18 @@ class Counts:
     grammar_compile_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Trial:
+    """Of a grammar that is tried now.
+
+    verdict: what `Vet.check` returns.
+    wanted: of each request that waits for it, whether it still does.
+    """
+
+    verdict: "Future[str]"
+    wanted: list[Callable[[], bool]]
+
+
 class Grammars:
     """The grammars of one engine."""
 
@@ -61,82 +80,78 @@ class Grammars:
         self.vet = vet
         self.counts = Counts()
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._kept_bytes = 0
-        self._waiting: dict[Grammar, list[Delivery]] = {}  # for what is being compiled
+        self._trials: dict[Grammar, Trial] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar", initializer=_be_nice)
 
-    def request(self, grammar: Grammar, deliver: Delivery) -> None:
-        """Call `deliver` with a matcher of its own, at once or later from another thread, or with why there is none."""
-        with self._lock:
-            template = self._kept.get(grammar)
-            if template is not None:
-                self._kept.move_to_end(grammar)
-                self.counts.grammar_cache_hits += 1
-            elif grammar in self._waiting:
-                self._waiting[grammar].append(deliver)
-                return
-            else:
-                self._waiting[grammar] = [deliver]
-        if template is not None:
-            deliver(template.deep_copy())
-        else:
-            self._threads.submit(self._work, grammar)
+    def request(self, grammar: Grammar, wanted: Callable[[], bool], deliver: Delivery) -> None:
+        """Call `deliver`, from another thread, with a matcher of its own or with why there is none.
 
-    def forget(self, grammar: Grammar) -> None:
-        """Compile `grammar` anew for its next request. The copies of a template share a lexer with it, and one that has
-        reached a limit of `LIMITS` can do nothing any more.
+        Args:
+            wanted: whether anybody still waits for it. If not, it is not tried, not compiled and not delivered.
         """
         with self._lock:
-            if self._kept.pop(grammar, None) is not None:
-                self._kept_bytes -= len(grammar.text)
+            trial = self._trials.get(grammar)
+            if trial is not None or self.vet.knows(grammar.kind, grammar.text):
+                self.counts.grammar_cache_hits += 1
+            if trial is None:
+                try:
+                    trial = self._trials[grammar] = Trial(self._threads.submit(self._try, grammar), [])
+                except RuntimeError:  # no thread can be started
+                    deliver(BROKEN)
+                    return
+            trial.wanted.append(wanted)
+        trial.verdict.add_done_callback(
+            lambda verdict: self._threads.submit(self._work, grammar, verdict, wanted, deliver)
+        )
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.vet.close()
 
-    def _work(self, grammar: Grammar) -> None:
+    def _try(self, grammar: Grammar) -> str:
+        """The verdict of `Vetting`; nothing is tried where nobody waits for it any more."""
+        with self._lock:
+            if not any(wanted() for wanted in self._trials[grammar].wanted):
+                del self._trials[grammar]
+                return ""
+        try:
+            return self.vet.check(grammar.kind, grammar.text)
+        finally:
+            with self._lock:
+                del self._trials[grammar]
+
+    def _work(self, grammar: Grammar, verdict: "Future[str]", wanted: Callable[[], bool], deliver: Delivery) -> None:
+        if not wanted():
+            return
         began = time.perf_counter()
         try:
-            result: LLMatcher | GrammarError = self._compile(grammar)
+            result: LLMatcher | GrammarError = self._compile(grammar, verdict.result())
         except GrammarError as error:
             result = error
         except BaseException as error:  # a panic of llguidance too: whoever waits must be told
             logger.error("a grammar was not compiled", exc_info=error)
-            result = GrammarError("grammar: it could not be compiled", by_sender=False)
+            result = BROKEN
         with self._lock:
             self.counts.grammar_compile_seconds += time.perf_counter() - began
-            deliveries = self._waiting.pop(grammar)
-            if isinstance(result, GrammarError):
-                self.counts.grammar_refusals += len(deliveries)
-            else:
-                self.counts.grammars_compiled += 1
-                self.counts.grammar_cache_hits += len(deliveries) - 1
-                self._keep(grammar, result)
-        for deliver in deliveries:
-            deliver(result if isinstance(result, GrammarError) else result.deep_copy())
+            self.counts.grammar_refusals += isinstance(result, GrammarError) and result.by_sender
+            self.counts.grammars_compiled += isinstance(result, LLMatcher)
+        deliver(result)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        """A template, which has computed its first mask. Raises GrammarError."""
-        if refusal := self.vet.check(grammar.kind, grammar.text):
+    def _compile(self, grammar: Grammar, refusal: str) -> LLMatcher:
+        """A matcher that has computed its first mask. Raises GrammarError."""
+        if refusal:
             raise GrammarError(f"grammar: {refusal}")
         text = library_text(grammar.kind, grammar.text)
         if grammar.behind_reasoning:
             text = behind_newlines(text)
-        template = LLMatcher(self.tokenizer, text, log_level=0, limits=LIMITS)
+        matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=LIMITS)
         mask = np.zeros((1, words(self.tokenizer.vocab_size)), np.int32)
-        fill_next_token_bitmask(template, mask)
-        if template.is_error() or not mask.any():
+        fill_next_token_bitmask(matcher, mask)
+        if matcher.is_error() or not mask.any():
             raise GrammarError("grammar: it allows no text")
-        return template
-
-    def _keep(self, grammar: Grammar, template: LLMatcher) -> None:
-        self._kept[grammar] = template
-        self._kept_bytes += len(grammar.text)
-        while len(self._kept) > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES:
-            oldest, _ = self._kept.popitem(last=False)
-            self._kept_bytes -= len(oldest.text)
+        return matcher
 
 
 def _be_nice() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -13,3 +13,8 @@ def words(ids: int) -> int:
 def allow(mask: np.ndarray, id: int) -> None:
     """Set the bit of `id` in i32 [W]."""
     mask.view(np.uint32)[id // 32] |= np.uint32(1) << np.uint32(id % 32)
+
+
+def forbid(mask: np.ndarray, id: int) -> None:
+    """Clear the bit of `id` in i32 [W]."""
+    mask.view(np.uint32)[id // 32] &= ~(np.uint32(1) << np.uint32(id % 32))

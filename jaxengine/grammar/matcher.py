@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxengine.grammar.grammar import GrammarError, Reasoning
-from jaxengine.grammar.mask import ALL, allow
+from jaxengine.grammar.mask import ALL, allow, forbid
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -22,10 +22,14 @@ class Matcher:
     """The constraints of one sequence, which has read the ids given to `consume`.
 
     document: of the answer; None where only the length of the reasoning is bounded.
+    ends: ids that end a text, which reasoning may not do where a document is to follow.
     """
 
-    def __init__(self, document: "LLMatcher | None", reasoning: Reasoning | None = None) -> None:
+    def __init__(
+        self, document: "LLMatcher | None", reasoning: Reasoning | None = None, ends: tuple[int, ...] = ()
+    ) -> None:
         self.document = document
+        self._ends = () if document is None else ends
         self._reasoning = reasoning
         self._last: tuple[int, ...] = ()  # ids, at most as many as the end of the reasoning has
         self._count = 0  # ids of reasoning
@@ -72,9 +76,16 @@ class Matcher:
         if self.phase is Phase.OPENING:
             assert self._reasoning is not None
             allow(mask, self._reasoning.begin[0])
-        elif self.phase is Phase.REASONING and (forced := self._forced) is not None:
+        elif self.phase is Phase.REASONING:
+            self._bound(mask)
+
+    def _bound(self, mask: np.ndarray) -> None:
+        """What reasoning leaves of a mask that allows everything."""
+        if (forced := self._forced) is not None:
             mask[:] = 0
             allow(mask, forced)
+        for id in self._ends:
+            forbid(mask, id)
 
     @property
     def _forced(self) -> int | None:

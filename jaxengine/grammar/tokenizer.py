@@ -31,7 +31,7 @@ def load_tokenizer(directory: Path, vocab_size: int, eos_token_ids: Sequence[int
     except OSError as error:
         raise ValueError(f"the model has no {path.name}") from error
     backend = tokenizers.Tokenizer.from_str(text)
-    size, ends = max(vocab_size, backend.get_vocab_size()), list(eos_token_ids)
+    size, ends = max(vocab_size, 1 + max(backend.get_vocab().values())), list(eos_token_ids)
     with contextlib.suppress(ValueError):  # it knows byte-level vocabularies and those that spell bytes as <0x0A>
         return LLTokenizer(text, n_vocab=size, eos_token=ends)
     if METASPACE not in json.dumps(json.loads(text)["decoder"], ensure_ascii=False):

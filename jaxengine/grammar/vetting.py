@@ -52,6 +52,11 @@ class Vetting:
         except VettingError as error:
             logger.warning("no grammars for now: %s", error)
 
+    def knows(self, kind: str, text: str) -> bool:
+        """Whether `check` has the answer already."""
+        with self._lock:
+            return _digest(kind, text)[1] in self._kept
+
     def check(self, kind: str, text: str) -> str:
         """Why a grammar is refused, in one line of at most 300 characters for its sender; "" if it is fine.
 
@@ -61,8 +66,7 @@ class Vetting:
         Raises:
             VettingError: the helper cannot be started, dies twice in a row, or `close` was called.
         """
-        grammar = f"{kind}\n{text}".encode(errors="surrogatepass")
-        digest = hashlib.sha256(grammar).digest()
+        grammar, digest = _digest(kind, text)
         with self._lock:
             if digest in self._kept:
                 self._kept.move_to_end(digest)
@@ -155,6 +159,12 @@ class Helper:
             lines = os.pread(self._errors.fileno(), 1 << 16, 0).decode(errors="replace").split("\n")
             return next((f": {line}" for line in reversed(lines) if line.strip()), "")
         return ""
+
+
+def _digest(kind: str, text: str) -> tuple[bytes, bytes]:
+    """A grammar as it is sent, and the key of its answer."""
+    grammar = f"{kind}\n{text}".encode(errors="surrogatepass")
+    return grammar, hashlib.sha256(grammar).digest()
 
 
 def _environment() -> dict[str, str]:

@@ -59,6 +59,8 @@ def _named(named: Any, field: str) -> Any:
     """The schema of a schema with its name."""
     if not isinstance(named, dict):
         raise RequestError.invalid(f"{field} must be an object", field)
+    if not {"name", "schema"} & named.keys():
+        raise RequestError.invalid(f"{field} must have a name and a schema", field)
     name = named.get("name")
     if name is not None and not (isinstance(name, str) and NAME.fullmatch(name)):
         raise RequestError.invalid(f"{field}.name must be 1 to 64 letters, digits, _ or -", f"{field}.name")

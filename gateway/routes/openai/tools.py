@@ -40,6 +40,8 @@ class Function(StrictModel):
     def _is_well_named(self) -> "Function":
         if not NAME.fullmatch(self.name):
             raise ValueError("name must be of letters, digits, dots, underscores and hyphens")
+        if (self.parameters or {}).get("type", "object") != "object":
+            raise ValueError("parameters must be the schema of an object")
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from typing import Any
 
 import jsonschema
@@ -9,7 +10,8 @@ import pytest
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
-from jaxengine.grammar.grammar import Grammar, GrammarError, Reasoning
+from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.request.interface import StepResult
 from jaxengine.request.sequence import FinishReason
 from tests.jaxengine.engines import Answer, alone, ask, finish, load, prompt, serve
 from tests.tiny import EOS, tokenizer
@@ -96,7 +98,11 @@ def test_a_preempted_sequence_goes_on_with_its_grammar(engine: Engine, monkeypat
     expected = {request.id: alone(engine, request).ids for request in requests}
     monkeypatch.setattr(engine.scheduler.tables, "pool", PagePool(13, 16))
     before = engine.stats().preemptions
-    answers = serve(engine, requests)
+    for request in requests:
+        engine.submit(request)
+    while engine.inbox or engine.compiling:  # all are to run at once
+        engine._read_inbox(StepResult())
+    answers = finish(engine, {request.id: Answer() for request in requests})
     assert engine.stats().preemptions > before
     assert {request.id: answers[request.id].ids for request in requests} == expected
 
@@ -121,30 +127,55 @@ def test_nothing_is_compiled_for_a_grammar(engine: Engine) -> None:
     assert engine.stats().compiles_after_warmup == before
 
 
-def test_a_grammar_is_compiled_once(engine: Engine) -> None:
+def vet(engine: Engine) -> Any:
+    assert engine.constraints._grammars is not None
+    return engine.constraints._grammars.vet
+
+
+def test_a_grammar_is_tried_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     grammar = Grammar("regex", "[g-k]{5}")
+    asked: list[bytes] = []
+    ask_helper = vet(engine)._ask
+    monkeypatch.setattr(vet(engine), "_ask", lambda text: (asked.append(text), ask_helper(text))[1])
     before = engine.stats()
-    serve(engine, [ask(n, prompt(5, n), grammar=grammar, max_tokens=ROOM) for n in range(1, 6)])
+    for numbers in (range(1, 6), range(6, 8)):
+        serve(engine, [ask(n, prompt(5, n), grammar=grammar, max_tokens=ROOM) for n in numbers])
     after = engine.stats()
-    assert after.grammars_compiled == before.grammars_compiled + 1
-    assert after.grammar_cache_hits == before.grammar_cache_hits + 4
+    assert len(asked) == 1
+    assert after.grammars_compiled == before.grammars_compiled + 7
+    assert after.grammar_cache_hits == before.grammar_cache_hits + 6
     assert after.grammar_mask_seconds > before.grammar_mask_seconds
 
 
-def test_a_grammar_that_failed_in_one_text_is_compiled_anew_for_the_next(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grammar = Grammar("regex", "[v-z]{5}")
-    grammars = engine.constraints._grammars
-    assert grammars is not None
-    error = GrammarError("grammar: the text cannot go on")
-    with monkeypatch.context() as patch:
-        fill = grammars.masks.fill
-        patch.setattr(grammars.masks, "fill", lambda matchers: (fill(matchers)[0], {0: error}))
-        assert alone(engine, ask(1, prompt(5), grammar=grammar, max_tokens=ROOM)).finish is FinishReason.ERROR
-    before = engine.stats().grammars_compiled
-    assert alone(engine, ask(2, prompt(5), grammar=grammar, max_tokens=ROOM)).finish is FinishReason.EOS
-    assert engine.stats().grammars_compiled == before + 1
+def test_texts_of_one_grammar_share_no_limit(engine: Engine) -> None:
+    """As llguidance's copies of one matcher would: each text makes lexer states, and they have at most 50,000."""
+    grammar = Grammar("regex", r"(.{0,200} .{0,200}\n)*")
+    ways = [ask(n, prompt(5, n), grammar=grammar, max_tokens=60, temperature=1.5) for n in range(1, 5)]
+    expected = [alone(engine, request).ids for request in ways]
+    for _ in range(2):
+        answers = serve(engine, ways)
+        assert [answers[request.id].ids for request in ways] == expected
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_tried(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    gate = threading.Event()
+
+    def slow(kind: str, text: str) -> str:
+        tried.append(text)
+        gate.wait()
+        return ""
+
+    monkeypatch.setattr(vet(engine), "check", slow)
+    blocking = [ask(n, prompt(5), grammar=Grammar("regex", f"a{{{n}}}"), max_tokens=30) for n in range(1, 17)]
+    for request in [*blocking, ask(99, prompt(5), grammar=Grammar("regex", "late"))]:
+        engine.submit(request)
+    engine.step()
+    engine.cancel(99)
+    engine.step()
+    gate.set()
+    finish(engine, {request.id: Answer() for request in blocking})
+    assert len(tried) == 16 and "late" not in tried
 
 
 @pytest.mark.parametrize(
@@ -200,6 +231,12 @@ def test_the_model_may_begin_with_reasoning(engine: Engine) -> None:
     assert tuple(answer.ids[6:8]) == END
 
 
+def test_reasoning_cannot_end_the_text_where_an_answer_is_owed(engine: Engine) -> None:
+    answer = reasoned(engine, Reasoning((), END, budget=5), logit_bias={EOS: 100.0})
+    assert answer.ids.index(EOS) == len(answer.ids) - 1 > 5
+    assert is_date(tokenizer().decode(answer.ids[7:-1]).strip("\n"))
+
+
 def test_a_budget_needs_no_grammar(engine: Engine) -> None:
     request = ask(1, prompt(5), reasoning=Reasoning((), END, budget=4), max_tokens=20)
     free = alone(engine, ask(2, prompt(5), max_tokens=20)).ids
@@ -236,8 +273,7 @@ def test_a_grammar_that_could_not_be_tried_is_no_fault_of_its_sender(
     def broken(kind: str, text: str) -> str:
         raise KeyboardInterrupt("a panic is no Exception either")
 
-    assert engine.constraints._grammars is not None
-    monkeypatch.setattr(engine.constraints._grammars.vet, "check", broken)
+    monkeypatch.setattr(vet(engine), "check", broken)
     answers = serve(engine, [ask(1, prompt(5), grammar=Grammar("regex", "[q-u]{5}")), ask(2, prompt(5), max_tokens=3)])
     assert answers[1].finish is FinishReason.ERROR
     assert answers[2].finish is FinishReason.LENGTH
