@@ -110,10 +110,9 @@ class Runner:
         slots = [each.slot for each in sequences if each.slot is not None]
         assert len(slots) == len(sequences)
         changed = self.masks.take_changed(slots, masks)
-        while changed:
+        if changed:
             size = next(each for each in self.shapes.mask_writes if each >= len(changed))
             self._write_masks(*self.masks.block(changed, size))
-            changed = changed[size:]
 
     def launch_sample(self, launch: BackboneLaunch) -> InFlight:
         """Launch the samples of a step, and the scores of its prompts. Returns as soon as the device has its orders.

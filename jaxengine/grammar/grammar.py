@@ -1,10 +1,9 @@
 """What a request asks of its text: a grammar, and what stands before the text that the grammar is of."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf"]
-KINDS = get_args(Kind)
 
 
 class GrammarError(Exception):
