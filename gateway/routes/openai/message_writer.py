@@ -31,7 +31,7 @@ class MessageWriter:
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._calls: list[Call] = []
-        self._held = ""  # reasoning that is answered once it is complete
+        self._held: list[str] = []  # reasoning that is answered once it is complete
         self._past_reasoning = False  # anything but reasoning has been read
         self._pending = 0  # tokens since the last piece
         self.reasoning_tokens = 0
@@ -103,13 +103,14 @@ class MessageWriter:
             return []
         self._reasoning.append(text)
         if not self._answer.streamed:
-            self._held += text
+            self._held.append(text)
             return []
         return [_reasoning(text)]
 
     def _release(self) -> list[Delta]:
         """Reasoning that was held back, if any was."""
-        held, self._held = self._held, ""
+        held = "".join(self._held)
+        self._held.clear()
         return [_reasoning(held)] if held else []
 
     def _begin(self, piece: CallBegin) -> Delta:
