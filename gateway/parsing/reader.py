@@ -87,10 +87,6 @@ class Reader:
     def forget(self) -> None:
         self._record = None
 
-    @property
-    def recording(self) -> bool:
-        return self._record is not None
-
     def take(self, length: int) -> str:
         text = self._text[self._at : self._at + length]
         self._at += length
@@ -138,15 +134,11 @@ class Reader:
             yield from self.more()
 
     def accept(self, marks: Marks) -> Reading[str | None]:
-        """Take the mark that is next, if one is. Raises EndOfText where one may have begun."""
-        while (open := marks.open(self._text[self._at : self._at + marks.span])) and not self.ended:
+        """Take the mark that is next, if one is."""
+        while not self.ended and marks.open(self._text[self._at : self._at + marks.span]):
             yield
         found = marks.find(self._text, self._at)
-        if found is not None and found.start() == self._at:
-            return self.take(len(found[0]))
-        if open:
-            raise EndOfText
-        return None
+        return self.take(len(found[0])) if found is not None and found.start() == self._at else None
 
     def follows(self, marks: Marks) -> Reading[bool]:
         """Whether whitespace and then one of `marks` comes next, or only whitespace to the end. Takes nothing."""

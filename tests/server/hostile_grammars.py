@@ -2,8 +2,10 @@
 
 python -m tests.server.hostile_grammars [ROUNDS]
 
-It prints the tokens a second of the streams beside the grammars over those without, what became of the grammars, the
-longest wait for an answer, and what the server's processes hold before and after.
+First every grammar is sent once: what became of them, and how long the senders waited. Then, in turns, four senders
+send without a pause what was refused, what was served, and as many requests of one token without a grammar: what any
+sender costs. For each it prints the tokens a second of the streams beside the senders over those without, and what
+the server's processes hold before and after.
 """
 
 import asyncio
@@ -12,6 +14,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +34,16 @@ TOKENS = 250
 FIELDS = {"json_schema": "json", "regex": "regex", "lark": "grammar", "gbnf": "grammar"}  # of `structured_outputs`
 
 
+PLAIN = {"prompt": "a", "max_tokens": 1}
+
+
+@dataclass(frozen=True)
+class Answer:
+    sent: dict[str, Any]
+    status: int
+    seconds: float
+
+
 def body(grammar: Grammar) -> dict[str, Any]:
     """A completion of one token under `grammar`; what is no JSON is sent as text."""
     kind, text = grammar
@@ -38,25 +53,25 @@ def body(grammar: Grammar) -> dict[str, Any]:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = text
-    return {"prompt": "a", "max_tokens": 1, "structured_outputs": {FIELDS[kind]: value}}
+    return PLAIN | {"structured_outputs": {FIELDS[kind]: value}}
 
 
-async def send(url: str, chosen: list[Grammar]) -> list[tuple[int, float]]:
-    """The status and the seconds of each."""
-    answers: list[tuple[int, float]] = []
-    waiting = iter(chosen)
+async def send(url: str, bodies: Iterable[dict[str, Any]]) -> list[Answer]:
+    """What became of each body that JSON can hold, sent by four at a time."""
+    answers: list[Answer] = []
+    waiting = iter(bodies)
 
     async def sender(http: httpx.AsyncClient) -> None:
-        for grammar in waiting:
+        for sent in waiting:
             try:
-                content = json.dumps(body(grammar))
+                content = json.dumps(sent)
             except RecursionError:  # nested too deeply for us to write
                 continue
             began = time.perf_counter()
             answer = await http.post(
                 url + "/v1/completions", content=content, headers={"content-type": "application/json"}
             )
-            answers.append((answer.status_code, time.perf_counter() - began))
+            answers.append(Answer(sent, answer.status_code, time.perf_counter() - began))
 
     async with httpx.AsyncClient(timeout=PATIENCE, **NO_CERTIFICATES) as http:
         await asyncio.gather(*(sender(http) for _ in range(SENDERS)))
@@ -82,24 +97,44 @@ def held(server: Server) -> float:
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * 4096 / 2**20
 
 
+async def beside(url: str, bodies: list[dict[str, Any]]) -> tuple[float, float]:
+    """The rate of the streams while `bodies` are sent over and over, and how many were sent in a second."""
+    streaming = True
+
+    def until_done() -> Iterator[dict[str, Any]]:
+        for sent in cycle(bodies):
+            if not streaming:
+                return
+            yield sent
+
+    began = time.perf_counter()
+    flood = asyncio.create_task(send(url, until_done()))
+    tokens = await rate(url)
+    streaming = False
+    return tokens, len(await flood) / (time.perf_counter() - began)
+
+
 async def measure(server: Server, rounds: int) -> None:
-    await send(server.url, grammars()[:3])
-    await rate(server.url)
+    memory = held(server)
+    answers = await send(server.url, map(body, grammars()))
+    waits = sorted(answer.seconds for answer in answers)
+    print(
+        f"statuses {dict(Counter(answer.status for answer in answers))}; "
+        f"seconds p50 {median(waits):.2f}, longest {waits[-1]:.2f}; MiB {memory:.0f}, {held(server):.0f}"
+    )
+    floods = {
+        "refused": [answer.sent for answer in answers if answer.status != 200],
+        "served": [answer.sent for answer in answers if answer.status == 200],
+        "plain": [PLAIN],
+    }
+    shares: dict[str, list[float]] = {name: [] for name in floods}
     for _ in range(rounds):
-        before, memory = await rate(server.url), held(server)
-        flood = asyncio.create_task(send(server.url, grammars()))
-        beside = []
-        while not flood.done():
-            beside.append(await rate(server.url))
-        answers, after = flood.result(), await rate(server.url)
-        beside = beside[:-1] or beside  # in the last the flood may have ended
-        waits = sorted(seconds for _, seconds in answers)
-        print(
-            f"streams beside / without: {2 * median(beside) / (before + after):.2f} ({len(beside)} measured); "
-            f"statuses {dict(Counter(status for status, _ in answers))}; "
-            f"seconds p50 {median(waits):.2f}, longest {waits[-1]:.2f}; MiB {memory:.0f}, {held(server):.0f}",
-            flush=True,
-        )
+        for name, bodies in floods.items():
+            before = await rate(server.url)
+            during, sent = await beside(server.url, bodies)
+            shares[name].append(2 * during / (before + await rate(server.url)))
+            print(f"{name}: {shares[name][-1]:.2f} of the streams' rate beside {sent:.0f} a second", flush=True)
+    print(*(f"{name} {median(measured):.2f}" for name, measured in shares.items()), f"MiB {held(server):.0f}")
 
 
 def main(rounds: int) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from tests.jaxengine.grammar.hostile import grammars
-from tests.server.hostile_grammars import eight_streams, held, send
+from tests.server.hostile_grammars import body, eight_streams, held, send
 from tests.servers import Server
 
 pytestmark = pytest.mark.slow
@@ -20,10 +20,10 @@ TOKENS = 100
 async def test_they_are_refused_while_streams_go_on_and_memory_returns(server: Server) -> None:
     expected = await eight_streams(server.url, TOKENS)
     engine, before = server.engine_pid(), held(server)
-    flood = asyncio.create_task(send(server.url, grammars()))
+    flood = asyncio.create_task(send(server.url, map(body, grammars())))
     while not flood.done():
         assert await eight_streams(server.url, TOKENS) == expected
-    statuses = [status for status, _ in flood.result()]
+    statuses = [answer.status for answer in flood.result()]
     assert len(statuses) > 280
     assert set(statuses) <= {200, 400, 413, 422}, statuses
     assert sum(status != 200 for status in statuses) > 100

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.parsing.pieces import CallArguments, CallBegin, CallEnd, ContentText, MessageParser, ReasoningText
+from gateway.parsing.pieces import CallArguments, CallBegin, ContentText, MessageParser, ReasoningText
 
 
 @dataclass
@@ -13,7 +13,6 @@ class ReadCall:
     name: str
     id: str | None
     arguments: str = ""
-    complete: bool = field(default=False, compare=False)
 
     @property
     def value(self) -> Any:
@@ -31,10 +30,10 @@ class ReadMessage:
     calls: list[ReadCall] = field(default_factory=list)
 
 
-def read(parser: MessageParser, parts: Iterable[str], *, cut: bool = False) -> ReadMessage:
-    """The message of a text that arrives in `parts`, and was `cut` by the limit of tokens."""
+def read(parser: MessageParser, parts: Iterable[str]) -> ReadMessage:
+    """The message of a text that arrives in `parts`."""
     message = ReadMessage()
-    for piece in [*(piece for part in parts for piece in parser.push(part)), *parser.finish(cut=cut)]:
+    for piece in [*(piece for part in parts for piece in parser.push(part)), *parser.finish()]:
         match piece:
             case ReasoningText(text):
                 message.reasoning += text
@@ -46,7 +45,4 @@ def read(parser: MessageParser, parts: Iterable[str], *, cut: bool = False) -> R
             case CallArguments(index, text):
                 assert index == len(message.calls) - 1
                 message.calls[index].arguments += text
-            case CallEnd(index):
-                assert index == len(message.calls) - 1
-                message.calls[index].complete = True
     return message
