@@ -97,14 +97,7 @@ def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | N
 
 
 def _refusal(reason: str) -> RequestError:
-    """The engine's reason to refuse a request. Of a grammar, `param` is `GRAMMAR`: see `of_grammar_in`."""
+    """The engine's reason to refuse a request. Of a grammar, `param` is `GRAMMAR`, whichever field asked for it."""
     if reason.startswith(f"{GRAMMAR}: "):
         return RequestError.invalid(f"{GRAMMAR} is not valid: {reason.removeprefix(f'{GRAMMAR}: ')}", GRAMMAR)
     return RequestError(Kind.INVALID, reason or "the engine refused the request")
-
-
-def of_grammar_in(field: str, error: RequestError) -> RequestError:
-    """`error`, naming the request's own `field` where the engine refused the grammar that it asked for."""
-    if error.param != GRAMMAR or field == GRAMMAR:
-        return error
-    return RequestError(error.kind, f"{field}{error.message.removeprefix(GRAMMAR)}", param=field)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,6 +14,7 @@ from gateway.errors import RequestError
 from gateway.http import openapi
 from gateway.http.body import StrictModel, read_body
 from gateway.http.disconnect import while_connected
+from gateway.http.encoding import in_thread
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle
@@ -68,8 +70,9 @@ async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> s
             outcomes = await generate.run(gateway, lifecycle, instance)
             return str(answers.generation(outcomes, "")["generated_text"])
         [begun], _ = await chat.begin_chats(gateway, [instance], lifecycle)
-        [deltas, *_] = await lifecycle.collect(begun.outputs)
-        return begun.text(deltas)
+        with begun.grammar_fields.named():
+            [deltas, *_] = await lifecycle.collect(begun.outputs)
+        return await in_thread(partial(begun.text, deltas), when=begun.takes_long(deltas))
 
 
 async def _all(works: list[Coroutine[Any, Any, str]]) -> list[str]:

@@ -16,6 +16,7 @@ from gateway.routes.openai.answer_format import AnswerFormat
 from gateway.routes.openai.chat_constraint import constrain
 from gateway.routes.openai.chat_prompt import encoded, prompt_text
 from gateway.routes.openai.envelope import finish_fields
+from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from gateway.routes.openai.message_writer import MessageWriter
 from gateway.routes.openai.respond import Reply
@@ -33,6 +34,7 @@ class Chat:
     body: ChatRequest
     answer: AnswerFormat
     outputs: list[OutputProcessor]
+    grammar_fields: GrammarFields
 
     def writer(self) -> MessageWriter | None:
         """Of one choice; None if its text is all of the message."""
@@ -48,20 +50,24 @@ class Chat:
         calls = message.get("tool_calls") or message.get("function_call")
         return message["content"] or (json_bytes(calls).decode() if calls else "")
 
+    def takes_long(self, deltas: list[OutputDelta]) -> bool:
+        """Whether it takes milliseconds to parse a choice of these deltas."""
+        return not self.answer.plain and len(deltas) > LONG
+
 
 async def begin(request: Request, gateway: Gateway, body: ChatRequest, lifecycle: RequestLifecycle) -> Reply:
     """The choices of one chat. Raises RequestError."""
     [chat], description = await begin_chats(gateway, [body], lifecycle)
     as_tgi = _reads_as_tgi(request, body)
     choices = [_ChatChoice(chat, index, each, as_tgi=as_tgi) for index, each in enumerate(chat.outputs)]
-    return _ChatReply(description, choices, body)
+    return _ChatReply(description, choices, chat.grammar_fields, body)
 
 
 async def begin_batch(gateway: Gateway, bodies: Sequence[ChatRequest], lifecycle: RequestLifecycle) -> Reply:
     """The only choice of each of several chats. Raises RequestError."""
     chats, description = await begin_chats(gateway, bodies, lifecycle)
     choices = [_ChatChoice(chat, index, chat.outputs[0], as_tgi=False) for index, chat in enumerate(chats)]
-    return _ChatReply(description, choices, bodies[0] if len(bodies) == 1 else None)
+    return _ChatReply(description, choices, chats[0].grammar_fields, bodies[0] if len(bodies) == 1 else None)
 
 
 async def begin_chats(
@@ -92,10 +98,10 @@ async def _chat(
     answer = AnswerFormat.of(body, text, gateway.formats(model))
     requests = sampling.generate_requests(body, prompt, limit, model)
     hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)
-    await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
+    grammar_fields = await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
     policy = sampling.policy(body, answer.visible(model.tokenizer))
     outputs = [OutputProcessor(model, each, prompt, body.stops, policy) for each in requests]
-    return Chat(body, answer, outputs)
+    return Chat(body, answer, outputs, grammar_fields)
 
 
 def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
@@ -111,8 +117,14 @@ class _ChatReply(Reply):
 
     prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, description: pb.Description, choices: "Sequence[_ChatChoice]", body: ChatRequest | None) -> None:
-        super().__init__(description, choices)
+    def __init__(
+        self,
+        description: pb.Description,
+        choices: "Sequence[_ChatChoice]",
+        grammar_fields: GrammarFields,
+        body: ChatRequest | None,
+    ) -> None:
+        super().__init__(description, choices, grammar_fields)
         self._body, self._choices = body, choices
 
     def usage(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gateway.parsing.lark import GAP
 from gateway.parsing.reasoning_format import ReasoningFormat
 from gateway.parsing.tool_format import ToolFormat
 from gateway.routes.openai.answer_format import AnswerFormat
+from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.routes.openai.tool_choice import ToolUse
 from gateway.routes.openai.tools import Function
@@ -27,21 +28,25 @@ NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalP
 
 def constrain(
     requests: list[pb.Generate], body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options
-) -> None:
+) -> GrammarFields:
     """Add to `requests`, the choices of a chat, what their text is held to besides what `body` itself says.
+
+    Returns:
+        which fields of the chat the grammar comes from.
 
     Raises:
         RequestError: a schema of a tool cannot be enforced, or a constraint is not supported in such a request.
     """
     if answer.tools is None and body.constraint is None and body.reasoning_budget is None:
-        return
+        return GrammarFields()
     reasoning = _reasoning(body, answer, tokenizer)
-    lark = _lark(body, answer, tokenizer, options)
+    lark, fields = _lark(body, answer, tokenizer, options)
     for request in requests:
         if lark is not None:
             request.grammar.lark = lark
         if reasoning is not None and (request.HasField("grammar") or reasoning.HasField("budget")):
             request.reasoning.CopyFrom(reasoning)
+    return fields
 
 
 def _reasoning(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer) -> pb.Reasoning | None:
@@ -67,18 +72,26 @@ def _marks(written: ReasoningFormat, prompt: str, tokenizer: Tokenizer) -> pb.Re
     return pb.Reasoning(begin=begin, end=end) if begun or len(begin) == 1 else None
 
 
-def _lark(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options) -> str | None:
-    """The grammar of calls, of a document or of both; None if that of the body holds as it is."""
+def _lark(
+    body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer, options: Options
+) -> tuple[str | None, GrammarFields]:
+    """The grammar of calls, of a document or of both, None if that of the body holds as it is; and its fields."""
     use, document = body.tool_use, body.constraint if body.tool_use.mode != "required" else None
     calls = None if answer.tools is None else _calls(answer.tools, use, document, tokenizer, options)
     if calls is not None:
         _check_support(use, body, options)
-        return calls if document is None else _either(calls, document, answer.tools, tokenizer)
-    if document is None or document.kind != "json_schema":
-        return None
-    if answer.reasoning is not None and answer.reasoning.harmony:
-        return answer_grammar(document.text, tokenizer.special_id)
-    return None
+        lark = calls if document is None else _either(calls, document, answer.tools, tokenizer)
+        return lark, GrammarFields.of_calls(use, _held(use, options), document, lark)
+    if document is None or document.kind != "json_schema" or not (answer.reasoning and answer.reasoning.harmony):
+        return None, GrammarFields.of(document)
+    lark = answer_grammar(document.text, tokenizer.special_id)
+    return lark, GrammarFields.of(document, lark)
+
+
+def _held(use: ToolUse, options: Options) -> list[Function]:
+    """The functions whose calls are held to their schemas."""
+    every = use.mode == "required" or options.tool_strict_level == "parameter"
+    return [each for each in use.callable if every or each.strict]
 
 
 def _calls(
@@ -87,18 +100,22 @@ def _calls(
     """The grammar of calls: alone where the answer is nothing else or a `document`, else among free text; None if they
     are not constrained.
     """
-    if use.mode == "required":
-        schemas = {each.name: _schema(each, use) for each in use.callable}
-        return tools.grammar(schemas, parallel=use.parallel, token_id=tokenizer.special_id)
-    level = options.tool_strict_level
-    strict = [each for each in use.callable if each.strict or level == "parameter"]
-    several = use.parallel or options.disable_grammar_support  # if there may not be several, the first is answered
-    free = not strict and not use.restricted and several and level == "none"
-    if not tools.forces or (free if document is None else document.kind != "json_schema"):
+    held = _held(use, options)
+    if use.mode != "required" and not _restrains(tools, use, held, document, options):
         return None
-    schemas = {each.name: _schema(each, use, free=each not in strict) for each in use.callable}
-    write = tools.auto_grammar if document is None else tools.grammar
+    schemas = {each.name: _schema(each, use, free=each not in held) for each in use.callable}
+    alone = use.mode == "required" or document is not None
+    write = tools.grammar if alone else tools.auto_grammar
     return write(schemas, parallel=use.parallel, token_id=tokenizer.special_id)
+
+
+def _restrains(
+    tools: ToolFormat, use: ToolUse, held: list[Function], document: Constraint | None, options: Options
+) -> bool:
+    """Whether calls that the model may make have to be constrained, and can be."""
+    several = use.parallel or options.disable_grammar_support  # if there may not be several, the first is answered
+    free = not held and not use.restricted and several and options.tool_strict_level == "none"
+    return tools.forces and not (free if document is None else document.kind != "json_schema")
 
 
 def _either(calls: str, document: Constraint, tools: ToolFormat | None, tokenizer: Tokenizer) -> str:
@@ -115,9 +132,8 @@ def _rule(document: Constraint) -> str:
 
 def _schema(function: Function, use: ToolUse, *, free: bool = False) -> str:
     """The schema of a function's arguments; of any arguments if they are `free`. Raises RequestError."""
-    at = use.functions.index(function)
-    param = f"functions[{at}].parameters" if use.legacy else f"tools[{at}].function.parameters"
-    return json_schema.guided(ANY_OBJECT if free else _of_arguments(function.parameters), param=param)
+    schema = ANY_OBJECT if free else _of_arguments(function.parameters)
+    return json_schema.guided(schema, param=use.schema_field(function))
 
 
 def _of_arguments(parameters: dict[str, Any] | None) -> dict[str, Any]:
@@ -129,7 +145,7 @@ def _of_arguments(parameters: dict[str, Any] | None) -> dict[str, Any]:
 
 def _check_support(use: ToolUse, body: ChatRequest, options: Options) -> None:
     """Raise RequestError if calls cannot be constrained here, or not in such a request."""
-    field = "functions" if use.legacy else "tools"
+    field = use.tools_field
     if options.disable_grammar_support:
         message = f"{field} are to be called as a grammar says, which --disable-grammar-support switches off"
         raise RequestError.invalid(message, field)

@@ -9,6 +9,7 @@ from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import OutputDelta, OutputProcessor, TokenText
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.envelope import finish_fields, usage
+from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.routes.openai.respond import Choice, Reply, Run
 from gateway.routes.openai.schemas import CompletionRequest
@@ -83,7 +84,7 @@ class _TextReply(Reply):
     prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, description: pb.Description, choices: Sequence[Choice], body: CompletionRequest) -> None:
-        super().__init__(description, choices)
+        super().__init__(description, choices, GrammarFields.of(body.constraint))
         self._body = body
 
     def chosen(self, runs: list[Run]) -> list[Run]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, WithJsonSchema, model_validator
 
-from gateway.errors import GRAMMAR, RequestError
+from gateway.errors import RequestError
 from gateway.grammar import whitespace
 from gateway.grammar.constraint import Asked, Constraint
 from gateway.http.body import StrictModel
@@ -85,11 +85,6 @@ class ConstraintFields(StrictModel):
     @property
     def constraint(self) -> Constraint | None:
         return self._constraint
-
-    @property
-    def grammar_field(self) -> str:
-        """The field that the engine's grammar comes from."""
-        return self._constraint.param if self._constraint else GRAMMAR
 
     @model_validator(mode="after")
     def _ask_for_one_constraint(self) -> "ConstraintFields":

@@ -4,14 +4,13 @@ Each route builds a `Reply`: one `Choice` for each sequence, which formats that 
 `choices`. This module does the rest for all routes.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from fastapi import Request, Response
 
-from gateway.errors import RequestError, of_grammar_in
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread
 from gateway.http.sse import EventStream
@@ -22,6 +21,7 @@ from gateway.request.output import OutputDelta, OutputProcessor
 from gateway.routes.openai.common import Common
 from gateway.routes.openai.envelope import DONE, Envelope, usage
 from gateway.routes.openai.errors import error_event
+from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.identity import request_id
 from gateway.routes.openai.performance import load_header, timings
 from jaxengine.rpc import engine_pb2 as pb
@@ -51,8 +51,8 @@ class Reply:
     object: ClassVar[str]  # the answer's type
     chunk_object: ClassVar[str]  # a chunk's type
 
-    def __init__(self, description: pb.Description, choices: Sequence[Choice]) -> None:
-        self.description, self.choices = description, choices
+    def __init__(self, description: pb.Description, choices: Sequence[Choice], grammar_fields: GrammarFields) -> None:
+        self.description, self.choices, self.grammar_fields = description, choices, grammar_fields
 
     @property
     def outputs(self) -> list[OutputProcessor]:
@@ -97,20 +97,12 @@ async def respond_whole(request: Request, gateway: Gateway, body: Common, arriva
     return await while_connected(request.receive, _whole(request, gateway, body, arrival, begin))
 
 
-@contextmanager
-def _naming_fields(body: Common) -> Iterator[None]:
-    """A refusal of the grammar by the engine names the field of `body` that asked for it."""
-    try:
-        yield
-    except RequestError as error:
-        raise of_grammar_in(body.grammar_field, error) from None
-
-
 async def _whole(request: Request, gateway: Gateway, body: Common, arrival: float, begin: Begin) -> Response:
-    with _naming_fields(body), RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.object)
-        collected = await lifecycle.collect(reply.outputs)
+        with reply.grammar_fields.named():
+            collected = await lifecycle.collect(reply.outputs)
 
         def encode_answer() -> Response:
             runs = reply.chosen(list(zip(reply.choices, collected, strict=True)))
@@ -125,17 +117,18 @@ async def _stream(
     request: Request, gateway: Gateway, body: Common, arrival: float, begin: Begin
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
-    with _naming_fields(body), RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
+    with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.prefix, reply.chunk_object)
         envelope.add_to_next_chunk(reply.first_chunk_fields())
         lists_many = body.lists_many
-        async with aclosing(lifecycle.run(reply.outputs)) as deltas:
-            async for index, delta in deltas:
-                choice = reply.choices[index]
-                large = lists_many or (delta.prompt is not None and len(delta.prompt.tokens) > 0)
-                for chunk, answered in await in_thread(partial(choice.chunks, delta), when=large):
-                    yield envelope.chunk(chunk, choice.output, answered)
+        with reply.grammar_fields.named():
+            async with aclosing(lifecycle.run(reply.outputs)) as deltas:
+                async for index, delta in deltas:
+                    choice = reply.choices[index]
+                    large = lists_many or (delta.prompt is not None and len(delta.prompt.tokens) > 0)
+                    for chunk, answered in await in_thread(partial(choice.chunks, delta), when=large):
+                        yield envelope.chunk(chunk, choice.output, answered)
         if body.include_usage:
             envelope.add_to_next_chunk(timings(gateway, lifecycle.stats()))
             yield envelope.with_usage(b"", reply.usage())

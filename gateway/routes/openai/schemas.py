@@ -121,12 +121,6 @@ class ChatFields(Common):
         return self._tool_use
 
     @property
-    def grammar_field(self) -> str:
-        if self.tool_use.mode == "required" or (self.tool_use.on and self.constraint is None):
-            return "functions" if self.tool_use.legacy else "tools"
-        return super().grammar_field
-
-    @property
     def reasoning_budget(self) -> tuple[str, int] | None:
         """The most tokens of reasoning, and the field that says so; None without a limit."""
         given = ((name, getattr(self, name)) for name in BUDGETS)

@@ -39,6 +39,16 @@ class ToolUse:
         return self.mode != "none" and bool(self.callable)
 
     @property
+    def tools_field(self) -> str:
+        """The request's field that holds the functions."""
+        return "functions" if self.legacy else "tools"
+
+    def schema_field(self, function: Function) -> str:
+        """The field that holds the schema of the function's arguments."""
+        at = self.functions.index(function)
+        return f"{self.tools_field}[{at}]{'' if self.legacy else '.function'}.{function.schema_field}"
+
+    @property
     def shown(self) -> list[dict[str, Any]] | None:
         """The tools for the chat template."""
         return [{"type": "function", "function": each.shown} for each in self.functions] if self.on else None

@@ -17,11 +17,12 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class Function(StrictModel):
-    """A function. Without `parameters`, which TGI calls `arguments`, it has none."""
+    """A function. Without `parameters`, which TGI calls `arguments`, it has none. Both may be given if they agree."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
     strict: bool | None = None
 
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -29,27 +30,42 @@ class Function(StrictModel):
     @model_validator(mode="wrap")
     @classmethod
     def _keep_what_is_given(cls, value: Any, validate: ModelWrapValidatorHandler["Function"]) -> "Function":
-        if isinstance(value, dict) and "parameters" not in value and "arguments" in value:
-            value = {"parameters" if name == "arguments" else name: each for name, each in value.items()}
         function = validate(value)
         if isinstance(value, dict):
             function._given = value
         return function
 
     @model_validator(mode="after")
+    def _has_one_schema(self) -> "Function":
+        if self.parameters is None:
+            self.parameters = self.arguments
+        elif self.arguments not in (None, self.parameters):
+            raise ValueError("arguments is TGI's name of parameters: give only one of them")
+        return self
+
+    @model_validator(mode="after")
     def _is_well_named(self) -> "Function":
         if not NAME.fullmatch(self.name):
             raise ValueError("name must be of letters, digits, dots, underscores and hyphens")
         if (self.parameters or {}).get("type", "object") != "object":
-            raise ValueError("parameters must be the schema of an object")
+            raise ValueError(f"{self.schema_field} must be the schema of an object")
         return self
+
+    @property
+    def schema_field(self) -> str:
+        """The field that holds the schema of the arguments."""
+        return "arguments" if self.parameters is not None and self._given.get("parameters") is None else "parameters"
 
     @property
     def shown(self) -> dict[str, Any]:
         """The function as the model's template shows it: what the client wrote, in its order, but `strict`, which is
         meant for the server, and always with parameters, which templates count on.
         """
-        given = {name: value for name, value in self._given.items() if name != "strict" and value is not None}
+        given = {
+            "parameters" if name == "arguments" else name: value
+            for name, value in self._given.items()
+            if name != "strict" and value is not None
+        }
         return given if "parameters" in given else given | {"parameters": NO_PARAMETERS}
 
 

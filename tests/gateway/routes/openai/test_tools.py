@@ -392,6 +392,27 @@ async def test_tgis_name_of_the_parameters_is_understood() -> None:
     function = {"name": "f", "arguments": WEATHER["function"]["parameters"]}  # type: ignore[index]
     prompt = await prompt_of(tools=[{"type": "function", "function": function}])
     assert json.dumps({"name": "f", "parameters": function["arguments"]}) in prompt
+    for parameters in (None, function["arguments"]):
+        both = {"name": "f", "parameters": parameters, "arguments": function["arguments"]}
+        prompt = await prompt_of(tools=[{"type": "function", "function": both}])
+        assert json.dumps({"name": "f", "parameters": function["arguments"]}) in prompt
+
+
+@pytest.mark.parametrize(
+    ("function", "param", "part"),
+    [
+        ({"parameters": {"type": "object"}, "arguments": {}}, "tools[0].function", "TGI's name of parameters"),
+        ({"arguments": []}, "tools[0].function.arguments", "object"),
+        ({"arguments": {"type": "array"}}, "tools[0].function", "arguments must be the schema of an object"),
+    ],
+)
+async def test_tgis_name_of_the_parameters_is_named(function: dict[str, Any], param: str, part: str) -> None:
+    async with serving() as app:
+        tools = [{"type": "function", "function": {"name": "f", **function}}]
+        response = await app.post(PATH, messages=USER, tools=tools)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["param"] == param and part in error["message"]
 
 
 @pytest.mark.parametrize("long", [False, True])
@@ -408,3 +429,15 @@ async def test_vertex_answers_calls_as_json() -> None:
         instance = {"messages": USER, "tools": [WEATHER]}
         [text] = (await app.post("/vertex", instances=[instance])).json()["predictions"]
         assert json.loads(text)[0]["function"]["name"] == "get_weather"
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_vertex_reads_only_a_long_answer_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    monkeypatch.setattr(chat, "LONG", 10 if long else 1000)
+    readings = Callers(monkeypatch, chat.MessageWriter, chat)
+    async with serving("hello " * 20) as app:
+        instance = {"messages": USER, "tools": [WEATHER]}
+        assert (await app.post("/vertex", instances=[instance])).json() == {"predictions": ["hello " * 20]}
+        assert readings.beside_the_event_loop is long
