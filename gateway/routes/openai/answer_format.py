@@ -41,13 +41,14 @@ class AnswerFormat:
             reasoning = None  # calls are forced from the first token on: there will be no messages to tell apart
         if reasoning is not None and body.continue_final_message:
             reasoning = reasoning.going_on(body.messages[-1].text)
+        shown = body.include_reasoning is not False
         return cls(
             prompt,
             use,
             tools,
             reasoning,
-            separate=body.separate_reasoning is not False,
-            shown=body.include_reasoning is not False,
+            separate=body.separate_reasoning is not False or not shown,  # what is left out has to be told apart
+            shown=shown,
             streamed=body.stream_reasoning is not False,
         )
 

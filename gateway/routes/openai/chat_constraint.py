@@ -37,7 +37,8 @@ def constrain(
     Raises:
         RequestError: a schema of a tool cannot be enforced, or a constraint is not supported in such a request.
     """
-    if answer.tools is None and body.constraint is None and body.reasoning_budget is None:
+    bounded = body.reasoning_budget is not None or body.reasons is False
+    if answer.tools is None and body.constraint is None and not bounded:
         return GrammarFields()
     reasoning = _reasoning(body, answer, tokenizer)
     lark, fields = _lark(body, answer, tokenizer, options)
@@ -52,6 +53,8 @@ def constrain(
 def _reasoning(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer) -> pb.Reasoning | None:
     """Where reasoning ends, and what bounds it; None if the answer has none, or none that the engine can tell."""
     reasoning = None if answer.reasoning is None else _marks(answer.reasoning, answer.prompt, tokenizer)
+    if body.reasons is False:
+        return _none(reasoning, body, answer)
     if body.reasoning_budget is None:
         return reasoning
     field, budget = body.reasoning_budget
@@ -60,6 +63,17 @@ def _reasoning(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer) ->
     elif answer.reasoning is None or not answer.reasoning.closed_after(answer.prompt):
         message = f"{field} needs a model whose reasoning begins and ends with marks that are tokens"
         raise RequestError.invalid(message, field)
+    return reasoning
+
+
+def _none(reasoning: pb.Reasoning | None, body: ChatRequest, answer: AnswerFormat) -> pb.Reasoning | None:
+    """Reasoning that ends where it begins, of a model whose template has no switch. Raises RequestError."""
+    if reasoning is not None:
+        reasoning.budget = 0
+    elif body.reasoning_effort == "none" and answer.reasoning is not None and answer.reasoning.harmony:
+        raise RequestError.invalid(
+            "reasoning_effort none is not supported: this model always reasons", "reasoning_effort"
+        )
     return reasoning
 
 

@@ -83,6 +83,7 @@ _CHOICE = {"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}
 Choice = Annotated[Any, WithJsonSchema(_CHOICE)]  # read by `tool_choice.py`
 
 Budget = Annotated[int, Field(ge=-1, le=2**31 - 1)]  # of tokens; -1 is no limit
+SWITCHES = ("enable_thinking", "thinking")  # of reasoning; a chat template knows one of the names, if any
 BUDGETS = ("thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens")
 Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
@@ -121,6 +122,13 @@ class ChatFields(Common):
         return self._tool_use
 
     @property
+    def reasons(self) -> bool | None:
+        """Whether the model is to reason; None if the request does not say."""
+        variables = self.chat_template_kwargs or {}
+        given = [variables[name] for name in SWITCHES if isinstance(variables.get(name), bool)]
+        return any(given) if given else False if self.reasoning_effort == "none" else None
+
+    @property
     def reasoning_budget(self) -> tuple[str, int] | None:
         """The most tokens of reasoning, and the field that says so; None without a limit."""
         given = ((name, getattr(self, name)) for name in BUDGETS)
@@ -142,8 +150,8 @@ class ChatFields(Common):
     def template_variables(self) -> dict[str, Any]:
         named = {"reasoning_effort": self.reasoning_effort, "documents": self.documents or None}
         given = {name: value for name, value in named.items() if value is not None}
-        off = {"enable_thinking": False, "thinking": False} if self.reasoning_effort == "none" else {}
-        return off | given | (self.chat_template_kwargs or {})
+        switched = {} if self.reasons is None else dict.fromkeys(SWITCHES, self.reasons)
+        return switched | given | (self.chat_template_kwargs or {})
 
     @field_validator("documents")
     @classmethod
@@ -169,6 +177,9 @@ class ChatFields(Common):
             raise RequestError.invalid(message, "continue_final_message")
         if self.top_logprobs and not self.logprobs:
             raise RequestError.invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        if self.reasoning_effort == "none" and self.reasons:
+            message = "reasoning_effort none and chat_template_kwargs that switch reasoning on exclude each other"
+            raise RequestError.invalid(message, "reasoning_effort")
         self._tool_use = self._chosen_tools()
         return self
 

@@ -88,6 +88,21 @@ def test_it_listens_while_the_engine_loads_and_says_when_it_is_ready(model: Path
     assert "prompts have at most 2047 tokens, not --max-input-tokens 5000" in log
 
 
+@pytest.mark.parametrize(
+    ("options", "formats"),
+    [((), ("hermes", "qwen3")), (("--tool-call-parser=none", "--reasoning-parser=granite"), ("none", "granite"))],
+)
+def test_one_line_says_how_calls_and_reasoning_are_read(
+    tmp_path: Path, options: tuple[str, ...], formats: tuple[str, str]
+) -> None:
+    write_model(tmp_path, template="<tool_call></tool_call><think></think>")
+    with running_launcher(tmp_path, "--api-workers=2", *options) as server:
+        server.wait_for(200)
+    tools, reasoning = formats
+    assert server.log.read_text().count(f"calls of tools are read as {tools}, reasoning as {reasoning}\n") == 1
+    assert server.log.read_text().count("calls of tools are read as") == 1
+
+
 def test_a_busy_port_is_one_line_and_exit_code_71() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

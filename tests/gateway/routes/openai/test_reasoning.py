@@ -90,6 +90,11 @@ async def test_reasoning_can_be_left_out_of_the_answer() -> None:
     assert usage["completion_tokens_details"]["reasoning_tokens"] > 0
 
 
+async def test_reasoning_that_is_left_out_does_not_stay_in_the_content() -> None:
+    choice, stream, _ = await answered(THOUGHT, include_reasoning=False, separate_reasoning=False)
+    assert choice["message"]["content"] == joined(stream)["content"] == "hello world"
+
+
 async def test_reasoning_can_stay_in_the_content() -> None:
     choice, stream, _ = await answered(THOUGHT, separate_reasoning=False)
     assert choice["message"]["content"] == joined(stream)["content"] == THOUGHT
@@ -101,15 +106,61 @@ async def test_reasoning_can_come_in_one_delta() -> None:
     assert parts == ["he he"]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}], ids=str
-)
+OFF: list[dict[str, Any]] = [
+    {"reasoning_effort": "none"},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"chat_template_kwargs": {"thinking": False}},
+    {"reasoning_effort": "none", "chat_template_kwargs": {"thinking": False}},
+]
+
+
+@pytest.mark.parametrize("fields", OFF, ids=str)
 async def test_reasoning_can_be_switched_off(fields: dict[str, Any]) -> None:
     async with serving("hello world") as app:
         answer = (await app.post(PATH, {"messages": USER, **fields})).json()["choices"][0]["message"]
         assert (answer["content"], answer["reasoning"]) == ("hello world", None)
         prompt = byte_level().decode(list(app.engine.requests[0].prompt), skip_special_tokens=False)
         assert prompt.endswith("[THINK]\n\n[/THINK]\n\n")
+
+
+@pytest.mark.parametrize("fields", OFF, ids=str)
+@pytest.mark.parametrize("opens", [False, True])
+async def test_reasoning_of_a_template_without_a_switch_ends_where_it_begins(
+    fields: dict[str, Any], opens: bool
+) -> None:
+    template = HERMES if not opens else HERMES.replace("assistant\n{% endif %}", "assistant\n[THINK]\n{% endif %}")
+    async with serve(
+        script("hello world"), template=template, reasoning_parser="mistral", max_total_tokens=1500
+    ) as app:
+        assert (await app.post(PATH, {"messages": USER, **fields})).status_code == 200
+        reasoning = app.engine.requests[0].reasoning
+        assert (list(reasoning.begin), list(reasoning.end)) == ([] if opens else ids("[THINK]"), ids("[/THINK]"))
+        assert reasoning.HasField("budget") and reasoning.budget == 0
+
+
+async def test_switching_reasoning_off_asks_nothing_of_a_model_that_has_none() -> None:
+    async with serve(script("hello world"), template=HERMES, max_total_tokens=1500) as app:
+        for fields in OFF:
+            assert (await app.post(PATH, {"messages": USER, **fields})).status_code == 200
+        assert not any(request.HasField("reasoning") for request in app.engine.requests)
+
+
+async def test_reasoning_that_cannot_be_switched_off_is_refused_by_name() -> None:
+    async with serving("hello world", reasoning_parser="openai_gptoss") as app:
+        error = (await app.post(PATH, messages=USER, reasoning_effort="none")).json()["error"]
+        assert error["param"] == "reasoning_effort" and "none is not supported" in error["message"]
+        both = {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
+        error = (await app.post(PATH, {"messages": USER, **both})).json()["error"]
+        assert error["param"] == "reasoning_effort" and "exclude each other" in error["message"]
+
+
+@pytest.mark.parametrize("variables", [{"thinking": True}, {"enable_thinking": True}], ids=str)
+async def test_either_name_of_the_switch_reaches_the_template(variables: dict[str, Any]) -> None:
+    for name in ("thinking", "enable_thinking"):
+        template = "{{ " + name + " }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        async with serve(template=template) as app:
+            assert (await app.post(PATH, messages=USER, chat_template_kwargs=variables)).status_code == 200
+            assert byte_level().decode(list(app.engine.requests[0].prompt)).startswith("True")
 
 
 async def test_a_constraint_waits_for_the_end_of_reasoning() -> None:
