@@ -4,6 +4,8 @@ That is what TGI's and vLLM's libraries do, and what clients expect: a weak mode
 last token. Whatever a closed schema allows, the open one allows too. But schemas that are merged with others (`allOf`,
 or `properties` beside `$ref`) would forbid each other's properties: they stay open. And where llguidance has to prove
 the members of an `oneOf` disjoint, it could find closed ones disjoint that are not: nothing is closed there.
+
+A client may ask, by vLLM's `disable_additional_properties`, that all are closed: then what has to stay open is refused.
 """
 
 from collections.abc import Iterable
@@ -15,6 +17,7 @@ IN_PLACE = {"allOf", "anyOf", "oneOf", "$ref"}  # what these say is of the same 
 OF_OBJECTS = IN_PLACE | {
     *("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties")
 }
+DECLARING = {"properties", "patternProperties"}
 SAYS_MORE = OF_OBJECTS - {"properties", "required"}
 
 
@@ -28,6 +31,17 @@ def close(nodes: Iterable[dict[str, Any]], references: References) -> None:
         declared = node.get("properties", {}).keys()
         says_all = "properties" in node and not SAYS_MORE & node.keys() and declared >= set(node.get("required", ()))
         if says_all and id(node) not in merged:
+            node["additionalProperties"] = False
+
+
+def close_all(nodes: Iterable[dict[str, Any]], references: References) -> None:
+    """Close all of `nodes` that declare properties and do not say what others are. Raises ValueError."""
+    every = list(nodes)
+    merged = _merged(every, references)
+    for node in every:
+        if DECLARING & node.keys() and "additionalProperties" not in node:
+            if id(node) in merged:
+                raise ValueError("disable_additional_properties is not supported where schemas are merged (allOf, …)")
             node["additionalProperties"] = False
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.errors import RequestError
-from gateway.grammar import choice, json_schema, notation, regex, structural_tag, whitespace
+from gateway.grammar import choice, embedded, json_schema, notation, regex, structural_tag
+from gateway.grammar.json_style import PLAIN, JsonStyle
 from jaxengine.rpc import engine_pb2 as pb
 
 Asked = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
@@ -17,49 +18,54 @@ Asked = Literal["json", "json_object", "regex", "choice", "grammar", "structural
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`text` in a notation of `pb.Grammar`, or a structural tag, which the request's field `param` asked for."""
+    """`text` in a notation of `pb.Grammar`, or a structural tag, which the request's field `param` asked for.
+
+    style: of the JSON in a structural tag.
+    """
 
     kind: Literal["json_schema", "regex", "lark", "gbnf", "structural_tag"]
     text: str
     param: str
+    style: JsonStyle = PLAIN
 
     @classmethod
-    def of(cls, asked: Asked, value: Any, param: str, *, spaces: str = whitespace.BOUNDED) -> "Constraint":
+    def of(cls, asked: Asked, value: Any, param: str, *, style: JsonStyle = PLAIN) -> "Constraint":
         """The constraint that `value` is.
 
         Args:
             asked: what `value` is: a JSON schema (object, bool or text), true for any JSON object, a regex, a list of
                 texts, a grammar in Lark or GBNF, or a structural tag (object or text).
             param: the field it came in.
-            spaces: a regex of what may stand between two tokens of JSON, besides nothing.
+            style: of all JSON in the text.
 
         Raises:
             RequestError: it is not valid, too large, or asks for what cannot be enforced.
         """
         try:
-            return cls._of(asked, value, param, spaces)
+            return cls._of(asked, value, param, style)
         except ValueError as error:
             raise RequestError.invalid(f"{param} is not valid: {error}", param) from None
 
     @classmethod
-    def _of(cls, asked: Asked, value: Any, param: str, spaces: str) -> "Constraint":
+    def _of(cls, asked: Asked, value: Any, param: str, style: JsonStyle) -> "Constraint":
         match asked:
             case "json":
-                return cls("json_schema", json_schema.guided(value, param=param, spaces=spaces), param)
+                return cls("json_schema", json_schema.guided(value, param=param, style=style), param)
             case "json_object":
-                return cls("json_schema", json_schema.guided({"type": "object"}, param=param, spaces=spaces), param)
+                return cls("json_schema", json_schema.guided({"type": "object"}, param=param, style=style), param)
             case "regex":
                 return cls("regex", regex.checked(value), param)
             case "choice":
                 return cls("lark", choice.lark(value), param)
             case "grammar":
-                return cls(notation.notation(value), value, param)
+                kind = notation.notation(value)
+                return cls(kind, embedded.enforced(value, style) if kind == "lark" else value, param)
             case "structural_tag":
-                structural_tag.lark(value, {}, param)
-                return cls("structural_tag", value if isinstance(value, str) else json.dumps(value), param)
+                structural_tag.lark(value, {}, param, style)
+                return cls("structural_tag", value if isinstance(value, str) else json.dumps(value), param, style)
 
     def to_proto(self, marks: Mapping[str, int]) -> pb.Grammar:
         """As the engine takes it. `marks` are the tokenizer's."""
         if self.kind == "structural_tag":
-            return pb.Grammar(lark=structural_tag.lark(self.text, marks, self.param))
+            return pb.Grammar(lark=structural_tag.lark(self.text, marks, self.param, self.style))
         return pb.Grammar(**{self.kind: self.text})

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from gateway.errors import RequestError
-from gateway.grammar import whitespace
+from gateway.grammar.json_style import PLAIN, JsonStyle
 from gateway.grammar.schema_reader import SchemaReader
 from gateway.http.strict_json import NotStrictJson, depth_exceeds, strict_json
 
@@ -17,23 +17,26 @@ MAX_CHARACTERS = 65_536  # without annotations
 MAX_DEPTH = 64
 
 
-def guided(schema: Any, *, param: str, spaces: str = whitespace.BOUNDED) -> str:
+def guided(schema: Any, *, param: str, style: JsonStyle = PLAIN) -> str:
     """`schema` as JSON text with llguidance's options.
 
     Args:
         schema: a dictionary or bool, which is not changed, or JSON text.
         param: the field it came in.
-        spaces: a regex of what may stand between two tokens of JSON, besides nothing.
 
     Raises:
         RequestError: it is no schema, too large, or asks for what cannot be enforced.
     """
     try:
-        root = SchemaReader(_own(schema)).root
-        text = _written({**root, "x-guidance": _options(spaces)})
+        return enforced(schema, style)
     except ValueError as error:
         raise RequestError.invalid(f"{param} is not valid: {error}", param) from None
-    return text
+
+
+def enforced(schema: Any, style: JsonStyle) -> str:
+    """As `guided`. Raises ValueError."""
+    root = SchemaReader(_own(schema), closed=style.closed).root
+    return _written({**root, "x-guidance": _options(style.spaces)})
 
 
 def _options(spaces: str) -> dict[str, Any]:

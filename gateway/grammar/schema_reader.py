@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from gateway.grammar import regex
 from gateway.grammar.alternatives import told_apart
-from gateway.grammar.closing import close
+from gateway.grammar.closing import close, close_all
 from gateway.grammar.formats import ENFORCED_FORMATS
 from gateway.grammar.keywords import (
     ANNOTATIONS,
@@ -43,9 +43,12 @@ MAX_SHOWN = 120  # characters of a place, or of a format's name
 
 
 class SchemaReader:
-    """Checks and rewrites a schema in place, node by node. `ValueError` says what is wrong with it, and where."""
+    """Checks and rewrites a schema in place, node by node. `ValueError` says what is wrong with it, and where.
 
-    def __init__(self, root: dict[str, Any]) -> None:
+    closed: objects get no properties but those that they declare, see `closing`.
+    """
+
+    def __init__(self, root: dict[str, Any], *, closed: bool = False) -> None:
         self.root = root
         self._id = root.get("$id")
         self._references = References(root)
@@ -63,7 +66,7 @@ class SchemaReader:
         nodes = [each for node in read.values() for each in _united_with_null(node)]
         for node in nodes:
             self._read_one_of(node)
-        close(nodes, self._references)
+        (close_all if closed else close)(nodes, self._references)
 
     def _read(self) -> list[tuple[Any, str]]:
         """Check the node; the schemas inside it or that it refers to, each with its place."""

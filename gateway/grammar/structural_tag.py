@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.grammar import json_schema, regex
 from gateway.grammar.choice import literal
+from gateway.grammar.json_style import PLAIN, JsonStyle
 
 MAX_CHARACTERS = 262_144  # of the grammar that is made of it
 MAX_FORMATS = 500
@@ -20,12 +21,13 @@ TEXT = r"TEXT: /(?s:.*)/"
 _UNSAFE = re.compile(r"\\.|[/\n]")  # between slashes; what is escaped already is left alone
 
 
-def lark(tag: Any, tokens: Mapping[str, int], param: str) -> str:
+def lark(tag: Any, tokens: Mapping[str, int], param: str, style: JsonStyle = PLAIN) -> str:
     """The grammar of `tag`, an object or JSON text.
 
     Args:
         tokens: ids of the added tokens, by spelling. A mark that is one is written as the token: free text has none.
         param: the field it came in.
+        style: of the JSON in it.
 
     Raises:
         ValueError: it is no structural tag, or one that is not supported.
@@ -35,7 +37,7 @@ def lark(tag: Any, tokens: Mapping[str, int], param: str) -> str:
         tag = json_schema.parsed(tag)
     if not isinstance(tag, dict):
         raise ValueError("a structural tag must be an object")
-    writer = _Writer(tokens, param)
+    writer = _Writer(tokens, param, style)
     start = writer.format(tag["format"] if "format" in tag else _triggered(tag), depth=0, last=True)
     grammar = "\n".join(["%llguidance {}", f"start: {start}", TEXT, *writer.rules]) + "\n"
     if len(grammar) > MAX_CHARACTERS:
@@ -58,9 +60,9 @@ def _triggered(tag: dict[str, Any]) -> dict[str, Any]:
 class _Writer:
     """Writes formats as expressions, which may refer to `rules`."""
 
-    def __init__(self, tokens: Mapping[str, int], param: str) -> None:
+    def __init__(self, tokens: Mapping[str, int], param: str, style: JsonStyle) -> None:
         self.rules: list[str] = []
-        self._tokens, self._param = tokens, param
+        self._tokens, self._param, self._style = tokens, param, style
         spellings = sorted((each for each in tokens if each), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, spellings))) if spellings else None
         self._formats = 0
@@ -103,7 +105,7 @@ class _Writer:
     def _json(self, format: dict[str, Any]) -> str:
         if format.get("style", "json") != "json":
             raise ValueError("json_schema is supported in the style json only")
-        return f"%json {json_schema.guided(format.get('json_schema'), param=self._param)}"
+        return f"%json {json_schema.guided(format.get('json_schema'), param=self._param, style=self._style)}"
 
     def _regex(self, pattern: Any) -> str:
         if not isinstance(pattern, str):

@@ -61,19 +61,30 @@ class Call:
         self._message = message
         self._tools = tools
         self.known_only = known_only
+        self.begun = False  # or one of several that follow one another
+
+    def another(self) -> None:
+        """A call may follow. What is read until it begins is text, should it be none."""
+        if not self.reader.recording:
+            self.reader.record()
 
     def check(self, name: str) -> None:
-        """Raises Malformed if `name` is none."""
-        if not name or (self.known_only and name not in self._tools):
+        """Raises Malformed if `name` is none. Behind a call there is no doubt that what follows is meant as one."""
+        if not name or (self.known_only and not self.begun and name not in self._tools):
             raise Malformed
 
     def begin(self, name: str, id: str | None = None) -> None:
         self.check(name)
+        self.begun = True
         self.reader.forget()
         self._message.begin(name, id)
 
     def arguments(self, text: str) -> None:
         self._message.arguments(text)
+
+    def end(self) -> None:
+        """The arguments are complete."""
+        self._message.end()
 
     def properties(self, name: str) -> Mapping[str, Any]:
         """The schemas of a tool's arguments; empty if it is unknown."""

@@ -30,6 +30,7 @@ class GemmaCalls:
             raise Malformed
         call.begin(match[1])
         yield from self._read_object(call)
+        call.end()
 
     def write(self, name: str, schema: str) -> list[Part]:
         raise NotImplementedError("Gemma's notation has no grammar yet")

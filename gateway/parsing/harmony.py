@@ -13,7 +13,7 @@ from gateway.parsing import json_text
 from gateway.parsing.calls import Call, Head, TextUntil
 from gateway.parsing.lark import HEADER, Lark, TokenId
 from gateway.parsing.pieces import Tool
-from gateway.parsing.reader import Malformed, Reading, marks
+from gateway.parsing.reader import EndOfText, Malformed, Reading, marks
 from gateway.parsing.text_parser import TextParser
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
@@ -98,10 +98,17 @@ class HarmonyParser(TextParser):
             yield from reader.until(marks(START, CHANNEL), self._message.content)
         while True:
             head = Head()
+            reader.record()
             try:
                 mark = yield from reader.until(_HEADER_ENDS, head.add)
             except Malformed:
-                continue
+                self._read_as_text(self._message.content)
+                mark = yield from reader.until(marks(START, CHANNEL), self._message.content)
+            except EndOfText:
+                if not self._cut and _RECIPIENT.search(head.text):
+                    self._message.content(head.text)
+                raise
+            reader.forget()
             if mark == MESSAGE:
                 yield from self._read_message(head.text)
 
@@ -120,12 +127,11 @@ class HarmonyParser(TextParser):
             yield from self._reader.until(_CALL_ENDS, _drop)
 
     def _read_call_to(self, name: str) -> Reading[None]:
-        yield from self._reader.space()
-        yield from self._reader.peek()
         call = Call(self._reader, self._message, self._tools, known_only=False)
         call.begin(name)
         with suppress(Malformed):
             yield from json_text.value(self._reader, call.arguments)
+            call.end()
         yield from self._reader.until(_CALL_ENDS, _drop)
 
 

@@ -36,6 +36,7 @@ class JsonCalls:
             return
         yield from read_object(call)
         while (yield from self._another_follows(call)):
+            call.another()
             yield from read_object(call)
 
     def _another_follows(self, call: Call) -> Reading[bool]:
@@ -61,11 +62,14 @@ def _read_list(call: Call) -> Reading[None]:
         yield from reader.space()
         character = yield from reader.peek()
         if character == "]":
+            if call.known_only and not call.begun:
+                raise Malformed
             reader.take(1)
             return
         if character == ",":
             reader.take(1)
         else:
+            call.another()
             yield from read_object(call)
 
 
@@ -79,6 +83,7 @@ def read_object(call: Call) -> Reading[None]:
             call.begin(name, id)
             begun = True
             yield from _stream_arguments(call)
+            call.end()
             continue
         text = yield from _captured(reader)
         if key in ARGUMENTS and held is None:
@@ -93,6 +98,7 @@ def read_object(call: Call) -> Reading[None]:
             raise Malformed
         call.begin(name, id)
         call.arguments(_object_text(held or "{}"))
+        call.end()
 
 
 def _next_key(reader: Reader) -> Reading[str | None]:

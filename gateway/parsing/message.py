@@ -5,7 +5,7 @@ Whitespace around reasoning is dropped. So is whitespace between content and cal
 
 from collections.abc import Callable
 
-from gateway.parsing.pieces import CallArguments, CallBegin, ContentText, Piece, ReasoningText
+from gateway.parsing.pieces import CallArguments, CallBegin, CallEnd, ContentText, Piece, ReasoningText
 
 
 class Message:
@@ -54,6 +54,11 @@ class Message:
     def arguments(self, text: str) -> None:
         """Of the call that began last."""
         self._write(self._arguments_piece, text)
+
+    def end(self) -> None:
+        """The call that began last is complete."""
+        self._close_run()
+        self._pieces.append(CallEnd(self.calls - 1))
 
     def drop_space(self) -> None:
         """A mark ends: the whitespace between a call and the mark is none of the content."""

@@ -36,6 +36,7 @@ class NamedJson:
             raise Malformed
         call.begin(match["name"].strip(), match.groupdict().get("id"))
         yield from json_text.value(call.reader, call.arguments)
+        call.end()
 
     def write(self, name: str, schema: str) -> list[Part]:
         if self.objects is not None and self.writes_objects:

@@ -45,7 +45,14 @@ class CallArguments:
     text: str
 
 
-Piece = ReasoningText | ContentText | CallBegin | CallArguments
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The arguments of a call are complete. A call that was cut off, or went wrong behind its name, has no end."""
+
+    index: int
+
+
+Piece = ReasoningText | ContentText | CallBegin | CallArguments | CallEnd
 
 
 class MessageParser(Protocol):
@@ -55,6 +62,8 @@ class MessageParser(Protocol):
         """The pieces that are certain now; what may still become a mark is held back."""
         ...
 
-    def finish(self) -> list[Piece]:
-        """The rest, once the text has ended, wherever it has. A call without a whole name is dropped."""
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """The rest, once the text has ended, wherever it has. A call without a whole name is text, as what is no call
+        always is; where the limit of tokens `cut` the text it would have become a call, and is dropped.
+        """
         ...

@@ -37,10 +37,13 @@ class PythonCalls:
             yield from reader.space()
             character = yield from reader.peek()
             if character in ",]":
+                if call.known_only and not call.begun:
+                    raise Malformed
                 reader.take(1)
                 if character == "]":
                     return
             else:
+                call.another()
                 yield from _read_call(call)
 
     def write(self, name: str, schema: str) -> list[Part]:
@@ -86,6 +89,7 @@ def _read_lines(call: Call) -> Reading[None]:
     yield from _read_call(call)
     yield from call.reader.space()
     while _NAME_BEGINS.match((yield from call.reader.peek())):
+        call.another()
         yield from _read_call(call)
         yield from call.reader.space()
 
@@ -103,6 +107,7 @@ def _read_call(call: Call) -> Reading[None]:
     arguments = _arguments("".join(parts))
     call.begin(name.text)
     call.arguments(arguments)
+    call.end()
 
 
 def _bracketed(reader: Reader, emit: Emit) -> Reading[None]:

@@ -87,6 +87,10 @@ class Reader:
     def forget(self) -> None:
         self._record = None
 
+    @property
+    def recording(self) -> bool:
+        return self._record is not None
+
     def take(self, length: int) -> str:
         text = self._text[self._at : self._at + length]
         self._at += length
@@ -134,11 +138,15 @@ class Reader:
             yield from self.more()
 
     def accept(self, marks: Marks) -> Reading[str | None]:
-        """Take the mark that is next, if one is."""
-        while not self.ended and marks.open(self._text[self._at : self._at + marks.span]):
+        """Take the mark that is next, if one is. Raises EndOfText where one may have begun."""
+        while (open := marks.open(self._text[self._at : self._at + marks.span])) and not self.ended:
             yield
         found = marks.find(self._text, self._at)
-        return self.take(len(found[0])) if found is not None and found.start() == self._at else None
+        if found is not None and found.start() == self._at:
+            return self.take(len(found[0]))
+        if open:
+            raise EndOfText
+        return None
 
     def follows(self, marks: Marks) -> Reading[bool]:
         """Whether whitespace and then one of `marks` comes next, or only whitespace to the end. Takes nothing."""

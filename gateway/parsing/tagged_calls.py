@@ -60,6 +60,7 @@ class TaggedCalls:
             call.reader.unread(ending)
         elif ending.endswith("/>"):
             call.arguments("{}")
+            call.end()
             return
         yield from self._read_arguments(call, name)
 
@@ -68,6 +69,7 @@ class TaggedCalls:
         yield from reader.space()
         if (yield from reader.peek()) == "{":
             yield from json_text.value(reader, call.arguments)
+            call.end()
             yield from reader.space()
             yield from reader.accept(marks(self.end))
             return
@@ -80,6 +82,7 @@ class TaggedCalls:
             yield from self._read_value(call, _declared(head.text, schemas.get(key)))
             separator = ", "
         call.arguments("{}" if separator == "{" else "}")
+        call.end()
 
     def _next_is_argument(self, call: Call) -> Reading[bool]:
         """Take what opens the next argument, or ends the call."""

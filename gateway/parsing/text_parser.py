@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gateway.parsing.calls import Call
+from gateway.parsing.calls import Call, Head
 from gateway.parsing.message import Message
 from gateway.parsing.pieces import Piece, Tool
 from gateway.parsing.reader import Emit, EndOfText, Malformed, Reader, Reading, marks
@@ -13,7 +13,8 @@ from gateway.parsing.tool_format import MarkedFormat
 class TextParser:
     """Reads reasoning first, then content and calls.
 
-    What follows a mark and is no call stays text, mark and all, of the region where it stands.
+    What follows a mark and is no call stays text, mark and all, of the region where it stands. The text's end makes no
+    difference to that, unless the limit of tokens cut the text: then a call without a whole name is dropped.
     """
 
     def __init__(
@@ -27,14 +28,15 @@ class TextParser:
         self._before_calls = marks(*self._opens, *noise)
         self._after_calls = marks(*self._opens, *noise, *(tools_in.closes if tools_in else ()))
         self._reading = self._read()
+        self._cut = False
 
     def push(self, text: str) -> list[Piece]:
         self._reader.feed(text)
         self._resume()
         return self._message.drain()
 
-    def finish(self) -> list[Piece]:
-        self._reader.ended = True
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        self._reader.ended, self._cut = True, cut
         self._resume()
         self._message.finish()
         return self._message.drain()
@@ -86,24 +88,32 @@ class TextParser:
         return (yield from self._attempt(self._format, mark, region))
 
     def _attempt(self, written: MarkedFormat, mark: str | None, region: Emit) -> Reading[bool]:
-        reader, message = self._reader, self._message
-        calls = message.calls
-        call = Call(reader, message, self._tools, known_only=mark is None)
+        reader = self._reader
+        call = Call(reader, self._message, self._tools, known_only=mark is None)
         reader.record()
         try:
             yield from written.read(call, mark)
-        except Malformed:
-            if message.calls == calls:
-                reader.unread(reader.recorded())
+        except (Malformed, EndOfText) as wrong:
+            nameless, ended = reader.recording, isinstance(wrong, EndOfText)
+            if ended and (not nameless or (self._cut and (mark is not None or call.begun))):
+                raise
+            if not call.begun:
                 region(mark or "")
-                return False
-            yield from self._skip_call(written)
-        except EndOfText:
-            if message.calls == calls and mark is None:
-                region(reader.recorded())
-            raise
+            if nameless:
+                self._read_as_text(region if not call.begun else self._message.content)
+            else:
+                yield from self._skip_call(written)
         reader.forget()
-        return True
+        return call.begun
+
+    def _read_as_text(self, region: Emit) -> None:
+        """What was recorded is text. It may hold calls all the same; of a long one the beginning is not looked at
+        again, lest every mark in it makes all of it be read once more.
+        """
+        text = self._reader.recorded()
+        seen = Head.LIMIT if len(text) > Head.LIMIT else 0
+        region(text[:seen])
+        self._reader.unread(text[seen:])
 
     def _skip_call(self, written: MarkedFormat) -> Reading[None]:
         """Go on behind a call that went wrong after it had begun."""

@@ -10,7 +10,7 @@ from fastapi import Request
 from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import RequestLifecycle, serving
-from gateway.request.output import Finish, OutputDelta, OutputProcessor
+from gateway.request.output import OutputDelta, OutputProcessor
 from gateway.routes.openai import sampling, validation
 from gateway.routes.openai.answer_format import AnswerFormat
 from gateway.routes.openai.chat_constraint import constrain
@@ -230,7 +230,7 @@ class _ChatChoice:
     def _finish_fields(self) -> dict[str, Any]:
         fields = finish_fields(self.output)
         called = self._writer.finish_reason if self._writer is not None else None
-        return fields if called is None or self.output.finish is Finish.LENGTH else {**fields, "finish_reason": called}
+        return fields if called is None else {**fields, "finish_reason": called}
 
     def _delta(self, text: str) -> dict[str, Any]:
         return {"role": "assistant", "content": text} if self._as_tgi else {"content": text}

@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, WithJsonSchema, model_validator
 from gateway.errors import RequestError
 from gateway.grammar import whitespace
 from gateway.grammar.constraint import Asked, Constraint
+from gateway.grammar.json_style import PLAIN, JsonStyle
 from gateway.http.body import StrictModel
 from gateway.routes.openai import response_format
 
@@ -46,21 +47,26 @@ class StructuredOutputs(StrictModel):
     grammar: str | None = None
     structural_tag: Schema = None
     disable_any_whitespace: bool | None = None
-    disable_additional_properties: bool | None = None  # without effect: see `gateway/grammar/closing.py`
+    disable_additional_properties: bool | None = None
     whitespace_pattern: str | None = None
 
-    def constraint(self, field: str, spaces: str) -> Constraint:
+    def constraint(self, field: str, spaces: str | None) -> Constraint:
         """What it asks for in `field`, with these `spaces` if it names none. Raises RequestError."""
+        style = self._style(field, spaces)
         values = {"json": self.json_, **{name: getattr(self, name) for name in OF_VLLM if name != "json"}}
         given = [name for name, value in values.items() if value is not None and value is not False]
         if not given:
             raise RequestError.invalid(f"{field} needs one of {', '.join(OF_VLLM)}", field)
         [name] = only_one(given, f"{field}.")
+        return Constraint.of(OF_VLLM[name], values[name], f"{field}.{name}", style=style)
+
+    def _style(self, field: str, spaces: str | None) -> JsonStyle:
+        own = spacing(self.whitespace_pattern, f"{field}.")
         if self.disable_any_whitespace:
             spaces = whitespace.NONE
-        elif self.whitespace_pattern is not None:
-            spaces = spacing(self.whitespace_pattern, f"{field}.")
-        return Constraint.of(OF_VLLM[name], values[name], f"{field}.{name}", spaces=spaces)
+        elif own is not None:
+            spaces = own
+        return JsonStyle(whitespace.BOUNDED if spaces is None else spaces, bool(self.disable_additional_properties))
 
 
 class ConstraintFields(StrictModel):
@@ -95,13 +101,14 @@ class ConstraintFields(StrictModel):
             self._constraint = self._read(name, values[name], spaces)
         return self
 
-    def _read(self, name: str, value: Any, spaces: str) -> Constraint | None:
+    def _read(self, name: str, value: Any, spaces: str | None) -> Constraint | None:
+        style = None if spaces is None else JsonStyle(spaces)
         if name == "response_format":
-            return response_format.constraint(value, name, spaces=spaces)
+            return response_format.constraint(value, name, style=style)
         if name == "structured_outputs":
             found: Constraint = value.constraint(name, spaces)
             return found
-        return Constraint.of(OF_OTHERS[name], value, name, spaces=spaces)
+        return Constraint.of(OF_OTHERS[name], value, name, style=style or PLAIN)
 
 
 def only_one(given: list[str], prefix: str) -> Collection[str]:
@@ -112,10 +119,10 @@ def only_one(given: list[str], prefix: str) -> Collection[str]:
     return given
 
 
-def spacing(pattern: str | None, prefix: str) -> str:
-    """What a client lets stand between two tokens of JSON. Raises RequestError."""
+def spacing(pattern: str | None, prefix: str) -> str | None:
+    """What a client lets stand between two tokens of JSON; None if it does not say. Raises RequestError."""
     if pattern is None:
-        return whitespace.BOUNDED
+        return None
     try:
         return whitespace.checked(pattern) if pattern else whitespace.NONE
     except ValueError as error:

@@ -2,12 +2,17 @@
 
 Deltas come in OpenAI's order: a call's index, id, type and name once, with empty arguments, and then its arguments in
 fragments. OpenAI's SDKs join the strings of all deltas, so nothing is said twice.
+
+What cuts the text, the limit of tokens or a stop string, may cut a call. Its fragment is answered, streamed or not,
+since deltas cannot be taken back; but the message then ends by `length` or by `stop`, and `tool_calls` says that the
+last call was not cut off. vLLM says `tool_calls` all the same (vllm#58228). A call that has no name yet is content;
+if the limit cut it, it is left out, in whole answers as in streams.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.parsing.pieces import CallArguments, CallBegin, ContentText, Piece, ReasoningText
+from gateway.parsing.pieces import CallArguments, CallBegin, CallEnd, ContentText, Piece, ReasoningText
 from gateway.request.output import Finish, OutputDelta
 from gateway.routes.openai.answer_format import AnswerFormat
 from gateway.routes.openai.tool_ids import new_id
@@ -20,6 +25,7 @@ class Call:
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
+    complete: bool = False
 
 
 class MessageWriter:
@@ -32,6 +38,7 @@ class MessageWriter:
         self._content: list[str] = []
         self._calls: list[Call] = []
         self._held: list[str] = []  # reasoning that is answered once it is complete
+        self._finish: Finish | None = None
         self._past_reasoning = False  # anything but reasoning has been read
         self._pending = 0  # tokens since the last piece
         self.reasoning_tokens = 0
@@ -40,11 +47,12 @@ class MessageWriter:
         """What `delta` adds to the message."""
         pieces = self._parser.push(delta.text)
         if delta.finish is not None:
-            pieces += self._parser.finish()
+            self._finish = delta.finish
+            pieces += self._parser.finish(cut=delta.finish is Finish.LENGTH)
         self._count(len(delta.tokens), pieces)
         written = [each for piece in _joined(pieces) for each in self._piece(piece)]
         if delta.finish is not None:
-            written += [*self._release(), *self._complete_call(cut=delta.finish is Finish.LENGTH)]
+            written += [*self._release(), *([] if self._cuts_a_call else self._complete_call())]
         return written
 
     def message(self, echoed: str = "") -> dict[str, Any]:
@@ -65,9 +73,14 @@ class MessageWriter:
     @property
     def finish_reason(self) -> str | None:
         """Why the message ended, if calls are the reason. A named function was no choice of the model's."""
-        if not self._calls or self._answer.tool_use.named:
+        if not self._calls or self._answer.tool_use.named or self._finish is Finish.LENGTH or self._cuts_a_call:
             return None
         return "function_call" if self._answer.tool_use.legacy else "tool_calls"
+
+    @property
+    def _cuts_a_call(self) -> bool:
+        """Whether the last call was not complete when something else than the model ended the text."""
+        return self._finish is not Finish.EOS and bool(self._calls) and not self._calls[-1].complete
 
     def tgi_delta(self, delta: Delta) -> Delta:
         """A delta as TGI's, each of which has role and content, and each call in it an id, a type and a name."""
@@ -94,7 +107,10 @@ class MessageWriter:
         if piece.index and not self._answer.tool_use.parallel:
             return []
         if isinstance(piece, CallBegin):
-            return [*self._release(), *self._complete_call(cut=False), self._begin(piece)]
+            return [*self._release(), *self._complete_call(), self._begin(piece)]
+        if isinstance(piece, CallEnd):
+            self._calls[piece.index].complete = True
+            return []
         self._calls[piece.index].arguments.append(piece.text)
         return [self._arguments(piece.index, piece.text)]
 
@@ -122,9 +138,9 @@ class MessageWriter:
         began = {"id": call.id, "type": "function", "function": _function(call.name, "")}
         return {"tool_calls": [{"index": piece.index, **began}]}
 
-    def _complete_call(self, *, cut: bool) -> list[Delta]:
-        """`{}` for a last call that was begun and has no arguments, unless the message was `cut` there."""
-        if cut or not self._calls or self._calls[-1].arguments:
+    def _complete_call(self) -> list[Delta]:
+        """`{}` for a last call that was begun and has no arguments."""
+        if not self._calls or self._calls[-1].arguments:
             return []
         self._calls[-1].arguments.append("{}")
         return [self._arguments(len(self._calls) - 1, "{}")]

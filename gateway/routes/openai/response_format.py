@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from gateway.errors import RequestError
-from gateway.grammar import whitespace
 from gateway.grammar.constraint import Constraint
+from gateway.grammar.json_style import OF_TGI, PLAIN, JsonStyle
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 KINDS = ("text", "json_object", "json_schema", "regex", "grammar", "structural_tag")
@@ -33,25 +33,26 @@ DOCUMENTED = {
 }
 
 
-def constraint(fields: dict[str, Any], param: str, *, spaces: str = whitespace.BOUNDED) -> Constraint | None:
+def constraint(fields: dict[str, Any], param: str, *, style: JsonStyle | None = None) -> Constraint | None:
     """What the field `param` asks for; None for plain text. Raises RequestError.
 
-    spaces: a regex of what may stand between two tokens of JSON, besides nothing, where the notation leaves it open.
+    style: of all JSON in the text; None for that of the notation.
     """
     kind, value = fields.get("type"), fields.get("value")
     if value is not None and kind in ("json", "json_object", "json_schema", "regex"):
-        return _of_tgi(kind, value, param)
+        return _of_tgi(kind, value, param, style or OF_TGI)
+    style = style or PLAIN
     match kind:
         case "text":
             return None
         case "json_object":
-            return _of_schema(fields.get("schema"), param, spaces)  # of llama.cpp
+            return _of_schema(fields.get("schema"), param, style)  # of llama.cpp
         case "json_schema":
-            return _of_schema(_named(fields.get("json_schema", fields), f"{param}.json_schema"), param, spaces)
+            return _of_schema(_named(fields.get("json_schema", fields), f"{param}.json_schema"), param, style)
         case "grammar":
-            return Constraint.of("grammar", _checked(fields, "grammar", str, "a string", param), param)
+            return Constraint.of("grammar", _checked(fields, "grammar", str, "a string", param), param, style=style)
         case "structural_tag":  # of vLLM
-            return Constraint.of("structural_tag", fields, param)
+            return Constraint.of("structural_tag", fields, param, style=style)
     raise RequestError.invalid(f"{param}.type must be one of {', '.join(KINDS)}", f"{param}.type")
 
 
@@ -69,18 +70,18 @@ def _named(named: Any, field: str) -> Any:
     return named.get("schema")
 
 
-def _of_schema(schema: Any, param: str, spaces: str) -> Constraint:
+def _of_schema(schema: Any, param: str, style: JsonStyle) -> Constraint:
     """JSON of this schema; any object if there is none."""
     if schema is None:
-        return Constraint.of("json_object", True, param, spaces=spaces)
-    return Constraint.of("json", schema, param, spaces=spaces)
+        return Constraint.of("json_object", True, param, style=style)
+    return Constraint.of("json", schema, param, style=style)
 
 
-def _of_tgi(kind: str, value: Any, param: str) -> Constraint:
+def _of_tgi(kind: str, value: Any, param: str, style: JsonStyle) -> Constraint:
     if kind == "regex":
         return Constraint.of("regex", _checked({"value": value}, "value", str, "a string", param), param)
     schema = value.get("schema") if kind == "json_schema" and isinstance(value, dict) else value
-    return Constraint.of("json", schema, param, spaces=whitespace.ONE_SPACE)
+    return Constraint.of("json", schema, param, style=style)
 
 
 def _checked(fields: dict[str, Any], name: str, kind: Any, words: str, param: str) -> Any:

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import WithJsonSchema
 
 from gateway.errors import GRAMMAR, Kind, RequestError
-from gateway.grammar import json_schema, whitespace
+from gateway.grammar import json_schema
 from gateway.grammar.constraint import Constraint
+from gateway.grammar.json_style import OF_TGI
 from gateway.http.body import StrictModel
 
 FIELD = "parameters.grammar.value"
@@ -34,8 +35,8 @@ def constraint(grammar: Grammar | None, *, supported: bool) -> Constraint | None
     if grammar.type == "json_schema":
         schema = _typed(schema, dict, "an object with a schema").get("schema")
     if schema is None and grammar.type == "json_object":
-        return Constraint.of("json_object", True, GRAMMAR, spaces=whitespace.ONE_SPACE)
-    return Constraint.of("json", _with_properties(schema), GRAMMAR, spaces=whitespace.ONE_SPACE)
+        return Constraint.of("json_object", True, GRAMMAR, style=OF_TGI)
+    return Constraint.of("json", _with_properties(schema), GRAMMAR, style=OF_TGI)
 
 
 def _typed(value: Any, kind: type, words: str) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from gateway.errors import RequestError
 from gateway.grammar import choice, notation, regex, whitespace
 from gateway.grammar.constraint import Asked, Constraint
+from gateway.grammar.json_style import JsonStyle
 from tests.gateway.grammar.llguidance_bytes import Refused, allows
 
 
@@ -146,7 +147,7 @@ def test_any_object_is_an_object() -> None:
     ("pattern", "between"), [(r"\s?", "\n"), ("[ ]{0,2}", "  "), (r"[\n\t ]*", "\t\n"), (r"\x20", " ")]
 )
 def test_a_client_may_say_what_stands_between_tokens(pattern: str, between: str) -> None:
-    grammar = of("json_object", True, spaces=whitespace.checked(pattern)).to_proto({})
+    grammar = of("json_object", True, style=JsonStyle(whitespace.checked(pattern))).to_proto({})
     assert allows(grammar, f"{{{between}}}")
     assert not allows(grammar, "{\u00a0}")
 

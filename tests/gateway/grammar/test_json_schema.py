@@ -12,6 +12,7 @@ import pytest
 from gateway.errors import RequestError
 from gateway.grammar import whitespace
 from gateway.grammar.json_schema import ANY_OBJECT, MAX_CHARACTERS, MAX_DEPTH, guided
+from gateway.grammar.json_style import OF_TGI, JsonStyle
 from gateway.grammar.keywords import ANNOTATIONS, SHAPES, UNENFORCED
 from gateway.grammar.schema_reader import (
     MAX_ENUM_VALUES,
@@ -123,9 +124,9 @@ def test_a_clients_options_of_llguidance_are_not_obeyed_at_the_root_or_below() -
 def test_whitespace_is_bounded() -> None:
     assert allowed({"type": "object"}, "{" + 20 * "\n" + "}")
     assert not allowed({"type": "object"}, "{" + 21 * "\n" + "}")
-    assert allowed({"type": "object"}, "{ }", spaces=whitespace.ONE_SPACE)
-    assert not allowed({"type": "object"}, "{  }", spaces=whitespace.ONE_SPACE)
-    assert not allowed({"type": "object"}, "{ }", spaces=whitespace.NONE)
+    assert allowed({"type": "object"}, "{ }", style=OF_TGI)
+    assert not allowed({"type": "object"}, "{  }", style=OF_TGI)
+    assert not allowed({"type": "object"}, "{ }", style=JsonStyle(whitespace.NONE))
 
 
 def test_nullable_is_a_union_with_null() -> None:
@@ -310,3 +311,25 @@ def test_of_random_schemas_each_is_refused_by_name_or_valid_when_rewritten() -> 
             errors = META.iter_errors(json.loads(text))
             assert not [each for each in errors if "exclusive" not in str(each.path)]  # draft 4 says true there
     assert served > 300
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        ({"properties": {"a": {"properties": {"b": {}}, "minProperties": 1}}}, '{"a":{"b":1,"c":1}}'),
+        ({"patternProperties": {"^a": {}}}, '{"b":1}'),
+    ],
+)
+def test_objects_can_all_be_closed(schema: Any, document: str) -> None:
+    assert not allowed(schema, document, style=JsonStyle(closed=True))
+
+
+def test_an_object_that_says_what_others_it_has_is_not_closed() -> None:
+    assert allowed({"properties": {"a": {}}, "additionalProperties": True}, '{"b":1}', style=JsonStyle(closed=True))
+    assert allowed({"type": "object"}, '{"b":1}', style=JsonStyle(closed=True))
+
+
+def test_what_would_allow_nothing_if_it_were_closed_is_refused() -> None:
+    merged = {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
+    with pytest.raises(RequestError, match="disable_additional_properties"):
+        guided(merged, param="field", style=JsonStyle(closed=True))

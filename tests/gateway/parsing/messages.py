@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.parsing.pieces import CallArguments, CallBegin, ContentText, MessageParser, ReasoningText
+from gateway.parsing.pieces import CallArguments, CallBegin, CallEnd, ContentText, MessageParser, ReasoningText
 
 
 @dataclass
@@ -13,6 +13,7 @@ class ReadCall:
     name: str
     id: str | None
     arguments: str = ""
+    complete: bool = field(default=False, compare=False)
 
     @property
     def value(self) -> Any:
@@ -30,10 +31,10 @@ class ReadMessage:
     calls: list[ReadCall] = field(default_factory=list)
 
 
-def read(parser: MessageParser, parts: Iterable[str]) -> ReadMessage:
-    """The message of a text that arrives in `parts`."""
+def read(parser: MessageParser, parts: Iterable[str], *, cut: bool = False) -> ReadMessage:
+    """The message of a text that arrives in `parts`, and was `cut` by the limit of tokens."""
     message = ReadMessage()
-    for piece in [*(piece for part in parts for piece in parser.push(part)), *parser.finish()]:
+    for piece in [*(piece for part in parts for piece in parser.push(part)), *parser.finish(cut=cut)]:
         match piece:
             case ReasoningText(text):
                 message.reasoning += text
@@ -45,4 +46,7 @@ def read(parser: MessageParser, parts: Iterable[str]) -> ReadMessage:
             case CallArguments(index, text):
                 assert index == len(message.calls) - 1
                 message.calls[index].arguments += text
+            case CallEnd(index):
+                assert index == len(message.calls) - 1
+                message.calls[index].complete = True
     return message

@@ -11,7 +11,7 @@ from gateway.parsing.parser import parser
 from gateway.parsing.pieces import CallBegin, ContentText, Tool
 from gateway.parsing.reasoning_formats import REASONING_FORMATS, reasoning_format
 from gateway.parsing.tool_formats import TOOL_FORMATS, tool_format
-from tests.gateway.parsing.messages import ReadMessage, read
+from tests.gateway.parsing.messages import read
 
 TOOLS = [Tool("look", {"type": "object", "properties": {"at": {"type": "string"}, "n": {"type": "integer"}}})]
 FRAGMENTS = [
@@ -51,14 +51,15 @@ def texts(name: str, count: int) -> Iterator[tuple[str, random.Random]]:
 def test_any_text_is_the_same_message_however_it_is_cut(name: str) -> None:
     for text, draw in texts(name, 60):
         reasoning = draw.choice([None, *REASONING_FORMATS])
+        written = reasoning_format(reasoning) if reasoning else None
         prompt = draw.choice(["", "<think>\n", "<think>\n\n</think>"])
-
-        def message(parts: list[str], reasoning: str | None = reasoning, prompt: str = prompt) -> ReadMessage:
-            written = reasoning_format(reasoning) if reasoning else None
-            return read(parser(tool_format(name), written, TOOLS, prompt=prompt), parts)
-
         at = draw.randrange(len(text) + 1)
-        assert message([text]) == message(list(text)) == message([text[:at], text[at:]]), text
+        for cut in (False, True):
+            whole, each, two = (
+                read(parser(tool_format(name), written, TOOLS, prompt=prompt), parts, cut=cut)
+                for parts in ([text], list(text), [text[:at], text[at:]])
+            )
+            assert whole == each == two, text
 
 
 HALVES = {
@@ -104,6 +105,8 @@ FLOODS = [
     '{"a":',
     "look(",
     "[look(",
+    "<function_calls>f(",
+    "<function_calls>f('",
 ]
 OPENINGS = {
     "hermes": '<tool_call>{"name": "look", "arguments": ',
@@ -111,6 +114,7 @@ OPENINGS = {
     "qwen3_coder": "<tool_call>\n<function=look>\n<parameter=n>\n",
     "glm45": "<tool_call>look\n<arg_key>at</arg_key><arg_value>",
     "pythonic": "[look(at=",
+    "olmo3": "<function_calls>look(at=",
     "gemma4": "<|tool_call>call:look",
     "mistral": "[TOOL_CALLS]",
     "openai": "<|channel|>",

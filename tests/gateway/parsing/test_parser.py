@@ -14,9 +14,12 @@ TOOLS = [Tool("look", {"type": "object", "properties": {"at": {"type": "string"}
 HERMES = 'Let me see.\n<tool_call>\n{"name": "look", "arguments": {"at": "</tool_call>\\""}}\n</tool_call>\n'
 
 
-def hermes(text: str | Sequence[str], prompt: str = "", reasoning: str | None = None) -> ReadMessage:
+def hermes(
+    text: str | Sequence[str], prompt: str = "", reasoning: str | None = None, *, cut: bool = False
+) -> ReadMessage:
     written = reasoning_format(reasoning) if reasoning else None
-    return read(parser(tool_format("hermes"), written, TOOLS, prompt=prompt), [text] if isinstance(text, str) else text)
+    parts = [text] if isinstance(text, str) else text
+    return read(parser(tool_format("hermes"), written, TOOLS, prompt=prompt), parts, cut=cut)
 
 
 def test_a_call_in_a_tag_is_read_with_its_arguments_as_written() -> None:
@@ -48,13 +51,49 @@ def test_what_follows_a_mark_and_is_no_call_stays_text(text: str) -> None:
     assert hermes(text) == ReadMessage("", text)
 
 
-def test_a_call_that_is_cut_off_keeps_what_was_streamed() -> None:
-    assert hermes('<tool_call>{"name": "look", "arguments": {"at": "x').calls == [ReadCall("look", None, '{"at": "x')]
+def test_a_call_that_is_cut_off_keeps_what_was_streamed_and_is_not_complete() -> None:
+    text = '<tool_call>{"name": "look", "arguments": {"at": "x"}'
+    [whole], [cut] = hermes(text).calls, hermes(text[:-2]).calls
+    assert (whole.arguments, whole.complete) == ('{"at": "x"}', True)
+    assert (cut.arguments, cut.complete) == ('{"at": "x', False)
 
 
-@pytest.mark.parametrize("text", ["<tool_call>", '<tool_call>{"name": "lo', '<tool_call>\n{"na'])
-def test_a_call_without_a_whole_name_is_dropped(text: str) -> None:
-    assert hermes("So" + text) == ReadMessage("", "So")
+NAMELESS = ["<tool_call>", '<tool_call>{"name": "lo', '<tool_call>\n{"na', '<tool_call>{"arguments": {"at": "x"}, "na']
+
+
+@pytest.mark.parametrize("text", NAMELESS)
+def test_a_call_without_a_whole_name_is_text_unless_the_limit_cut_it(text: str) -> None:
+    for parts in ([f"So{text}"], [*f"So{text}"]):
+        assert hermes(parts) == ReadMessage("", f"So{text}")
+        assert hermes(parts, cut=True) == ReadMessage("", "So")
+
+
+def test_a_call_behind_one_without_a_whole_name_is_read() -> None:
+    text = '<tool_call>{"name": <tool_call>{"name": "wait", "arguments": {}}</tool_call>'
+    assert hermes(text) == ReadMessage("", '<tool_call>{"name":', [ReadCall("wait", None, "{}")])
+
+
+@pytest.mark.parametrize("next", ['{"na', '{"name": 5}', '"x"', '{"name": "wait"', "nothing"])
+def test_what_follows_a_call_in_its_list_and_is_none_is_text(next: str) -> None:
+    call = '{"name": "look", "arguments": {"at": "x"}}'
+    for name, mark in (("granite", "<|tool_call|>"), ("xlam", "")):
+        message = read(parser(tool_format(name), None, TOOLS, prompt=""), f"{mark}[{call}, {next}")
+        assert (message.content, message.calls) == (next, [ReadCall("look", None, '{"at": "x"}')])
+
+
+def test_a_bare_list_that_begins_with_a_call_may_go_on_with_one_of_an_unknown_tool() -> None:
+    text = '[{"name": "look", "arguments": {"at": "x"}}, {"name": "fly", "arguments": {}}]'
+    assert [each.name for each in read(parser(tool_format("xlam"), None, TOOLS, prompt=""), text).calls] == [
+        "look",
+        "fly",
+    ]
+
+
+@pytest.mark.parametrize("name", ["json_list", "pythonic", "xlam", "llama3_json"])
+@pytest.mark.parametrize("text", ["[]", "[ ]\n", "[,]"])
+def test_an_empty_list_is_an_answer_where_calls_have_no_mark(name: str, text: str) -> None:
+    written = GENERIC if name == GENERIC.name else tool_format(name)
+    assert read(parser(written, None, TOOLS, prompt=""), text) == ReadMessage(content=text)
 
 
 def test_a_tool_that_is_not_known_is_called_all_the_same() -> None:

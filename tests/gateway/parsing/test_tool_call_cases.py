@@ -55,7 +55,8 @@ class Case:
         calls, reasoning = next(names for start, names in FORMATS.items() if self.record["model"].startswith(start))
         tools = [Tool(tool["name"], tool["parameters"]) for tool in self.record["tools"]]
         written = reasoning_format(reasoning) if reasoning else None
-        return read(parser(tool_format(calls), written, tools, prompt=self.record["prompt"]), parts)
+        cut = "truncated" in self.record["tags"]
+        return read(parser(tool_format(calls), written, tools, prompt=self.record["prompt"]), parts, cut=cut)
 
 
 CASES = {

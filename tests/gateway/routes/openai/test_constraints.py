@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.grammar import json_schema, structural_tag, whitespace
+from gateway.grammar.json_style import OF_TGI, JsonStyle
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
 
@@ -15,7 +16,7 @@ TEXT: dict[str, Any] = {"prompt": "lo"}
 PATHS: list[tuple[str, dict[str, Any]]] = [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 GUIDED = json_schema.guided(SCHEMA, param="")
-TGI_GUIDED = json_schema.guided(SCHEMA, param="", spaces=whitespace.ONE_SPACE)
+TGI_GUIDED = json_schema.guided(SCHEMA, param="", style=OF_TGI)
 ANY_OBJECT = json_schema.ANY_OBJECT
 YES_OR_NO = 'start: CHOICE\nCHOICE: "yes" | "no"\n'
 LARK, GBNF = 'start: "a"', 'root ::= "a"'
@@ -23,6 +24,12 @@ NAMED = {"name": "it", "schema": SCHEMA, "strict": True, "description": "d"}
 NO_REASONING = {"reasoning_parser": "none"}  # before the document, which is another grammar
 TAGGED = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a"]}
 TAGGED_LARK = structural_tag.lark(TAGGED, {}, "")
+SPACED_TAGGED_LARK = structural_tag.lark(TAGGED, {}, "", OF_TGI)
+COMPACT = json_schema.guided(SCHEMA, param="", style=JsonStyle(whitespace.NONE))
+MAP = {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}
+CLOSED_MAP = json_schema.guided({**MAP, "additionalProperties": False}, param="")
+MERGED = {"allOf": [SCHEMA, MAP]}
+LARK_OF_JSON = f"start: %json {json.dumps(SCHEMA)}"
 
 SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"response_format": {"type": "json_object"}}, {"json_schema": ANY_OBJECT}),
@@ -51,8 +58,29 @@ SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"structured_outputs": {"grammar": LARK}}, {"lark": LARK}),
     ({"structured_outputs": {"grammar": GBNF}}, {"gbnf": GBNF}),
     ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " "}}, {"json_schema": TGI_GUIDED}),
+    (
+        {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ", "disable_any_whitespace": True}},
+        {"json_schema": COMPACT},
+    ),
+    ({"structured_outputs": {"json": MAP, "disable_additional_properties": True}}, {"json_schema": CLOSED_MAP}),
     ({"structured_outputs": {"structural_tag": json.dumps(TAGGED)}}, {"lark": TAGGED_LARK}),
+    (
+        {"structured_outputs": {"structural_tag": TAGGED, "whitespace_pattern": " "}},
+        {"lark": SPACED_TAGGED_LARK},
+    ),
+    (
+        {"structured_outputs": {"grammar": LARK_OF_JSON, "disable_any_whitespace": True}},
+        {"lark": f"start: %json {COMPACT}"},
+    ),
     ({"response_format": {"type": "structural_tag", **TAGGED}}, {"lark": TAGGED_LARK}),
+    (
+        {"response_format": {"type": "structural_tag", **TAGGED}, "guided_whitespace_pattern": " "},
+        {"lark": SPACED_TAGGED_LARK},
+    ),
+    (
+        {"response_format": {"type": "json", "value": SCHEMA}, "guided_whitespace_pattern": ""},
+        {"json_schema": COMPACT},
+    ),
     ({"guided_json": SCHEMA}, {"json_schema": GUIDED}),
     ({"guided_json": SCHEMA, "guided_whitespace_pattern": " "}, {"json_schema": TGI_GUIDED}),
     (
@@ -116,6 +144,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]", "string"),
     ({"structured_outputs": {"json": {}, "whitespace_pattern": "a"}},
      "structured_outputs.whitespace_pattern", "whitespace"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": "a", "disable_any_whitespace": True}},
+     "structured_outputs.whitespace_pattern", "whitespace"),
+    ({"structured_outputs": {"json": MERGED, "disable_additional_properties": True}},
+     "structured_outputs.json", "disable_additional_properties"),
+    ({"grammar": f"start: %json {json.dumps(UNIQUE)}"}, "grammar", "%json in line 1: uniqueItems"),
     ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "structures"),
     ({"response_format": {"type": "structural_tag", "format": {"type": "xml"}}}, "response_format", "xml"),
     ({"guided_json": UNIQUE}, "guided_json", "uniqueItems"),

@@ -131,6 +131,38 @@ async def test_a_call_that_is_cut_off_ends_by_length() -> None:
     assert call["function"]["arguments"] == streamed["arguments"] == '{"city": "Pa'
 
 
+@pytest.mark.parametrize(("stop", "rest"), [("ris", '{"city": "Pa'), (' {"city', ""), ("}", '{"city": "Paris"')])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_call_that_a_stop_string_cuts_is_answered_as_far_as_it_goes_and_ends_by_stop(
+    stop: str, rest: str, choice: str
+) -> None:
+    answer, stream = await asked(PARIS, stop=stop, tool_choice=choice)
+    [call] = answer["message"]["tool_calls"]
+    [streamed] = joined(stream)["calls"]
+    assert call["function"]["arguments"] == streamed["arguments"] == rest
+    assert answer["finish_reason"] == stream[-1]["finish_reason"] == "stop"
+    assert answer["stop_reason"] == stop
+
+
+async def test_a_stop_string_behind_a_call_leaves_it_whole() -> None:
+    for stop in ("}\n", "</tool_call>", "\n<tool_call>"):
+        choice, stream = await asked(PARIS + "\n" + ROME, stop=stop)
+        assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]
+        assert choice["finish_reason"] == stream[-1]["finish_reason"] == "tool_calls"
+
+
+async def test_a_call_that_never_gets_a_name_is_text_unless_the_limit_cut_it() -> None:
+    begun = PARIS.partition("_weather")[0]
+    for fields, reason, content in (
+        ({}, "stop", begun),
+        ({"stop": "_weather"}, "stop", begun),
+        ({"max_tokens": len(script(begun)) - 1}, "length", ""),
+    ):
+        choice, stream = await asked(PARIS if "stop" in fields else begun, **fields)
+        assert (choice["message"]["content"], choice["finish_reason"]) == (content, reason)
+        assert joined(stream).get("content", "") == content and stream[-1]["finish_reason"] == reason
+
+
 async def test_a_named_function_ends_by_stop() -> None:
     choice, stream = await asked(PARIS, tool_choice={"type": "function", "function": {"name": "get_weather"}})
     assert calls_of(choice["message"]) == [("get_weather", {"city": "Paris"})]

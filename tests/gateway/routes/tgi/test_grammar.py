@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from gateway.grammar import json_schema, whitespace
+from gateway.grammar import json_schema
+from gateway.grammar.json_style import OF_TGI
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import serve
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-GUIDED = json_schema.guided(SCHEMA, param="", spaces=whitespace.ONE_SPACE)
-ANY_OBJECT = json_schema.guided({"type": "object"}, param="", spaces=whitespace.ONE_SPACE)
+GUIDED = json_schema.guided(SCHEMA, param="", style=OF_TGI)
+ANY_OBJECT = json_schema.guided({"type": "object"}, param="", style=OF_TGI)
 PATHS = ("/generate", "/generate_stream", "/")
 
 SERVED: list[tuple[dict[str, Any], dict[str, str]]] = [
