@@ -12,6 +12,10 @@ MAX_REPETITIONS = 10_000
 
 DIGITS = "0-9"
 
+ANYTHING = "(?s:.*)"
+_ANCHORS = {"^", "$", r"\A", r"\z", r"\Z", r"\b", r"\B", r"\G"}
+_LOOKS_AROUND = re.compile(r"\(\?<?[=!]")  # also where it is escaped: then the regex is refused, not misread
+_SPECIAL = re.compile(r"[.^$*+?(){}\[\]|\\/&~#\x00-\x1f-]")
 _ESCAPE = re.compile(r"\\[\s\S]")
 _PARTS = re.compile(
     r"\\[\s\S]"  # an escaped character
@@ -81,3 +85,53 @@ def _count(part: re.Match[str]) -> int | None:
     if part["low"] is not None:
         return max(1, int(part["low"]), int(part["high"] or 0))
     return 1 if part[0] in ("*", "+", "?") else None
+
+
+def escaped(text: str) -> str:
+    """A regex of exactly this text."""
+    return _SPECIAL.sub(lambda match: f"\\{match[0]}" if match[0] >= " " else f"\\x{ord(match[0]):02x}", text)
+
+
+def whole(pattern: str) -> str:
+    """A schema's pattern, which may be found anywhere in a text, as a regex of whole texts.
+
+    Raises:
+        ValueError: it looks around itself, or an anchor stands elsewhere than at the ends of its alternatives.
+    """
+    return "|".join(map(_unanchored, _alternatives([part[0] for part in _PARTS.finditer(pattern)])))
+
+
+def _alternatives(parts: list[str]) -> list[list[str]]:
+    """`parts` between the bars that stand in no group."""
+    found: list[list[str]] = [[]]
+    depth = 0
+    for part in parts:
+        depth += (part == "(") - (part == ")")
+        if part == "|" and not depth:
+            found.append([])
+        else:
+            found[-1].append(part)
+    return found
+
+
+def _unanchored(parts: list[str]) -> str:
+    """One alternative as a regex of whole texts."""
+    if (inner := _grouped(parts)) is not None:
+        return f"(?:{'|'.join(map(_unanchored, _alternatives(inner)))})"
+    begins, ends = parts[:1] == ["^"], parts[-1:] == ["$"]
+    inner = parts[begins : len(parts) - ends]
+    if not _ANCHORS.isdisjoint(inner) or _LOOKS_AROUND.search("".join(inner)):
+        raise ValueError("the regex looks at what is around it")
+    return f"{'' if begins else ANYTHING}(?:{''.join(inner)}){'' if ends else ANYTHING}"
+
+
+def _grouped(parts: list[str]) -> list[str] | None:
+    """What a group holds that is all of `parts`; None if they are no such group."""
+    depths = [0]
+    for part in parts:
+        depths.append(depths[-1] + (part == "(") - (part == ")"))
+    if parts[:1] != ["("] or depths.index(0, 1) < len(parts) or parts[-1] != ")":
+        return None
+    if parts[1] != "?":
+        return parts[1:-1]
+    return parts[3:-1] if parts[2] == ":" else None

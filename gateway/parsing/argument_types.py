@@ -11,7 +11,7 @@ _OF_THE_WHOLE = frozenset(
     ("$ref", "anyOf", "oneOf", "allOf", "enum", "const", "patternProperties", "minProperties", "maxProperties")
 )
 _ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
-_ANCHORED = re.compile(r"\^|\$|\\[bB]|\(\?")  # also in classes: then the pattern is left out, not misread
+_REFERENCE = re.compile(r'"\$ref": "(?!#/(?:\$defs|definitions)/)')
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -25,17 +25,17 @@ def with_shared(schema: Any, shared: Mapping[str, Any]) -> str:
 def properties(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The schemas of a tool's arguments, their references to other parts of `parameters` followed."""
     declared = parameters.get("properties")
-    return {key: _followed(each, parameters) for key, each in declared.items()} if isinstance(declared, Mapping) else {}
+    return {key: followed(each, parameters) for key, each in declared.items()} if isinstance(declared, Mapping) else {}
 
 
 def listed(parameters: Mapping[str, Any]) -> bool:
     """Whether the arguments can be written one by one: `properties` names them, and each fits or not by itself."""
     names = parameters.get("properties")
     named = isinstance(names, Mapping) and names.keys() >= set(parameters.get("required", ()))
-    return named and not _OF_THE_WHOLE & parameters.keys()
+    return named and not _OF_THE_WHOLE & parameters.keys() and not _REFERENCE.search(json.dumps(parameters))
 
 
-def _followed(schema: Any, root: Mapping[str, Any]) -> Any:
+def followed(schema: Any, root: Mapping[str, Any]) -> Any:
     """`schema` with what its reference points at, also in its choices: enough to tell the types of its values."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
@@ -66,6 +66,10 @@ def types(schema: Any) -> frozenset[str]:
     """The JSON types that a schema allows, as far as it says so at its top; all if it says nothing."""
     if not isinstance(schema, Mapping):
         return _ANY
+    return _types(schema) | ({"null"} if schema.get("nullable") is True else set())
+
+
+def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset({declared})
@@ -92,22 +96,11 @@ def typed(text: str, schema: Any) -> str:
     spelled = text.strip()
     for candidate in (spelled, _SPELLINGS.get(spelled, "")):
         kind = _kind(candidate)
-        if kind is not None and kind != "string" and _fits(kind, allowed):
+        if kind is not None and kind != "string" and fits(kind, allowed):
             return candidate
     if "string" not in allowed and _kind(spelled) is not None:
         return spelled  # not what the schema asks for, but what the model wrote
     return quoted(text)
-
-
-def whole(pattern: str | None) -> str | None:
-    """A schema's pattern as a regex of whole texts; None where anchors stand elsewhere than at its ends."""
-    if pattern is None:
-        return None
-    inner = pattern.removeprefix("^").removesuffix("$")
-    if _ANCHORED.search(inner) or ("|" in inner and inner != pattern) or pattern.endswith(r"\$"):
-        return None
-    before = "" if pattern.startswith("^") else "(?s:.*)"
-    return f"{before}({inner})" + ("" if pattern.endswith("$") else "(?s:.*)")
 
 
 def quoted(text: str) -> str:
@@ -139,7 +132,8 @@ def _number(text: str) -> int:
     return 0
 
 
-def _fits(kind: str, allowed: frozenset[str]) -> bool:
+def fits(kind: str, allowed: frozenset[str]) -> bool:
+    """Whether a value of type `kind` is of one of the types `allowed`."""
     return kind in allowed or (kind == "integer" and "number" in allowed)
 
 

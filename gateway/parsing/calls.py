@@ -25,17 +25,28 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class TextUntil:
-    """A place in a call where text stands, and behind it `end`, which the text does not hold.
+class Text:
+    """A kind of text.
 
-    least, most: characters, without bound if None. pattern: a regex of the whole text, as llguidance reads it.
+    least, most: characters, without bound if None. patterns: regexes of the whole text, as llguidance reads them.
+    unlike: a regex of what the whole text is not.
+    """
+
+    least: int = 0
+    most: int | None = None
+    patterns: tuple[str, ...] = ()
+    unlike: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextUntil:
+    """A place in a call where text of one of these kinds stands, and behind it `end`, which the text does not hold.
+
     without: what the text does not hold either.
     """
 
     end: str
-    least: int = 0
-    most: int | None = None
-    pattern: str | None = None
+    kinds: tuple[Text, ...] = (Text(),)
     without: tuple[str, ...] = ()
 
 
@@ -46,7 +57,36 @@ class Optional:
     parts: tuple["Part", ...]
 
 
-Part = str | Schema | Rule | TextUntil | Optional
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A place in a call where one of several things stands."""
+
+    choices: tuple[tuple["Part", ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpTo:
+    """Parts of a call that come at most `most` times, each time as they like, with `between` between them."""
+
+    most: int
+    parts: tuple["Part", ...]
+    between: str = ""
+
+
+Part = str | Schema | Rule | TextUntil | Optional | Either | UpTo
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a grammar holds the arguments of a tool to.
+
+    schema: as JSON text.
+    names: of a tool that may be called with any object, the arguments that it declares. Where arguments are written one
+        by one these come in any order with any values.
+    """
+
+    schema: str
+    names: tuple[str, ...] = ()
 
 
 class Call:
@@ -113,6 +153,6 @@ class Body(Protocol):
         """Read what follows the opening mark. Raises Malformed, EndOfText."""
         ...
 
-    def write(self, name: str, schema: str) -> list[Part]:
-        """One call, the opening mark included. `schema`: of its arguments, as JSON text."""
+    def write(self, name: str, arguments: Arguments) -> list[Part]:
+        """One call, the opening mark included."""
         ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gateway.parsing import json_text
 from gateway.parsing.argument_types import escaped, quoted, typed
-from gateway.parsing.calls import Call, Head, Part
+from gateway.parsing.calls import Arguments, Call, Head, Part
 from gateway.parsing.reader import Malformed, Reader, Reading, marks
 
 _HEAD = re.compile(r"\s*call:\s*([^\s{}:]+)\s*")
@@ -32,7 +32,7 @@ class GemmaCalls:
         yield from self._read_object(call)
         call.end()
 
-    def write(self, name: str, schema: str) -> list[Part]:
+    def write(self, name: str, arguments: Arguments) -> list[Part]:
         raise NotImplementedError("Gemma's notation has no grammar yet")
 
     def _read_object(self, call: Call) -> Reading[None]:

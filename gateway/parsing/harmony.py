@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.parsing import json_text
-from gateway.parsing.calls import Call, Head, TextUntil
+from gateway.parsing.calls import Arguments, Call, Head, TextUntil
 from gateway.parsing.lark import HEADER, Lark, TokenId
 from gateway.parsing.pieces import Tool
 from gateway.parsing.reader import EndOfText, Malformed, Reading, marks
@@ -37,14 +37,14 @@ class HarmonyFormat:
     marks: tuple[str, ...] = MARKS
     forces: bool = True
 
-    def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+    def grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)
-        return "\n".join([HEADER, _CALLS, *_rules(lark, schemas)])
+        return "\n".join([HEADER, _CALLS, *_rules(lark, tools)])
 
-    def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+    def auto_grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)
         final = f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} TEXT"
-        return "\n".join([HEADER, "start: (reasoning | preamble)* (call | final)", final, *_rules(lark, schemas)])
+        return "\n".join([HEADER, "start: (reasoning | preamble)* (call | final)", final, *_rules(lark, tools)])
 
 
 def answer_grammar(schema: str, token_id: TokenId) -> str:
@@ -64,16 +64,16 @@ def _final(lark: Lark, schema: str) -> str:
     return f"final: {lark.text(f'{CHANNEL}final{MESSAGE}')} %json {schema}"
 
 
-def _rules(lark: Lark, schemas: Mapping[str, str]) -> list[str]:
+def _rules(lark: Lark, tools: Mapping[str, Arguments]) -> list[str]:
     end = lark.until(TextUntil(f"{END}{START}assistant"))
     messages = [
         f"{name}: {lark.text(f'{CHANNEL}{channel}{MESSAGE}')} {end}"
         for name, channel in (("reasoning", "analysis"), ("preamble", "commentary"))
     ]
-    names = [f"call_{number}" for number in range(len(schemas))]
+    names = [f"call_{number}" for number in range(len(tools))]
     calls = [
-        f"{rule}: ({_recipients(lark, name)}) {lark.text(f'{CONSTRAIN}json{MESSAGE}')} %json {schema}"
-        for rule, (name, schema) in zip(names, schemas.items(), strict=True)
+        f"{rule}: ({_recipients(lark, name)}) {lark.text(f'{CONSTRAIN}json{MESSAGE}')} %json {arguments.schema}"
+        for rule, (name, arguments) in zip(names, tools.items(), strict=True)
     ]
     either = [f"call: {' | '.join(names)}"] if names else []
     return [*messages, *either, *calls, *lark.rules()]

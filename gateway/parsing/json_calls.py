@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.parsing import json_text
-from gateway.parsing.calls import Call, Part, Schema
+from gateway.parsing.calls import Arguments, Call, Part, Schema
 from gateway.parsing.reader import Malformed, Reader, Reading
 
 NAMES = ("name", "tool_name", "function")
@@ -49,10 +49,10 @@ class JsonCalls:
             return True
         return character == "{" and not call.known_only
 
-    def write(self, name: str, schema: str) -> list[Part]:
+    def write(self, name: str, arguments: Arguments) -> list[Part]:
         spelled = json.dumps(name, ensure_ascii=False)
         begin = f'{self.before}{{"{self.name_key}": {spelled}, "{self.arguments_key}": '
-        return [begin, Schema(schema), "}" + self.after]
+        return [begin, Schema(arguments.schema), "}" + self.after]
 
 
 def _read_list(call: Call) -> Reading[None]:

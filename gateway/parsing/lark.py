@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from gateway.grammar.choice import literal
-from gateway.parsing.calls import Optional, Part, Schema, TextUntil
+from gateway.grammar.regex import ANYTHING, escaped
+from gateway.parsing.calls import Either, Optional, Part, Schema, Text, TextUntil, UpTo
 from gateway.parsing.reader import Marks
 
 TokenId = Callable[[str], int | None]
 
 HEADER = "%llguidance {}"
-TEXT = r"TEXT: /(?s:.*)/"
+TEXT = f"TEXT: /{ANYTHING}/"
 GAP = r'("\n" | "\n\n")?'  # that models write between reasoning and what follows
 
 
@@ -61,13 +62,11 @@ class Lark:
 
     def _terminal(self, place: TextUntil) -> str:
         """The name of a terminal for the text alone."""
-        bounded = place.least or place.most is not None
-        patterns = [f"(?s:.{{{place.least},{place.most or ''}}})"] if bounded else []
-        patterns += [place.pattern] if place.pattern else []
-        terms = [f"/{_slashed(each)}/" for each in patterns] or (["/(?s:.*)/"] if place.without else [])
-        if place.without:  # a complement alone would match what is no UTF-8
-            terms.append(f"~/(?s:.*)({'|'.join(map(_escaped, place.without))})(?s:.*)/")
-        return self._rule(": " + " & ".join(terms), terminal=True) if terms else "TEXT"
+        kinds = [" & ".join(_terms(each)) for each in place.kinds]
+        if place.without:
+            text = f"({' | '.join(kinds)})" if len(kinds) > 1 else kinds[0]
+            kinds = [f"{text} & ~/{ANYTHING}({'|'.join(map(escaped, place.without))}){ANYTHING}/"]
+        return "TEXT" if kinds == [f"/{ANYTHING}/"] else self._rule(": " + " | ".join(kinds), terminal=True)
 
     def _rule(self, definition: str, terminal: bool = False) -> str:
         """The name of a rule, which is made once."""
@@ -85,6 +84,11 @@ class Lark:
                 return self.until(part)
             case Optional():
                 return f"({self.parts(part.parts)})?"
+            case Either():
+                return f"({' | '.join(map(self.parts, part.choices))})"
+            case UpTo():
+                each, more = self._rule(f": {self.parts(part.parts)}"), part.most - 1
+                return f"({each} ({self.text(part.between)} {each}){{0,{more}}})?" if more else f"{each}?"
             case _:
                 return f"({part.lark})"
 
@@ -93,11 +97,15 @@ def _literal(text: str) -> str:
     return literal(text) if text else ""
 
 
+def _terms(text: Text) -> list[str]:
+    """Regexes, all of which `text` matches. There is one at least: a complement alone matches what is no UTF-8."""
+    bounded = text.least or text.most is not None
+    patterns = [f"(?s:.{{{text.least},{text.most or ''}}})"] if bounded else []
+    patterns += text.patterns
+    terms = [f"/{_slashed(each)}/" for each in patterns or [ANYTHING]]
+    return terms + ([f"~/{_slashed(text.unlike)}/"] if text.unlike else [])
+
+
 def _slashed(pattern: str) -> str:
     """A regex as it stands between slashes."""
     return re.sub(r"(\\.)|/", lambda match: match[1] or r"\/", pattern)
-
-
-def _escaped(text: str) -> str:
-    """A regex of exactly this text, as it stands between slashes."""
-    return re.sub(r"[.^$*+?(){}\[\]|\\/&~-]", lambda match: "\\" + match[0], text).replace("\n", r"\n")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from gateway.parsing import json_text
-from gateway.parsing.calls import Call, Head, Part, Schema
+from gateway.parsing.calls import Arguments, Call, Head, Part, Schema
 from gateway.parsing.json_calls import JsonCalls
 from gateway.parsing.reader import Malformed, Reading
 
@@ -38,10 +38,10 @@ class NamedJson:
         yield from json_text.value(call.reader, call.arguments)
         call.end()
 
-    def write(self, name: str, schema: str) -> list[Part]:
+    def write(self, name: str, arguments: Arguments) -> list[Part]:
         if self.objects is not None and self.writes_objects:
-            return self.objects.write(name, schema)
-        return [self.before + name, *self.middle, Schema(schema), self.after]
+            return self.objects.write(name, arguments)
+        return [self.before + name, *self.middle, Schema(arguments.schema), self.after]
 
 
 def _read_head(call: Call) -> Reading[str]:

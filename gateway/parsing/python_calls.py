@@ -2,13 +2,15 @@
 
 import ast
 import json
+import keyword
 import re
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.parsing.argument_list import any_of, in_order
 from gateway.parsing.argument_types import SHARED_KEYS, listed, types, with_shared
-from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema
+from gateway.parsing.calls import Arguments, Call, Either, Head, Part, Rule, Schema
 from gateway.parsing.json_text import whole_characters
 from gateway.parsing.reader import Emit, Malformed, Reader, Reading
 
@@ -46,40 +48,30 @@ class PythonCalls:
                 call.another()
                 yield from _read_call(call)
 
-    def write(self, name: str, schema: str) -> list[Part]:
-        """Arguments that must be there come first. Without any, one may be there if those before it are. Those that the
-        schema does not list are written as a dictionary that is unpacked.
-        """
-        declared = json.loads(schema)
-        if not listed(declared):
-            return [f"{name}(**", Schema(schema), ")"]
+    def write(self, name: str, arguments: Arguments) -> list[Part]:
+        """Arguments that Python has no notation for are written as a dictionary that is unpacked."""
+        declared = json.loads(arguments.schema)
+        names = arguments.names or declared.get("properties", ())
+        if not (arguments.names or listed(declared)) or not all(map(_is_name, names)):
+            return [f"{name}(**", Schema(arguments.schema), ")"]
         shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
-        properties = declared.get("properties", {})
-        required = [key for key in properties if key in declared.get("required", ())]
-        arguments: list[Part] = []
-        for key in required:
-            arguments += _written(key, properties[key], shared, first=not arguments)
-        optional = [key for key in properties if key not in required]
-        if required:
-            arguments += [Optional(tuple(_written(key, properties[key], shared, first=False))) for key in optional]
-        else:
-            arguments += _nested(
-                [_written(key, properties[key], shared, first=not i) for i, key in enumerate(optional)]
-            )
-        return [name + "(", *arguments, ")"]
+
+        def write(key: str, schema: Any) -> list[Part]:
+            return [f"{key}=", _written(schema, shared)]
+
+        each = any_of(arguments, write, ", ") if arguments.names else in_order(declared, write, ", ")
+        return [name + "(", *each, ")"]
 
 
-def _nested(arguments: list[list[Part]]) -> list[Part]:
-    """Each may be left out together with all that follow it."""
-    rest: tuple[Part, ...] = ()
-    for argument in reversed(arguments):
-        rest = (Optional((*argument, *rest)),)
-    return list(rest)
+def _is_name(text: str) -> bool:
+    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
 
 
-def _written(key: str, schema: Any, shared: dict[str, Any], *, first: bool) -> list[Part]:
-    value: Part = Rule('"True" | "False"') if types(schema) == {"boolean"} else Schema(with_shared(schema, shared))
-    return [f"{'' if first else ', '}{key}=", value]
+def _written(schema: Any, shared: dict[str, Any]) -> Part:
+    json_value = Schema(with_shared(schema, shared))
+    if types(schema) == {"boolean"}:
+        return Rule('"True" | "False"')
+    return json_value if schema else Either((("True",), ("False",), ("None",), (json_value,)))
 
 
 def _read_lines(call: Call) -> Reading[None]:
@@ -170,20 +162,17 @@ def _arguments(text: str) -> str:
         node = ast.parse("_" + text, mode="eval").body
         if not isinstance(node, ast.Call) or node.args:
             raise Malformed
-        named = [pair for keyword in node.keywords for pair in _named(keyword)]
-        values = dict(named)
-        if len(values) != len(named):
-            raise Malformed
-        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+        named = [pair for each in node.keywords for pair in _named(each)]
+        return json.dumps(dict(named), ensure_ascii=False, allow_nan=False)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise Malformed from None
 
 
-def _named(keyword: ast.keyword) -> list[tuple[str, Any]]:
+def _named(argument: ast.keyword) -> list[tuple[str, Any]]:
     """The names and values of `name=value`, or of `**{name: value, …}`."""
-    value = _value(keyword.value)
-    if keyword.arg is not None:
-        return [(keyword.arg, value)]
+    value = _value(argument.value)
+    if argument.arg is not None:
+        return [(argument.arg, value)]
     if not isinstance(value, dict):
         raise Malformed
     return list(value.items())

@@ -6,19 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.parsing import json_text
-from gateway.parsing.argument_types import (
-    SHARED_KEYS,
-    escaped,
-    is_string,
-    listed,
-    properties,
-    quoted,
-    typed,
-    types,
-    whole,
-    with_shared,
-)
-from gateway.parsing.calls import Call, Head, Optional, Part, Rule, Schema, TextUntil
+from gateway.parsing.argument_list import any_of
+from gateway.parsing.argument_types import SHARED_KEYS, escaped, is_string, listed, quoted, typed, with_shared
+from gateway.parsing.calls import Arguments, Call, Either, Head, Optional, Part, Schema, TextUntil
+from gateway.parsing.plain_text import NotPlain, plain
 from gateway.parsing.reader import Malformed, Reading, marks
 
 
@@ -130,37 +121,56 @@ class TaggedCalls:
         text = text.split('"')[0].strip()
         return html.unescape(text) if self.escapes else text
 
-    def write(self, name: str, schema: str) -> list[Part]:
-        """Arguments that the schema does not list are written as a JSON object, which is read as well."""
-        declared = json.loads(schema)
+    def write(self, name: str, arguments: Arguments) -> list[Part]:
+        """Arguments that cannot be written one by one are written as a JSON object, which is read as well."""
+        declared = json.loads(arguments.schema)
+        begin, name_end = self.writes.name + self._escape(name), self.writes.name_end
+        try:
+            written = self._write_any(arguments, declared) if arguments.names else self._write_listed(declared)
+        except NotPlain:
+            return [begin, *(name_end or (self.name_ends[0],)), Schema(arguments.schema), self.writes.end]
+        return [begin, *name_end, *written, self.writes.end]
+
+    def _write_listed(self, declared: dict[str, Any]) -> list[Part]:
         if not listed(declared):
-            name_end = self.writes.name_end or (self.name_ends[0],)
-            return [self.writes.name + self._escape(name), *name_end, Schema(schema), self.writes.end]
-        shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
-        required, followed = declared.get("required", ()), properties(declared)
-        parts: list[Part] = [self.writes.name + self._escape(name), *self.writes.name_end]
+            raise NotPlain
+        parts: list[Part] = []
         for key, value in declared.get("properties", {}).items():
-            argument = (self._write_key(key, followed[key]), *self._write_value(value, followed[key], shared))
-            parts += argument if key in required else [Optional(argument)]
-        return [*parts, self.writes.end]
+            argument = self._write_argument(key, value, declared)
+            parts += argument if key in declared.get("required", ()) else [Optional(argument)]
+        return parts
 
-    def _write_key(self, key: str, schema: Any) -> str:
-        string = "string" in types(schema)
-        kind = "string" if string else min(types(schema)).replace("integer", "number")
-        end = self.writes.key_end.replace("{string}", str(string).lower()).replace("{type}", kind)
-        return self.writes.key + self._escape(key) + end
+    def _write_any(self, arguments: Arguments, declared: dict[str, Any]) -> list[Part]:
+        return any_of(arguments, lambda name, schema: self._write_argument(name, schema, declared), "")
 
-    def _write_value(self, declared: Any, schema: Any, shared: dict[str, Any]) -> list[Part]:
-        """A value and its end. Of strings their choices, length and plain patterns are kept, their format is not."""
-        if "string" not in types(schema):
-            return [Schema(with_shared(declared, shared)), self.writes.value_end]
-        schema = schema if isinstance(schema, dict) else {}
-        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if choices:
-            spelled = [each if isinstance(each, str) else json.dumps(each) for each in choices]
-            return [Rule(" | ".join(json.dumps(each, ensure_ascii=False) for each in spelled)), self.writes.value_end]
-        least, most = schema.get("minLength", 0), schema.get("maxLength")
-        return [TextUntil(self.writes.value_end, least, most, whole(schema.get("pattern")))]
+    def _write_argument(self, key: str, schema: Any, root: dict[str, Any]) -> tuple[Part, ...]:
+        """An argument: its key, with what the tag says of the value's type, and a value of such a type."""
+        if self._attribute(self._escape(key)) != key or self.key_end in self._escape(key):
+            raise NotPlain  # it would be read as another
+        choices = [
+            (self.writes.key + self._escape(key) + end, *value)
+            for end, kinds in self._key_ends().items()
+            for value in self._write_values(schema, kinds, root)
+        ]
+        if not choices:
+            raise NotPlain
+        return choices[0] if len(choices) == 1 else (Either(tuple(choices)),)
+
+    def _key_ends(self) -> dict[str, frozenset[str]]:
+        """What is written behind a key, and for which types of values."""
+        ends: dict[str, frozenset[str]] = {}
+        for kind in ("string", "number", "boolean", "null", "object", "array"):
+            end = self.writes.key_end.replace("{string}", str(kind == "string").lower()).replace("{type}", kind)
+            ends[end] = ends.get(end, frozenset()) | {kind} | ({"integer"} if kind == "number" else set())
+        return ends
+
+    def _write_values(self, schema: Any, kinds: frozenset[str], root: dict[str, Any]) -> list[tuple[Part, ...]]:
+        """The values of these types: strings as text, others as JSON."""
+        end, marks = self.writes.value_end, (*self.value_ends, *self.cuts)
+        text, rest = plain(schema, kinds, root)
+        values: list[tuple[Part, ...]] = [(TextUntil(end, text, marks),)] if text else []
+        shared = {key: root[key] for key in SHARED_KEYS if key in root}
+        return values if rest is None else [*values, (Schema(with_shared(rest, shared)), end)]
 
     def _escape(self, text: str) -> str:
         return html.escape(text) if self.escapes else text

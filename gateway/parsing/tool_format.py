@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.parsing.calls import Body, Call, Part, TextUntil
+from gateway.parsing.calls import Arguments, Body, Call, Part, TextUntil
 from gateway.parsing.lark import GAP, HEADER, Lark, TokenId
 from gateway.parsing.reader import Malformed, Reading, marks
 
@@ -25,15 +25,15 @@ class ToolFormat(Protocol):
         """Whether there are grammars. Where there are none, calls are forced in tool_formats.GENERIC."""
         ...
 
-    def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+    def grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str:
         """Lark that forces calls and nothing else: at least one, exactly one if not `parallel`.
 
-        schemas: of the arguments, as JSON text, by the names of the tools.
+        tools: what their arguments are held to, by their names.
         token_id: the id of a special token, None for text that is none.
         """
         ...
 
-    def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str | None:
+    def auto_grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str | None:
         """Lark of free text in which every call fits its schema; None if no mark tells where a call begins."""
         ...
 
@@ -80,15 +80,15 @@ class MarkedFormat:
                 return
         yield from self.body.read(call)
 
-    def grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str:
+    def grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(self.marks, token_id)
-        calls = [self.body.write(name, schema) for name, schema in schemas.items()]
+        calls = [self.body.write(name, arguments) for name, arguments in tools.items()]
         start = f"start: {GAP} {lark.text(self.head)} {self._several(lark, parallel)}"
         return "\n".join([HEADER, start, *_alternatives(lark, calls)])
 
-    def auto_grammar(self, schemas: Mapping[str, str], *, parallel: bool, token_id: TokenId) -> str | None:
+    def auto_grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str | None:
         lark = Lark(self.marks, token_id)
-        calls = [self.body.write(name, schema) for name, schema in schemas.items()]
+        calls = [self.body.write(name, arguments) for name, arguments in tools.items()]
         mark = self._written_mark(calls[0])
         if mark is None:
             return None

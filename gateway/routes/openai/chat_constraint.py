@@ -10,6 +10,7 @@ from gateway.config.options import Options
 from gateway.errors import RequestError
 from gateway.grammar import json_schema
 from gateway.grammar.constraint import Constraint
+from gateway.parsing.calls import Arguments
 from gateway.parsing.harmony import HarmonyFormat, answer_grammar, or_answer
 from gateway.parsing.lark import GAP
 from gateway.parsing.reasoning_format import ReasoningFormat
@@ -117,10 +118,10 @@ def _calls(
     held = _held(use, options)
     if use.mode != "required" and not _restrains(tools, use, held, document, options):
         return None
-    schemas = {each.name: _schema(each, use, free=each not in held) for each in use.callable}
+    arguments = {each.name: Arguments(_schema(each, use)) if each in held else _any(each) for each in use.callable}
     alone = use.mode == "required" or document is not None
     write = tools.grammar if alone else tools.auto_grammar
-    return write(schemas, parallel=use.parallel, token_id=tokenizer.special_id)
+    return write(arguments, parallel=use.parallel, token_id=tokenizer.special_id)
 
 
 def _restrains(
@@ -144,10 +145,15 @@ def _rule(document: Constraint) -> str:
     return f"document: %json {document.text}"
 
 
-def _schema(function: Function, use: ToolUse, *, free: bool = False) -> str:
-    """The schema of a function's arguments; of any arguments if they are `free`. Raises RequestError."""
-    schema = ANY_OBJECT if free else _of_arguments(function.parameters)
-    return json_schema.guided(schema, param=use.schema_field(function))
+def _any(function: Function) -> Arguments:
+    """Any arguments, of which those that a function declares are known by name."""
+    declared = (function.parameters or {}).get("properties")
+    return Arguments(json_schema.ANY_OBJECT, tuple(declared) if isinstance(declared, dict) else ())
+
+
+def _schema(function: Function, use: ToolUse) -> str:
+    """The schema of a function's arguments. Raises RequestError."""
+    return json_schema.guided(_of_arguments(function.parameters), param=use.schema_field(function))
 
 
 def _of_arguments(parameters: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Grammars that force calls: what llguidance lets through is read as calls, and they fit their schemas."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
 import pytest
 
 from gateway.grammar.json_schema import ANY_OBJECT, guided
+from gateway.parsing.calls import Arguments
 from gateway.parsing.harmony import answer_grammar, or_answer
 from gateway.parsing.parser import parser
 from gateway.parsing.pieces import Tool
@@ -43,7 +45,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
     },
 }
-GUIDED = {name: guided(schema, param="tools") for name, schema in SCHEMAS.items()}
+GUIDED = {name: Arguments(guided(schema, param="tools")) for name, schema in SCHEMAS.items()}
 TOOLS = [Tool(name, schema) for name, schema in SCHEMAS.items()]
 FORMATS = [
     each for each in {tool_format(name).name: tool_format(name) for name in TOOL_FORMATS}.values() if each.forces
@@ -65,8 +67,8 @@ def spellings(written: ToolFormat) -> list[Vocabulary]:
     return [vocabulary(*dict.fromkeys(single)), vocabulary()]
 
 
-def message(written: ToolFormat, text: str) -> ReadMessage:
-    return read(parser(written, None, TOOLS, prompt=""), [text])
+def message(written: ToolFormat, text: str, tools: Sequence[Tool] = TOOLS) -> ReadMessage:
+    return read(parser(written, None, tools, prompt=""), [text])
 
 
 def assert_fitting(read: ReadMessage, text: str) -> None:
@@ -116,7 +118,9 @@ def test_arguments_that_the_schema_does_not_list_are_written_and_fit(
     written: ToolFormat, schema: dict[str, Any]
 ) -> None:
     for words in spellings(written):
-        grammar = written.grammar({"stop": guided(schema, param="tools")}, parallel=False, token_id=words.token_id)
+        grammar = written.grammar(
+            {"stop": Arguments(guided(schema, param="tools"))}, parallel=False, token_id=words.token_id
+        )
         [call] = message(written, walk(words, grammar, 0, ENDS)).calls
         assert call.name == "stop" and call.value
         jsonschema.validate(call.value, schema)
@@ -132,9 +136,139 @@ ANY_ARGUMENTS = {
 @pytest.mark.parametrize("name", ANY_ARGUMENTS)
 def test_a_call_may_have_arguments_where_any_are_allowed(name: str) -> None:
     written, words = tool_format(name), vocabulary()
-    grammar = written.grammar({"stop": ANY_OBJECT}, parallel=False, token_id=words.token_id)
+    grammar = written.grammar({"stop": Arguments(ANY_OBJECT)}, parallel=False, token_id=words.token_id)
     assert accepts(words, grammar, ANY_ARGUMENTS[name])
     assert [each.value for each in message(written, ANY_ARGUMENTS[name]).calls] == [{"why": True}]
+
+
+STRINGS: dict[str, Any] = {
+    "day": {"type": "string", "format": "date"},
+    "host": {"type": ["string", "null"], "format": "ipv4"},
+    "at": {"type": "string", "pattern": "^a|[0-9]$", "maxLength": 6},
+    "maybe": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
+    "mixed": {"type": ["string", "integer"], "minLength": 2, "maxLength": 9, "minimum": 10},
+    "kind": {"enum": ["a/b", "</b>", 5, None]},
+    "code": {"type": "string", "allOf": [{"pattern": "[0-9]"}, {"maxLength": 3}]},
+    "either": {"anyOf": [{"$ref": "#/$defs/code"}, {"type": "string", "const": "none"}, {"type": "boolean"}]},
+    "any": {},
+}
+STRICT = {
+    "type": "object",
+    "properties": STRINGS,
+    "required": [*STRINGS],
+    "additionalProperties": False,
+    "$defs": {"code": {"type": "string", "pattern": "^[A-Z]{2}$"}},
+}
+TAGS = {
+    **dict.fromkeys(("qwen3_coder", "seed_oss"), "<parameter=day>"),
+    **dict.fromkeys(("glm45", "glm47"), "<arg_key>day</arg_key>"),
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4"), '<｜DSML｜parameter name="day" string="true">'),
+    "deepseek_v41": '<｜DSML｜ parameter name="day" string="true">',
+    "kimi_k3": '<|open|>argument key="day" type="string"<|sep|>',
+    "minimax_m2": '<parameter name="day">',
+    **dict.fromkeys(("pythonic", "llama4_pythonic", "olmo3", "lfm2"), "day="),
+}
+
+
+@SEEDS
+@EACH
+def test_whatever_a_schema_says_of_strings_holds_where_they_are_plain_text(written: ToolFormat, seeds: range) -> None:
+    tools = [Tool("stop", STRICT)]
+    for words in spellings(written):
+        arguments = Arguments(guided(STRICT, param="tools"))
+        grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
+        for seed in seeds:
+            text = walk(words, grammar, seed, [*ENDS, "null", "2024-02-29", "none", "5"])
+            [call] = message(written, text, tools).calls
+            jsonschema.validate(call.value, STRICT, format_checker=jsonschema.FormatChecker())
+            assert TAGS.get(written.name, "") in text
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"format": "date"}, "2024-02-29", "2023-02-29"),
+        ({"format": "uuid"}, "123e4567-e89b-12d3-a456-426614174000", "123e4567"),
+        ({"pattern": "^a|b$"}, "xb", "xc"),
+        ({"pattern": "^(?:[a-c]|x)+$"}, "ax", "ay"),
+        ({"enum": ["a/b", "c"]}, "a/b", "a"),
+        ({"minLength": 2, "nullable": True}, "null", "x"),
+        ({"type": ["string", "integer"], "minLength": 2, "minimum": 10}, 12, "5"),
+        ({"type": ["string", "integer"], "minLength": 2, "minimum": 10}, "ab", "a"),
+        ({"type": ["string", "boolean"], "enum": ["ab", True]}, "ab", "false"),
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm47", "minimax_m2"])
+def test_a_string_that_does_not_fit_is_not_let_through(name: str, schema: dict[str, Any], good: Any, bad: str) -> None:
+    written, words = tool_format(name), vocabulary()
+    parameters = {"type": "object", "properties": {"why": {"type": "string", **schema}}, "required": ["why"]}
+    arguments = Arguments(guided(parameters, param="tools"))
+    grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
+    call = WHY[name]
+    assert accepts(words, grammar, call.format(good)) and not accepts(words, grammar, call.format(bad))
+    [read_call] = message(written, call.format(good), [Tool("stop", parameters)]).calls
+    assert read_call.value == {"why": None if good == "null" else good}
+
+
+WHY = {
+    "qwen3_coder": "<tool_call>\n<function=stop>\n<parameter=why>\n{}\n</parameter>\n</function>\n</tool_call>",
+    "glm47": "<tool_call>stop<arg_key>why</arg_key><arg_value>{}</arg_value></tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="stop">\n<parameter name="why">{}</parameter>\n</invoke>\n'
+    "</minimax:tool_call>",
+}
+
+
+@pytest.mark.parametrize("key", ["a>b", 'a"b', " a", "class", "my-key", "é", ""])
+@EACH
+def test_a_key_that_a_format_cannot_spell_is_read_as_it_is_declared(written: ToolFormat, key: str) -> None:
+    schema = {"type": "object", "properties": {key: {"type": "boolean"}}, "required": [key]}
+    for words in spellings(written):
+        arguments = Arguments(guided(schema, param="tools"))
+        grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
+        [call] = message(written, walk(words, grammar, 0, ENDS), [Tool("stop", schema)]).calls
+        assert call.value.keys() == {key}
+
+
+FREE = {"city": {"type": "string"}, "days": {"type": "integer"}, "near": {"type": "boolean"}, "how": {}}
+FREELY = {
+    "qwen3_coder": "<tool_call>\n<function=look>\n<parameter=days>\n3\n</parameter>\n"
+    "<parameter=city>\n7\n</parameter>\n</function>\n</tool_call>",
+    "glm45": "<tool_call>look\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+    "<arg_key>city</arg_key>\n<arg_value>7</arg_value>\n</tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="look">\n<parameter name="days">3</parameter>\n'
+    '<parameter name="city">7</parameter>\n</invoke>\n</minimax:tool_call>',
+    "deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="city" string="true">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+    "pythonic": '[look(days=3, city="7")]',
+    "hermes": '<tool_call>\n{"name": "look", "arguments": {"days": 3, "city": "7"}}\n</tool_call>',
+}
+
+
+@pytest.mark.parametrize("name", FREELY)
+def test_a_free_call_is_in_the_model_s_own_notation(name: str) -> None:
+    written, tools = tool_format(name), [Tool("look", {"type": "object", "properties": FREE})]
+    for words in spellings(written):
+        arguments = {"look": Arguments(ANY_OBJECT, tuple(FREE))}
+        grammar = written.grammar(arguments, parallel=False, token_id=words.token_id)
+        assert accepts(words, grammar, FREELY[name])
+        [call] = message(written, FREELY[name], tools).calls
+        assert call.value == {"days": 3, "city": "7"}
+
+
+@SEEDS
+@EACH
+def test_a_free_call_has_any_values_of_arguments_that_are_declared(written: ToolFormat, seeds: range) -> None:
+    tools, named = [Tool("look", {"type": "object", "properties": FREE})], written.name in {*TAGS}
+    for words in spellings(written):
+        arguments = {"look": Arguments(ANY_OBJECT, tuple(FREE))}
+        grammar = written.grammar(arguments, parallel=True, token_id=words.token_id)
+        for seed in seeds:
+            text = walk(words, grammar, seed, [*ENDS, "True"])
+            read = message(written, text, tools)
+            assert read.calls and not read.content
+            for call in read.calls:
+                assert isinstance(call.value, dict) and (call.value.keys() <= FREE.keys() or not named), text
 
 
 @EACH

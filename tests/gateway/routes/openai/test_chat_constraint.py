@@ -75,3 +75,17 @@ async def test_the_strictness_of_all_tools_is_an_option() -> None:
             assert allows(grammar, "hello") and allows(grammar, PARIS)
             assert allows(grammar, WRONG) is wrong
             assert allows(grammar, PARIS.replace("get_weather", "other")) is other
+
+
+async def test_a_tool_that_is_free_beside_a_strict_one_is_called_in_the_models_own_notation() -> None:
+    where = WEATHER["function"] | {"name": "look"}  # type: ignore[operator]
+    parameters = {"type": "object", "properties": {"days": {"type": "integer"}, "city": {"type": "string"}}}
+    tools = [STRICT, {"type": "function", "function": {**where, "parameters": parameters}}]
+    call = "<tool_call>\n<function=look>\n{}</function>\n</tool_call>"
+    days, city = (f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in (("days", 3), ("city", "Rome")))
+    async with serving(call.format(city + days), tool_call_parser="qwen3_coder") as app:
+        answer = (await app.post(PATH, messages=USER, tools=tools)).json()["choices"][0]["message"]
+        assert answer["tool_calls"][0]["function"]["arguments"] == '{"city": "Rome", "days": 3}'
+        grammar = app.engine.requests[0].grammar
+        assert all(allows(grammar, call.format(each)) for each in ("", days, city + days, days + city))
+        assert not allows(grammar, call.format(days.replace("days", "hours")))
