@@ -1,7 +1,7 @@
 """What a request asks of its text: a grammar, and what stands before the text that the grammar is of."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf"]
 
@@ -24,6 +24,15 @@ class Grammar:
     kind: Kind
     text: str
     behind_reasoning: bool = False  # newlines may come first
+
+    def encoded(self) -> bytes:
+        return f"{self.kind} {self.behind_reasoning:d}\n{self.text}".encode(errors="surrogatepass")
+
+    @classmethod
+    def decoded(cls, encoded: bytes) -> "Grammar":
+        head, _, text = encoded.decode(errors="surrogatepass").partition("\n")
+        kind, behind_reasoning = head.split()
+        return cls(cast(Kind, kind), text, behind_reasoning == "1")
 
 
 @dataclass(frozen=True)

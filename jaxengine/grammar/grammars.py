@@ -21,7 +21,7 @@ from llguidance.numpy import fill_next_token_bitmask
 from jaxengine.grammar.grammar import Grammar, GrammarError
 from jaxengine.grammar.mask import words
 from jaxengine.grammar.mask_filler import MaskFiller
-from jaxengine.grammar.source import LIMITS, behind_newlines, library_text
+from jaxengine.grammar.source import LIMITS, library_text
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class Vet(Protocol):
 
     def start(self) -> None: ...
 
-    def knows(self, kind: str, text: str) -> bool:
+    def knows(self, grammar: Grammar) -> bool:
         """Whether `check` has an answer already."""
         ...
 
-    def check(self, kind: str, text: str) -> str:
-        """Why the grammar is refused, in one line for its sender; "" if it is fine."""
+    def check(self, grammar: Grammar) -> str:
+        """Why it is refused, in one line for its sender; "" if it is fine."""
         ...
 
     def close(self) -> None: ...
@@ -91,7 +91,7 @@ class Grammars:
         """
         with self._lock:
             trial = self._trials.get(grammar)
-            if trial is not None or self.vet.knows(grammar.kind, grammar.text):
+            if trial is not None or self.vet.knows(grammar):
                 self.counts.grammar_cache_hits += 1
             if trial is None:
                 try:
@@ -115,7 +115,7 @@ class Grammars:
                 del self._trials[grammar]
                 return ""
         try:
-            return self.vet.check(grammar.kind, grammar.text)
+            return self.vet.check(grammar)
         finally:
             with self._lock:
                 del self._trials[grammar]
@@ -141,10 +141,7 @@ class Grammars:
         """A matcher that has computed its first mask. Raises GrammarError."""
         if refusal:
             raise GrammarError(f"grammar: {refusal}")
-        text = library_text(grammar.kind, grammar.text)
-        if grammar.behind_reasoning:
-            text = behind_newlines(text)
-        matcher = LLMatcher(self.tokenizer, text, log_level=0, limits=LIMITS)
+        matcher = LLMatcher(self.tokenizer, library_text(grammar), log_level=0, limits=LIMITS)
         mask = np.zeros((1, words(self.tokenizer.vocab_size)), np.int32)
         fill_next_token_bitmask(matcher, mask)
         if matcher.is_error() or not mask.any():

@@ -4,10 +4,14 @@ Nothing is compiled here, but reading a hostile GBNF takes long: `Vetting` does 
 """
 
 import json
+import math
 import re
+from typing import NoReturn
 
 from llguidance import LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from jaxengine.grammar.grammar import Grammar
 
 # With these an ordinary schema's longest mask takes 0.8 ms (262,144 ids, llguidance 1.9.1), and that of ambiguous
 # rules 10 ms. Those take more than the square of their items in a row: with 2,000 in a row
@@ -21,66 +25,79 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
 )
 
+# Models write newlines behind their reasoning.
+BEHIND_NEWLINES = json.dumps({"lark_grammar": r"start: /\n{0,2}/ @answer"})
+
 ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 
-def library_text(kind: str, text: str) -> str:
-    """`text` in the notation `kind` ("json_schema", "regex", "lark", "gbnf") as llguidance takes it.
+def library_text(grammar: Grammar) -> str:
+    """`grammar` as llguidance takes it: a JSON object of grammars, of which the first is that of the whole text.
 
     Raises:
-        ValueError: it is not of that notation. The message is short and for the client. What llguidance finds when it
-            compiles is not raised here.
+        ValueError: its text is not of its notation. The message is short and for the client. What llguidance finds when
+            it compiles is not raised here.
     """
     try:
-        text.encode()
+        grammar.text.encode()
     except UnicodeEncodeError as error:
         raise ValueError("the text has half of a surrogate pair") from error
-    match kind:
+    answer = _answer(grammar)
+    if grammar.behind_reasoning:
+        return f'{{"grammars": [{BEHIND_NEWLINES}, {{"name": "answer", {answer}}}]}}'
+    return f'{{"grammars": [{{{answer}}}]}}'
+
+
+def _answer(grammar: Grammar) -> str:
+    """The field of a JSON object that holds `grammar`."""
+    match grammar.kind:
         case "json_schema":
-            return _of_json_schema(text)
+            return f'"json_schema": {_checked_schema(grammar.text)}'
         case "regex":
-            return _of_regex(text)
+            lark = _of_regex(grammar.text)
         case "lark":
-            return _of_lark(text)
+            lark = grammar.text
         case "gbnf":
-            return _of_gbnf(text)
-    raise ValueError(f"no notation is called {kind!r}")
+            lark = _of_gbnf(grammar.text)
+        case _:
+            raise ValueError(f"no notation is called {grammar.kind!r}")
+    return f'"lark_grammar": {json.dumps(lark)}'
 
 
-def behind_newlines(text: str) -> str:
-    """`text`, as `library_text` returns it, with at most two newlines in front: models write them behind their
-    reasoning.
-    """
+def _checked_schema(text: str) -> str:
+    """`text`, which is passed on as it is, so it must be one whole document."""
     try:
-        [answer, *others] = json.loads(text)["grammars"]
-    except ValueError:  # Lark
-        answer, others = {"lark_grammar": text}, []
-    first = {"lark_grammar": r"start: /\n{0,2}/ @answer"}
-    return json.dumps({"grammars": [first, {**answer, "name": "answer"}, *others]})
-
-
-def _of_json_schema(text: str) -> str:
-    """llguidance writes the text into JSON of its own as it is, so it must be one whole document."""
-    try:
-        json.loads(text)
+        json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except NotFinite:
+        raise
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
     except ValueError as error:
         raise ValueError("the schema is not JSON") from error
-    return LLMatcher.grammar_from_json_schema(text)
+    return text
+
+
+class NotFinite(ValueError):
+    """A number that JSON lacks, or that no double holds."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise NotFinite(f"the schema holds {name}, which is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise NotFinite(f"the schema holds {digits[:20]}, which is too large for a double")
+    return value
 
 
 def _of_regex(text: str) -> str:
     if LONE_BACKSLASH.search(text):  # llguidance 1.9.1 drops it
         raise ValueError("the regex ends in a backslash that escapes nothing")
-    return LLMatcher.grammar_from_regex(text)
-
-
-def _of_lark(text: str) -> str:
-    if text.lstrip().startswith("{"):  # llguidance would take it for its own JSON form
-        raise ValueError("a Lark grammar does not begin with {")
-    return LLMatcher.grammar_from_lark(text)
+    lark: str = json.loads(LLMatcher.grammar_from_regex(text))["grammars"][0]["lark_grammar"]
+    return lark
 
 
 def _of_gbnf(text: str) -> str:

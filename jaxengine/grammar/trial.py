@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.grammar.source import LIMITS, library_text
 
 MAX_CHARACTERS = 300  # of what a client is told
@@ -27,10 +28,10 @@ HINTS = re.compile(r"; following (?:special tokens )?are .*|; (?:either|try|cons
 LIMIT = re.compile(r"too (?:big|large|many|complex)|fuel|precomputation|\bmax is\b")
 
 
-def trial(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], kind: str, text: str) -> str:
-    """Why the grammar `text` is refused, for the client in one line of at most `MAX_CHARACTERS`; "" if it is not."""
+def trial(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], grammar: Grammar) -> str:
+    """Why `grammar` is refused, for the client in one line of at most `MAX_CHARACTERS`; "" if it is not."""
     try:
-        return shortened(_failure(tokenizer, eos_token_ids, kind, text))
+        return shortened(_failure(tokenizer, eos_token_ids, grammar))
     except MemoryError:
         raise
     except BaseException as error:  # a panic of llguidance is no Exception
@@ -39,8 +40,8 @@ def trial(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], kind: str, text:
         return "it makes the grammar compiler fail"
 
 
-def _failure(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], kind: str, text: str) -> str:
-    matcher = LLMatcher(tokenizer, library_text(kind, text), log_level=0, limits=LIMITS)
+def _failure(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], grammar: Grammar) -> str:
+    matcher = LLMatcher(tokenizer, library_text(grammar), log_level=0, limits=LIMITS)
     empty = matcher.is_accepting()
     ends = sum(1 << token for token in set(eos_token_ids))
     draw = random.Random(0)
@@ -56,7 +57,7 @@ def _failure(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], kind: str, te
         elif time.thread_time() - began > STEPS * STEP_SECONDS:
             return "it takes too long to match each token of a text"
         matcher.consume_token(_one_of(allowed, draw))
-    return said(matcher.get_error(), kind) if matcher.is_error() else ""
+    return said(matcher.get_error(), grammar.kind) if matcher.is_error() else ""
 
 
 def _one_of(allowed: int, draw: random.Random) -> int:

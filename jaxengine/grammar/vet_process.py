@@ -26,6 +26,7 @@ from pathlib import Path
 
 from llguidance import LLTokenizer
 
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.grammar.tokenizer import load_tokenizer
 from jaxengine.grammar.trial import trial
 
@@ -148,8 +149,8 @@ class Nursery:
         resource.setrlimit(resource.RLIMIT_STACK, (STACK_LIMIT, STACK_LIMIT))
         resource.setrlimit(resource.RLIMIT_AS, (self._address_space, self._address_space))
         try:
-            kind, _, text = sys.stdin.buffer.read().decode(errors="surrogatepass").partition("\n")
-            message = trial(self._tokenizer, self._eos_token_ids, kind, text)
+            grammar = Grammar.decoded(sys.stdin.buffer.read())
+            message = trial(self._tokenizer, self._eos_token_ids, grammar)
         except MemoryError:
             os.abort()
         os.write(1, LASTING + message.encode(errors="replace"))
@@ -224,7 +225,8 @@ def main(descriptor: int, directory: Path, vocab_size: int, eos_token_ids: list[
     with contextlib.suppress(OSError):  # a sandbox may have /proc read-only
         Path("/proc/self/oom_score_adj").write_text("1000")
     tokenizer = load_tokenizer(directory, vocab_size, eos_token_ids)
-    trial(tokenizer, eos_token_ids, "json_schema", "{}")  # what llguidance makes only once is then there in every child
+    # What llguidance makes only once is then there in every child.
+    trial(tokenizer, eos_token_ids, Grammar("json_schema", "{}"))
     gc.collect()
     gc.freeze()  # a collection in a child would copy what it shares
     give_back_memory()

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.grammar.vet_process import LASTING
 
 logger = logging.getLogger(__name__)
@@ -52,26 +53,24 @@ class Vetting:
         except VettingError as error:
             logger.warning("no grammars for now: %s", error)
 
-    def knows(self, kind: str, text: str) -> bool:
+    def knows(self, grammar: Grammar) -> bool:
         """Whether `check` has the answer already."""
         with self._lock:
-            return _digest(kind, text)[1] in self._kept
+            return _digest(grammar.encoded()) in self._kept
 
-    def check(self, kind: str, text: str) -> str:
+    def check(self, grammar: Grammar) -> str:
         """Why a grammar is refused, in one line of at most 300 characters for its sender; "" if it is fine.
-
-        Args:
-            kind, text: as of `library_text`.
 
         Raises:
             VettingError: the helper cannot be started, dies twice in a row, or `close` was called.
         """
-        grammar, digest = _digest(kind, text)
+        encoded = grammar.encoded()
+        digest = _digest(encoded)
         with self._lock:
             if digest in self._kept:
                 self._kept.move_to_end(digest)
                 return self._kept[digest]
-        answer = self._ask(grammar)
+        answer = self._ask(encoded)
         message = answer[1:].decode(errors="replace")
         if answer.startswith(LASTING):
             self._keep(digest, message)
@@ -161,10 +160,9 @@ class Helper:
         return ""
 
 
-def _digest(kind: str, text: str) -> tuple[bytes, bytes]:
-    """A grammar as it is sent, and the key of its answer."""
-    grammar = f"{kind}\n{text}".encode(errors="surrogatepass")
-    return grammar, hashlib.sha256(grammar).digest()
+def _digest(grammar: bytes) -> bytes:
+    """The key of its answer."""
+    return hashlib.sha256(grammar).digest()
 
 
 def _environment() -> dict[str, str]:

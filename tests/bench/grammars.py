@@ -176,7 +176,7 @@ def _mask_row(name: str, tokenizer: LLTokenizer, grammar: Grammar, document: str
     mask = np.zeros((1, -(-tokenizer.vocab_size // 32)), np.int32)
     turns = []
     for _ in range(5):
-        matcher = LLMatcher(tokenizer, library_text(grammar.kind, grammar.text), limits=LIMITS, log_level=0)
+        matcher = LLMatcher(tokenizer, library_text(grammar), limits=LIMITS, log_level=0)
         assert not matcher.is_error(), matcher.get_error()
         fill_next_token_bitmask(matcher.deep_copy(), mask)  # the first of a grammar is computed before it is served
         seconds = []

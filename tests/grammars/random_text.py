@@ -14,6 +14,7 @@ from llguidance.numpy import fill_next_token_bitmask
 from tokenizers import Tokenizer
 
 from convert.source import open_model
+from jaxengine.grammar.grammar import Grammar, Kind
 from jaxengine.grammar.source import LIMITS, library_text
 
 END_OF_TURN = "<|im_end|>"
@@ -44,7 +45,7 @@ class RandomWriter:
         self._mask = np.zeros((1, -(-self._size // 32)), np.int32)
         self._bytes = self._mask.view(np.uint8)[0]  # bit i % 8 of byte i // 8 is id i
 
-    def texts(self, kind: str, grammar: str, count: int) -> list[str]:
+    def texts(self, kind: Kind, grammar: str, count: int) -> list[str]:
         """Up to `count` texts: those that did not end within `MAX_TOKENS` are missing.
 
         Raises:
@@ -93,10 +94,10 @@ class RandomWriter:
         return bool(self._bytes[id >> 3] >> (id & 7) & 1)
 
 
-def compiled(kind: str, grammar: str) -> LLMatcher:
+def compiled(kind: Kind, grammar: str) -> LLMatcher:
     """Raises `Refused`."""
     try:
-        source = library_text(kind, grammar)
+        source = library_text(Grammar(kind, grammar))
     except ValueError as error:
         raise Refused(str(error)) from error
     matcher = LLMatcher(_vocabulary(), source, limits=LIMITS, log_level=0)

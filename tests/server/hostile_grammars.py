@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -23,7 +24,8 @@ from typing import Any
 
 import httpx
 
-from tests.jaxengine.grammar.hostile import Grammar, grammars
+from jaxengine.grammar.grammar import Grammar
+from tests.jaxengine.grammar.hostile import grammars
 from tests.processes import NO_CERTIFICATES, PATIENCE
 from tests.server.streams import stream
 from tests.servers import Server, descendants, serving
@@ -46,14 +48,11 @@ class Answer:
 
 def body(grammar: Grammar) -> dict[str, Any]:
     """A completion of one token under `grammar`; what is no JSON is sent as text."""
-    kind, text = grammar
-    value: Any = text
-    if kind == "json_schema":
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = text
-    return PLAIN | {"structured_outputs": {FIELDS[kind]: value}}
+    value: Any = grammar.text
+    if grammar.kind == "json_schema":
+        with suppress(ValueError, RecursionError):
+            value = json.loads(grammar.text)
+    return PLAIN | {"structured_outputs": {FIELDS[grammar.kind]: value}}
 
 
 async def send(url: str, bodies: Iterable[dict[str, Any]]) -> list[Answer]:

@@ -161,8 +161,8 @@ def test_a_grammar_that_nobody_waits_for_is_not_tried(engine: Engine, monkeypatc
     tried: list[str] = []
     gate = threading.Event()
 
-    def slow(kind: str, text: str) -> str:
-        tried.append(text)
+    def slow(grammar: Grammar) -> str:
+        tried.append(grammar.text)
         gate.wait()
         return ""
 
@@ -237,6 +237,14 @@ def test_reasoning_cannot_end_the_text_where_an_answer_is_owed(engine: Engine) -
     assert is_date(tokenizer().decode(answer.ids[7:-1]).strip("\n"))
 
 
+def test_what_is_tried_is_what_is_compiled(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Grammar] = []
+    monkeypatch.setattr(vet(engine), "check", lambda grammar: tried.append(grammar) or "no")
+    answer = reasoned(engine, Reasoning((), END, budget=5))
+    assert answer.error == "grammar: no"
+    assert [each.behind_reasoning for each in tried] == [True]
+
+
 def test_a_budget_needs_no_grammar(engine: Engine) -> None:
     request = ask(1, prompt(5), reasoning=Reasoning((), END, budget=4), max_tokens=20)
     free = alone(engine, ask(2, prompt(5), max_tokens=20)).ids
@@ -270,7 +278,7 @@ def test_every_kind_of_model_takes_grammars(
 def test_a_grammar_that_could_not_be_tried_is_no_fault_of_its_sender(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(kind: str, text: str) -> str:
+    def broken(grammar: Grammar) -> str:
         raise KeyboardInterrupt("a panic is no Exception either")
 
     monkeypatch.setattr(vet(engine), "check", broken)

@@ -5,52 +5,53 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-Grammar = tuple[str, str]  # its kind, its text
+from jaxengine.grammar.grammar import Grammar, Kind
 
-SLOW: Grammar = ("json_schema", '{"type": "integer", "multipleOf": 1000003}')  # tens of seconds if it may
-HUGE: Grammar = ("regex", "\\w" * 100_000)
-DEEP: Grammar = ("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(2000)) + '\nr2000: "a"')
+KINDS: tuple[Kind, ...] = ("regex", "json_schema", "lark", "gbnf")
+SLOW = Grammar("json_schema", '{"type": "integer", "multipleOf": 1000003}')  # tens of seconds if it may
+HUGE = Grammar("regex", "\\w" * 100_000)
+DEEP = Grammar("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(2000)) + '\nr2000: "a"')
 
 
 def slow(number: int) -> Grammar:
     """One of many, all different, that take tens of seconds if they may."""
-    return "json_schema", json.dumps({"type": "integer", "multipleOf": 1_000_003 + 2 * number})
+    return Grammar("json_schema", json.dumps({"type": "integer", "multipleOf": 1_000_003 + 2 * number}))
 
 
 def grammars() -> list[Grammar]:
     """More than three hundred, always the same."""
     found = [
-        *_regexes(),
-        *(("json_schema", text if isinstance(text, str) else json.dumps(text)) for text in _schemas()),
-        *(("lark", text) for text in _larks()),
-        *(("gbnf", text) for text in _gbnfs()),
+        *(Grammar("regex", text) for text in _regexes()),
+        *(Grammar("json_schema", text if isinstance(text, str) else json.dumps(text)) for text in _schemas()),
+        *(Grammar("lark", text) for text in _larks()),
+        *(Grammar("gbnf", text) for text in _gbnfs()),
     ]
     return found + list(_noise(40))
 
 
-def _regexes() -> Iterator[Grammar]:
+def _regexes() -> Iterator[str]:
     for low, high in ((10, 10), (100, 100), (1000, 1000), (1, 100), (0, 1000), (30, 60)):
         for depth in (2, 3, 4):
-            yield "regex", "(" * depth + "a" + f"){{{low},{high}}}" * depth
+            yield "(" * depth + "a" + f"){{{low},{high}}}" * depth
     for many in (20, 30, 100, 1000, 10_000, 100_000, 10**9):
-        yield "regex", f".*a.{{{many}}}"
-        yield "regex", f"[ab]*a[ab]{{{many}}}"
-        yield "regex", f"\\w{{1,{many}}}"
-        yield "regex", f"(?i)\\p{{L}}{{{many}}}"
-        yield "regex", "|".join(f"[a-z]*{chr(97 + n)}[a-z]{{{many}}}" for n in range(16))
-        yield "regex", f"(a|b|ab){{{many}}}c"
+        yield f".*a.{{{many}}}"
+        yield f"[ab]*a[ab]{{{many}}}"
+        yield f"\\w{{1,{many}}}"
+        yield f"(?i)\\p{{L}}{{{many}}}"
+        yield "|".join(f"[a-z]*{chr(97 + n)}[a-z]{{{many}}}" for n in range(16))
+        yield f"(a|b|ab){{{many}}}c"
     for deep in (100, 249, 1000, 10_000, 100_000):
-        yield "regex", "(" * deep + "a" + ")" * deep
-        yield "regex", "(" * deep
-        yield "regex", "(?:a|" * deep + "b" + ")*" * deep
-        yield "regex", "a" * deep
-        yield "regex", "[" * deep
-        yield "regex", "a?" * deep + "a" * deep
-        yield "regex", "|".join(f"w{n}" for n in range(deep))
-        yield "regex", "".join(f"(?P<n{n}>.*)" for n in range(deep))
-    yield from (("regex", text) for text in ("(a+)+b", "((a*)*)*b", "(a|a)*b", "(.*)*\\1", "(?=a)b", "(?<!a)b"))
-    yield from (("regex", text) for text in ("", "()", "[^\\x00-\\U0010ffff]", "[a&&b]", "\\", "a{2,1}", "\x00("))
-    yield from (("regex", text) for text in ("\ud800", "\udfff\ud800", "\U0010ffff", "(?x) a #", "\\p{Nonsense}", "^$"))
+        yield "(" * deep + "a" + ")" * deep
+        yield "(" * deep
+        yield "(?:a|" * deep + "b" + ")*" * deep
+        yield "a" * deep
+        yield "[" * deep
+        yield "a?" * deep + "a" * deep
+        yield "|".join(f"w{n}" for n in range(deep))
+        yield "".join(f"(?P<n{n}>.*)" for n in range(deep))
+    yield from ("(a+)+b", "((a*)*)*b", "(a|a)*b", "(.*)*\\1", "(?=a)b", "(?<!a)b")
+    yield from ("", "()", "[^\\x00-\\U0010ffff]", "[a&&b]", "\\", "a{2,1}", "\x00(")
+    yield from ("\ud800", "\udfff\ud800", "\U0010ffff", "(?x) a #", "\\p{Nonsense}", "^$")
 
 
 def _schemas() -> Iterator[Any]:
@@ -149,5 +150,5 @@ def _noise(count: int) -> Iterator[Grammar]:
     draw = random.Random(0)
     for number in range(count):
         text = "".join(draw.choices(pieces, k=draw.choice([5, 50, 500])))
-        kind = ("regex", "json_schema", "lark", "gbnf")[number % 4]
-        yield kind, {"lark": "start: ", "gbnf": "root ::= "}.get(kind, "") + text
+        kind = KINDS[number % 4]
+        yield Grammar(kind, {"lark": "start: ", "gbnf": "root ::= "}.get(kind, "") + text)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from jaxengine.grammar.grammar import GrammarError, Reasoning
+from jaxengine.grammar.grammar import Grammar, GrammarError, Reasoning
 from jaxengine.grammar.mask import allow, words
 from jaxengine.grammar.mask_filler import MaskFiller
 from jaxengine.grammar.matcher import Matcher
@@ -25,7 +25,7 @@ def filler() -> MaskFiller:
 
 
 def grammar(tokenizer: LLTokenizer, regex: str) -> LLMatcher:
-    return LLMatcher(tokenizer, library_text("regex", regex), log_level=0, limits=LIMITS)
+    return LLMatcher(tokenizer, library_text(Grammar("regex", regex)), log_level=0, limits=LIMITS)
 
 
 def allowed(filler: MaskFiller, matcher: Matcher) -> set[int]:

@@ -3,6 +3,7 @@
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from jaxengine.grammar.grammar import Grammar, Kind
 from jaxengine.grammar.source import LIMITS, library_text
 from jaxengine.grammar.trial import MAX_CHARACTERS, trial
 from tests.jaxengine.grammar import vocabulary
@@ -13,8 +14,8 @@ def tokenizer() -> LLTokenizer:
     return LLTokenizer(vocabulary.tokenizer_json(), n_vocab=vocabulary.SIZE, eos_token=[vocabulary.EOS])
 
 
-def tried(tokenizer: LLTokenizer, kind: str, text: str) -> str:
-    return trial(tokenizer, [vocabulary.EOS], kind, text)
+def tried(tokenizer: LLTokenizer, kind: Kind, text: str) -> str:
+    return trial(tokenizer, [vocabulary.EOS], Grammar(kind, text))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,11 @@ def test_a_refusal_says_what_is_wrong(tokenizer: LLTokenizer, kind: str, text: s
     assert reason in tried(tokenizer, kind, text)
 
 
+def test_newlines_behind_reasoning_are_no_text_of_a_grammar(tokenizer: LLTokenizer) -> None:
+    grammar = Grammar("lark", "start: start", behind_reasoning=True)
+    assert "no text matches it" in trial(tokenizer, [vocabulary.EOS], grammar)
+
+
 @pytest.mark.parametrize("text", ["((a{100}){100}){100}", "((a{1,100}){1,100}){1,100}", "a" * 100_000])
 def test_a_grammar_that_would_die_or_crawl_after_some_tokens_is_refused(tokenizer: LLTokenizer, text: str) -> None:
     assert tried(tokenizer, "regex", text).startswith(("it is too complex", "it takes too long"))
@@ -66,7 +72,7 @@ def test_rules_that_become_ambiguous_behind_what_is_tried_end_soon(tokenizer: LL
     """Each further token would take longer than the one before, and all rows of a step would wait for it."""
     text = f'start: "{"0" * 200}" x\nx: x x x | x x | "a" |'
     assert tried(tokenizer, "lark", text) == ""
-    matcher = LLMatcher(tokenizer, library_text("lark", text), log_level=0, limits=LIMITS)
+    matcher = LLMatcher(tokenizer, library_text(Grammar("lark", text)), log_level=0, limits=LIMITS)
     assert matcher.consume_tokens(tokenizer.tokenize_str("0" * 200))
     [letter] = tokenizer.tokenize_str("a")
     for _ in range(120):

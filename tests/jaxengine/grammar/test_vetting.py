@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from jaxengine.grammar import vetting
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.grammar.trial import MAX_CHARACTERS
 from jaxengine.grammar.vet_process import NICE
 from jaxengine.grammar.vetting import Vetting, VettingError
 from tests.jaxengine.grammar import hostile, vocabulary
 
-FINE = ("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
+FINE = Grammar("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +79,12 @@ def out_of_time(answer: str) -> bool:
     return "1 s of processor time" in answer or "within 2 s" in answer
 
 
-def judged(vet: Vetting, kind: str, text: str) -> str:
+def judged(vet: Vetting, grammar: Grammar) -> str:
     """The answer, once there was the time for one: on a machine that is busy with other work 2 s may be little."""
     answers: list[str] = []
 
     def lasting() -> bool:
-        answers.append(vet.check(kind, text))
+        answers.append(vet.check(grammar))
         return "within 2 s" not in answers[-1]
 
     wait_for(lasting)
@@ -95,35 +96,35 @@ def gone(process: int) -> bool:
 
 
 def test_a_grammar_is_fine_or_refused_for_what_is_wrong_with_it(vet: Vetting) -> None:
-    assert judged(vet, *FINE) == ""
-    assert judged(vet, "regex", "[0-9]+") == ""
-    assert '"not"' in judged(vet, "json_schema", '{"not": {}}')
-    assert "surrogate" in judged(vet, "regex", "\ud800")
-    assert judged(vet, "lark", "start: é") != ""
+    assert judged(vet, FINE) == ""
+    assert judged(vet, Grammar("regex", "[0-9]+")) == ""
+    assert '"not"' in judged(vet, Grammar("json_schema", '{"not": {}}'))
+    assert "surrogate" in judged(vet, Grammar("regex", "\ud800"))
+    assert judged(vet, Grammar("lark", "start: é")) != ""
 
 
 def test_the_kernel_ends_a_grammar_that_takes_too_long_or_too_much(vet: Vetting) -> None:
-    assert out_of_time(vet.check(*hostile.SLOW))
-    assert "MiB of memory" in judged(vet, *hostile.HUGE)
-    assert "nested too deeply" in judged(vet, *hostile.DEEP)
-    assert judged(vet, *FINE) == ""
+    assert out_of_time(vet.check(hostile.SLOW))
+    assert "MiB of memory" in judged(vet, hostile.HUGE)
+    assert "nested too deeply" in judged(vet, hostile.DEEP)
+    assert judged(vet, FINE) == ""
 
 
 def test_a_slow_grammar_yields_the_cores_and_does_not_delay_others(vet: Vetting) -> None:
-    vet.check(*FINE)
+    vet.check(FINE)
     with ThreadPoolExecutor(4) as pool:
-        slow = [pool.submit(vet.check, *hostile.slow(number)) for number in range(4)]
+        slow = [pool.submit(vet.check, hostile.slow(number)) for number in range(4)]
         wait_for(lambda: any(niceness(child) == NICE for child in children(helper(vet))))
-        assert judged(vet, "regex", "an+other") == ""
+        assert judged(vet, Grammar("regex", "an+other")) == ""
         assert not all(each.done() for each in slow)
     assert all(each.result() for each in slow)
 
 
 def test_more_slow_grammars_than_there_is_room_for_are_all_answered(vet: Vetting) -> None:
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda number: vet.check(*hostile.slow(number)), range(20)))
+        answers = list(pool.map(lambda number: vet.check(hostile.slow(number)), range(20)))
     assert all(answers)
-    assert judged(vet, *FINE) == ""
+    assert judged(vet, FINE) == ""
     wait_for(lambda: not children(helper(vet)))
 
 
@@ -135,7 +136,7 @@ def test_under_a_flood_grammars_begin_as_what_the_kernel_runs_last(vet: Vetting)
         for number in range(first, first + 10_000):
             if flooding.is_set():
                 return
-            assert vet.check(*hostile.slow(number))
+            assert vet.check(hostile.slow(number))
 
     def young_and_nice() -> bool:
         """Of one that is so from the beginning: before it would be made so."""
@@ -149,20 +150,21 @@ def test_under_a_flood_grammars_begin_as_what_the_kernel_runs_last(vet: Vetting)
     with ThreadPoolExecutor(6) as pool:
         floods = [pool.submit(flood, each * 10_000) for each in range(6)]
         wait_for(young_and_nice)
-        assert judged(vet, "regex", "hon+est") == ""
+        assert judged(vet, Grammar("regex", "hon+est")) == ""
         flooding.set()
     assert all(each.result() is None for each in floods)
 
 
 def test_an_answer_is_kept_and_the_oldest_forgotten(vet: Vetting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vetting, "MAX_KEPT", 2)
-    assert judged(vet, "regex", "a") == ""
-    assert judged(vet, "regex", "(") != ""
+    assert judged(vet, Grammar("regex", "a")) == ""
+    assert judged(vet, Grammar("regex", "(")) != ""
     vet.close()
-    assert judged(vet, "regex", "a") == ""
-    assert judged(vet, "regex", "(") != ""
-    with pytest.raises(VettingError):
-        vet.check("lark", "a")  # the notation is part of the grammar
+    assert judged(vet, Grammar("regex", "a")) == ""
+    assert judged(vet, Grammar("regex", "(")) != ""
+    for other in (Grammar("lark", "a"), Grammar("regex", "a", behind_reasoning=True)):
+        with pytest.raises(VettingError):
+            vet.check(other)
     again = Vetting(Path("/nowhere"), 1, [0])
     again._kept = vet._kept
     again._keep(b"new", "")
@@ -173,18 +175,18 @@ def test_an_answer_is_kept_and_the_oldest_forgotten(vet: Vetting, monkeypatch: p
 def test_an_answer_that_chance_decided_is_not_kept(vet: Vetting) -> None:
     vet.start()
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(vet.check, *hostile.SLOW)
+        answer = pool.submit(vet.check, hostile.SLOW)
         (child,) = wait_for(lambda: children(helper(vet)))  # type: ignore[misc]
         os.kill(child, signal.SIGKILL)
         assert answer.result() == "it could not be compiled"
-    assert out_of_time(vet.check(*hostile.SLOW))
+    assert out_of_time(vet.check(hostile.SLOW))
 
 
 def test_a_helper_that_dies_is_replaced_and_the_question_asked_again(vet: Vetting) -> None:
     vet.start()
     before = helper(vet)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(vet.check, *hostile.SLOW)
+        answer = pool.submit(vet.check, hostile.SLOW)
         wait_for(lambda: children(before))
         os.kill(before, signal.SIGKILL)
         assert out_of_time(answer.result())
@@ -195,7 +197,7 @@ def test_a_helper_that_dies_is_replaced_and_the_question_asked_again(vet: Vettin
 def test_a_helper_that_cannot_live_is_an_error_of_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     vet = Vetting(tmp_path, vocabulary.SIZE, [vocabulary.EOS])
     with pytest.raises(VettingError):
-        vet.check(*FINE)
+        vet.check(FINE)
     assert "tokenizer.json" in caplog.text
     vet.close()
 
@@ -204,7 +206,7 @@ def test_close_ends_the_helper_and_whoever_waits(vet: Vetting) -> None:
     vet.start()
     started = helper(vet)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(vet.check, *hostile.SLOW)
+        answer = pool.submit(vet.check, hostile.SLOW)
         wait_for(lambda: children(started))
         vet.close()
         with pytest.raises(VettingError):
@@ -216,6 +218,7 @@ def test_the_helper_and_its_children_end_with_an_engine_that_is_killed(directory
     program = f"""
         import threading
         from pathlib import Path
+        from jaxengine.grammar.grammar import Grammar
         from jaxengine.grammar.vetting import Vetting
         vet = Vetting(Path({str(directory)!r}), {vocabulary.SIZE}, [{vocabulary.EOS}])
         vet.start()
@@ -233,8 +236,8 @@ def test_the_helper_and_its_children_end_with_an_engine_that_is_killed(directory
 
 
 def test_neither_process_keeps_anything_of_a_grammar(vet: Vetting) -> None:
-    texts = [(kind, text) for kind, text in hostile.grammars() if len(text) < 2000]
-    vet.check(*FINE)
+    grammars = [each for each in hostile.grammars() if len(each.text) < 2000]
+    vet.check(FINE)
 
     process, memory = helper(vet), resident_bytes(helper(vet))
 
@@ -242,8 +245,8 @@ def test_neither_process_keeps_anything_of_a_grammar(vet: Vetting) -> None:
         return len(os.listdir("/proc/self/fd")) + len(os.listdir(f"/proc/{process}/fd"))
 
     before = descriptors()
-    for kind, text in texts[::8]:
-        assert len(vet.check(kind, text)) <= MAX_CHARACTERS
+    for grammar in grammars[::8]:
+        assert len(vet.check(grammar)) <= MAX_CHARACTERS
     wait_for(lambda: descriptors() <= before)
     wait_for(lambda: not children(process))
     assert helper(vet) == process
@@ -252,29 +255,29 @@ def test_neither_process_keeps_anything_of_a_grammar(vet: Vetting) -> None:
 
 @pytest.mark.slow
 def test_three_hundred_hostile_grammars_are_refused_or_harmless(vet: Vetting) -> None:
-    vet.check(*FINE)
+    vet.check(FINE)
     process, memory = helper(vet), resident_bytes(helper(vet))
     limit = 2 * os.sysconf("SC_CLK_TCK")  # of CPU time: 1 s, and the child's beginning and end
     grammars = hostile.grammars()
     assert len(grammars) >= 300
     ticks = sum(map(float, stat(process)[11:15]))
-    for kind, text in grammars:
-        refusal = vet.check(kind, text)
+    for grammar in grammars:
+        refusal = vet.check(grammar)
         assert len(refusal) <= MAX_CHARACTERS
         assert not refusal or refusal.isprintable()
         spent = sum(map(float, stat(process)[11:15]))  # its own and of its ended children
-        assert spent - ticks < limit, (kind, text[:80])
+        assert spent - ticks < limit, (grammar.kind, grammar.text[:80])
         ticks = spent
-    assert judged(vet, "regex", "still here") == ""
+    assert judged(vet, Grammar("regex", "still here")) == ""
     assert helper(vet) == process
     wait_for(lambda: not children(process))
     assert resident_bytes(process) - memory < 4 << 20
 
 
 def test_many_threads_may_ask_at_once(vet: Vetting) -> None:
-    questions = [("regex", f"a{number}" + "(" * (number % 2)) for number in range(40)]
+    questions = [Grammar("regex", f"a{number}" + "(" * (number % 2)) for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda question: judged(vet, *question), questions))
+        answers = list(pool.map(lambda question: judged(vet, question), questions))
     assert [bool(answer) for answer in answers] == [bool(number % 2) for number in range(40)]
     assert threading.active_count() < 40
 
@@ -289,5 +292,5 @@ def test_a_process_that_cannot_start_is_tried_again_and_stops_no_engine(
         patch.setattr(vetting.subprocess, "Popen", refuse)
         vet.start()
         with pytest.raises(VettingError, match="cannot start: Resource temporarily unavailable"):
-            vet.check(*FINE)
-    assert vet.check(*FINE) == ""
+            vet.check(FINE)
+    assert vet.check(FINE) == ""
