@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxengine.grammar.grammar import GrammarError
-from jaxengine.grammar.matcher import Matcher
+from jaxengine.grammar.grammar import GrammarError, TooCostly
+from jaxengine.grammar.matcher import TOO_COSTLY, Matcher
 from jaxengine.request.interface import Description
 from jaxengine.request.sequence import Request, Sequence
 
@@ -95,13 +95,16 @@ class Constraints:
 
     def masks(self, sequences: list[Sequence]) -> tuple[np.ndarray, list[tuple[Sequence, GrammarError]]]:
         """What may come next in each of `sequences`, which all have a matcher: i32 [len(sequences), ⌈V/32⌉]; and those
-        that cannot go on.
+        that cannot go on. A grammar that proves too costly is refused from then on.
         """
         began = time.perf_counter()
         matchers = [each.matcher for each in sequences if each.matcher is not None]
         assert self._grammars is not None
         masks, broken = self._grammars.masks.fill(matchers)
         self._mask_seconds += time.perf_counter() - began
+        for row, error in broken.items():
+            if isinstance(error, TooCostly) and (grammar := sequences[row].request.grammar) is not None:
+                self._grammars.vet.refuse(grammar, TOO_COSTLY)
         return masks, [(sequences[row], error) for row, error in broken.items()]
 
     def stats(self) -> dict[str, Any]:

@@ -184,8 +184,7 @@ class Engine:
         if self.live.get(request_id) is not sequence:  # it was cancelled meanwhile
             return None
         if refusal is not None:
-            reason = FinishReason.INVALID if refusal.by_sender else FinishReason.ERROR
-            return self._finish_early(request_id, reason, str(refusal))
+            return self._finish_early(request_id, _finish_of(refusal), str(refusal))
         self.compiling.discard(request_id)
         self.scheduler.add(sequence)
         return None
@@ -236,7 +235,7 @@ class Engine:
         live = [each for each in sequences if each.request.id in self.live]
         masks, broken = self.constraints.masks(live)
         for sequence, error in broken:
-            if event := self._finish_early(sequence.request.id, FinishReason.ERROR, str(error)):
+            if event := self._finish_early(sequence.request.id, _finish_of(error), str(error)):
                 result.events.append(event)
         self.runner.write_masks(live, masks)
 
@@ -321,7 +320,7 @@ class Engine:
         try:
             matcher.consume(event.tokens[0].id)
         except GrammarError as error:
-            event.finish, event.error = FinishReason.ERROR, str(error)
+            event.finish, event.error = _finish_of(error), str(error)
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
         """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
@@ -364,3 +363,7 @@ class Engine:
         group = self.culprit_search.current(self.live)
         running = [sequence.request.id for sequence in self.scheduler.running]
         return [request for request in running if group is None or request in group]
+
+
+def _finish_of(error: GrammarError) -> FinishReason:
+    return FinishReason.INVALID if error.by_sender else FinishReason.ERROR

@@ -17,6 +17,10 @@ class GrammarError(Exception):
         self.by_sender = by_sender
 
 
+class TooCostly(GrammarError):
+    """The grammar took more processor time for a text than its `Allowance`."""
+
+
 @dataclass(frozen=True)
 class Grammar:
     """`text` in the notation `kind`, see `Grammar` in `engine.proto`."""

@@ -46,6 +46,10 @@ class Vet(Protocol):
         """Why it is refused, in one line for its sender; "" if it is fine."""
         ...
 
+    def refuse(self, grammar: Grammar, reason: str) -> None:
+        """From now on: `check` gives `reason`."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -1,5 +1,6 @@
-"""The masks of a step's rows, computed side by side without the GIL."""
+"""The masks of a step's rows, computed without the GIL, and who must pay for those that took long."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,13 @@ from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.mask import words
 from jaxengine.grammar.matcher import Matcher
 
-FEW = 2  # rows that one thread fills sooner than several are woken: a mask takes 20 to 100 µs
+# Rows that one thread fills as soon as several do: 8 take it 0.09 ms, two threads 0.08 to 0.26 ms, three or more that
+# Python starts 0.13 ms at least (2 cores, 49,152 and 262,144 ids).
+FEW = 8
+# What each of several masks took is known only if one thread computes them. It does so for a while after they took long
+# together: a grammar that is slow less often than that stays within its `Allowance`.
+LONG, LONG_ROW = 0.002, 0.00002  # seconds, and for each row: 256 ordinary rows take 8.5 ms on one core
+WATCHED = 64  # steps
 
 
 class MaskFiller:
@@ -25,6 +32,7 @@ class MaskFiller:
         self._filled_width = words(tokenizer_size)
         self._last_word = np.uint32((1 << 32) - 1 >> -vocab_size % 32)  # without bits of ids that have no logit
         self._executor = LLExecutor(threads)
+        self._watched = 0  # steps to come
 
     def fill(self, matchers: Sequence[Matcher]) -> tuple[np.ndarray, dict[int, GrammarError]]:
         """The mask of each matcher, i32 [len(matchers), W] with W = ⌈vocab_size / 32⌉ and a 1 for each id that may be
@@ -32,11 +40,16 @@ class MaskFiller:
         """
         masks = np.zeros((len(matchers), self._filled_width), np.int32)
         asked = [(document, row) for row, each in enumerate(matchers) if (document := each.asked) is not None]
-        if len(asked) > FEW:
+        if len(asked) > FEW and not self._watched:
+            began = time.perf_counter()
             fill_next_token_bitmask_par(self._executor, asked, masks)
+            if time.perf_counter() - began > LONG + LONG_ROW * len(asked):
+                self._watched = WATCHED
         else:
+            self._watched = max(0, self._watched - 1)
             for document, row in asked:
-                fill_next_token_bitmask(document, masks, row)
+                with matchers[row].allowance:
+                    fill_next_token_bitmask(document, masks, row)
         masks, broken = masks[:, : self._width], {}
         masks.view(np.uint32)[:, -1] &= self._last_word
         for row, matcher in enumerate(matchers):

@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxengine.grammar.grammar import GrammarError, Reasoning
+from jaxengine.grammar.allowance import Allowance
+from jaxengine.grammar.grammar import GrammarError, Reasoning, TooCostly
 from jaxengine.grammar.mask import ALL, allow, forbid
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+
+TOO_COSTLY = "it takes too long to match each token of a text"
 
 
 class Phase(enum.Enum):
@@ -22,6 +26,7 @@ class Matcher:
     """The constraints of one sequence, which has read the ids given to `consume`.
 
     document: of the answer; None where only the length of the reasoning is bounded.
+    allowance: of the document.
     ends: ids that end a text, which reasoning may not do where a document is to follow.
     """
 
@@ -29,6 +34,7 @@ class Matcher:
         self, document: "LLMatcher | None", reasoning: Reasoning | None = None, ends: tuple[int, ...] = ()
     ) -> None:
         self.document = document
+        self.allowance = Allowance()
         self._ends = () if document is None else ends
         self._reasoning = reasoning
         self._last: tuple[int, ...] = ()  # ids, at most as many as the end of the reasoning has
@@ -47,8 +53,11 @@ class Matcher:
                 return
         if self.phase is Phase.REASONING:
             self._reason(token)
-        elif self.document is not None and not self.document.consume_token(token):
-            raise GrammarError(f"grammar: the text cannot go on: {_reason(self.document)}")
+        elif self.document is not None:
+            with self.allowance:
+                followed = self.document.consume_token(token)
+            if not followed:
+                raise GrammarError(f"grammar: the text cannot go on: {_reason(self.document)}")
 
     def _reason(self, token: int) -> None:
         assert self._reasoning is not None
@@ -68,8 +77,12 @@ class Matcher:
 
         Raises:
             GrammarError: the grammar became too complex at this point of the text, or leaves nothing.
+            TooCostly: it has used up its allowance.
         """
         if self.asked is not None:
+            self.allowance.earn()
+            if self.allowance.exceeded:
+                raise TooCostly(f"grammar: {TOO_COSTLY}")
             _check(self.asked, mask)
         else:
             mask[:] = ALL

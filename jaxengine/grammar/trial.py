@@ -8,17 +8,17 @@ A trial has no limit of its own against time and memory: `vet_process` runs each
 
 import random
 import re
-import time
 from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
+from jaxengine.grammar.allowance import Allowance
 from jaxengine.grammar.grammar import Grammar
+from jaxengine.grammar.matcher import TOO_COSTLY
 from jaxengine.grammar.source import LIMITS, library_text
 
 MAX_CHARACTERS = 300  # of what a client is told
 STEPS = 32  # tokens of a random text that are matched
-STEP_SECONDS = 0.004  # of CPU time for each, on average; ordinary schemas take 0.0001
 NO_TEXT = "no text matches it, or none that the model's tokens can write"
 STATE = "\n<state>"  # of the parser; llguidance appends it to some errors
 PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
@@ -45,18 +45,21 @@ def _failure(tokenizer: LLTokenizer, eos_token_ids: Sequence[int], grammar: Gram
     empty = matcher.is_accepting()
     ends = sum(1 << token for token in set(eos_token_ids))
     draw = random.Random(0)
-    began = time.thread_time()
+    allowance = Allowance()
     for step in range(STEPS):
-        allowed = int.from_bytes(matcher.compute_bitmask(), "little") & ~ends
+        with allowance:
+            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & ~ends
         if not allowed:
             if step == 0 and not empty and not matcher.is_error():
                 return NO_TEXT
             break
         if step == 0:  # it may take longer: nobody waits for a token yet
-            began = time.thread_time()
-        elif time.thread_time() - began > STEPS * STEP_SECONDS:
-            return "it takes too long to match each token of a text"
-        matcher.consume_token(_one_of(allowed, draw))
+            allowance = Allowance()
+        elif allowance.exceeded:
+            return TOO_COSTLY
+        with allowance:
+            matcher.consume_token(_one_of(allowed, draw))
+        allowance.earn()
     return said(matcher.get_error(), grammar.kind) if matcher.is_error() else ""
 
 

@@ -76,6 +76,10 @@ class Vetting:
             self._keep(digest, message)
         return message
 
+    def refuse(self, grammar: Grammar, reason: str) -> None:
+        """From now on: `check` gives `reason`."""
+        self._keep(_digest(grammar.encoded()), reason)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

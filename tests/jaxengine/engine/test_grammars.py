@@ -11,9 +11,11 @@ import pytest
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.grammar.matcher import TOO_COSTLY
 from jaxengine.request.interface import StepResult
 from jaxengine.request.sequence import FinishReason
 from tests.jaxengine.engines import Answer, alone, ask, finish, load, prompt, serve
+from tests.jaxengine.grammar import hostile
 from tests.tiny import EOS, tokenizer
 
 SCHEMA: dict[str, Any] = {
@@ -189,6 +191,20 @@ def test_a_grammar_that_cannot_be_compiled_is_refused(engine: Engine, grammar: G
     assert answers[1].ids == []
     assert answers[2].finish is FinishReason.LENGTH
     assert engine.stats().grammar_refusals == before + 1
+
+
+def test_a_grammar_that_takes_too_long_costs_its_sender_alone(engine: Engine) -> None:
+    [letter] = tokenizer().encode("a", add_special_tokens=False)
+    costly = {"grammar": hostile.LATE, "max_tokens": 120, "logit_bias": {letter: 100.0}}
+    plain = ask(2, prompt(5), max_tokens=100)
+    expected = alone(engine, plain).ids
+    answers = serve(engine, [ask(1, prompt(5), **costly), plain])
+    assert answers[1].finish is FinishReason.INVALID
+    assert answers[1].error == f"grammar: {TOO_COSTLY}"
+    assert text(answers[1]).startswith(hostile.ZEROS)
+    assert answers[2].ids == expected
+    again = alone(engine, ask(3, prompt(5), **costly))
+    assert (again.finish, again.error, again.ids) == (FinishReason.INVALID, answers[1].error, [])
 
 
 def test_ignore_eos_with_a_grammar_is_refused(engine: Engine) -> None:

@@ -12,6 +12,10 @@ SLOW = Grammar("json_schema", '{"type": "integer", "multipleOf": 1000003}')  # t
 HUGE = Grammar("regex", "\\w" * 100_000)
 DEEP = Grammar("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(2000)) + '\nr2000: "a"')
 
+# Letters behind these may be grouped in very many ways.
+ZEROS = "0" * 60
+LATE = Grammar("lark", f'start: "{ZEROS}" x\nx: {" ".join("x" * 16)} | "a" |')
+
 
 def slow(number: int) -> Grammar:
     """One of many, all different, that take tens of seconds if they may."""

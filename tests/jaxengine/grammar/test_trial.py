@@ -1,10 +1,12 @@
 """What a sender is told about a grammar: what is wrong with it, and not what it was."""
 
+import json
+from typing import Any
+
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLTokenizer
 
 from jaxengine.grammar.grammar import Grammar, Kind
-from jaxengine.grammar.source import LIMITS, library_text
 from jaxengine.grammar.trial import MAX_CHARACTERS, trial
 from tests.jaxengine.grammar import vocabulary
 
@@ -68,17 +70,12 @@ def test_a_grammar_that_would_die_or_crawl_after_some_tokens_is_refused(tokenize
     assert tried(tokenizer, "regex", text).startswith(("it is too complex", "it takes too long"))
 
 
-def test_rules_that_become_ambiguous_behind_what_is_tried_end_soon(tokenizer: LLTokenizer) -> None:
-    """Each further token would take longer than the one before, and all rows of a step would wait for it."""
-    text = f'start: "{"0" * 200}" x\nx: x x x | x x | "a" |'
-    assert tried(tokenizer, "lark", text) == ""
-    matcher = LLMatcher(tokenizer, library_text(Grammar("lark", text)), log_level=0, limits=LIMITS)
-    assert matcher.consume_tokens(tokenizer.tokenize_str("0" * 200))
-    [letter] = tokenizer.tokenize_str("a")
-    for _ in range(120):
-        matcher.compute_bitmask()
-        matcher.consume_token(letter)
-    assert matcher.is_error()
+@pytest.mark.parametrize("count", [150, 300])
+def test_an_object_may_have_many_optional_properties(tokenizer: LLTokenizer, count: int) -> None:
+    kinds: list[dict[str, Any]] = [{"type": "string"}, {"type": "integer"}, {"type": "object", "properties": {"a": {}}}]
+    fields = {f"field{number}": kinds[number % 3] for number in range(count)}
+    for schema in ({"properties": fields}, {"properties": {"spec": {"type": "object", "properties": fields}}}):
+        assert tried(tokenizer, "json_schema", json.dumps({"type": "object", **schema})) == ""
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_the_helper_and_its_children_end_with_an_engine_that_is_killed(directory
         vet = Vetting(Path({str(directory)!r}), {vocabulary.SIZE}, [{vocabulary.EOS}])
         vet.start()
         print(vet._helper._process.pid, flush=True)
-        vet.check(*{hostile.SLOW!r})
+        vet.check({hostile.SLOW!r})
     """
     engine = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
     assert engine.stdout is not None
