@@ -1,4 +1,5 @@
-"""Objects that declare properties and say nothing of others get no others.
+"""What a schema leaves open and its client does not expect: objects that declare properties and say nothing of others
+get no others, and a schema that declares properties and no type is of objects, one that declares items of lists.
 
 That is what TGI's and vLLM's libraries do, and what clients expect: a weak model would go on inventing names until its
 last token. Whatever a closed schema allows, the open one allows too. But schemas that are merged with others (`allOf`,
@@ -17,8 +18,21 @@ IN_PLACE = {"allOf", "anyOf", "oneOf", "$ref"}  # what these say is of the same 
 OF_OBJECTS = IN_PLACE | {
     *("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties")
 }
+UNTYPED = IN_PLACE | {"type", "enum", "const"}  # with these it is clear enough, or not ours to say
 DECLARING = {"properties", "patternProperties"}
+DECLARED_TYPES = {"properties": "object", "patternProperties": "object", "items": "array", "prefixItems": "array"}
 SAYS_MORE = OF_OBJECTS - {"properties", "required"}
+
+
+def give_types(nodes: Iterable[dict[str, Any]], references: References) -> None:
+    """Give a type to those of `nodes`, the root first, that have none and whose keywords are of one type."""
+    every = list(nodes)
+    merged = _merged(every, references)
+    alone = every[:1] if any("oneOf" in node for node in every) else every
+    for node in alone:
+        types = {DECLARED_TYPES[name] for name in node.keys() & DECLARED_TYPES.keys()}
+        if len(types) == 1 and not UNTYPED & node.keys() and id(node) not in merged:
+            node["type"] = types.pop()
 
 
 def close(nodes: Iterable[dict[str, Any]], references: References) -> None:

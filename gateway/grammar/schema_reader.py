@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from gateway.grammar import regex
 from gateway.grammar.alternatives import told_apart
-from gateway.grammar.closing import close, close_all
+from gateway.grammar.closing import close, close_all, give_types
 from gateway.grammar.formats import ENFORCED_FORMATS
 from gateway.grammar.keywords import (
     ANNOTATIONS,
@@ -66,6 +66,7 @@ class SchemaReader:
         nodes = [each for node in read.values() for each in _united_with_null(node)]
         for node in nodes:
             self._read_one_of(node)
+        give_types(nodes, self._references)
         (close_all if closed else close)(nodes, self._references)
 
     def _read(self) -> list[tuple[Any, str]]:

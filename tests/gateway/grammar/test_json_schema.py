@@ -333,3 +333,25 @@ def test_what_would_allow_nothing_if_it_were_closed_is_refused() -> None:
     merged = {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
     with pytest.raises(RequestError, match="disable_additional_properties"):
         guided(merged, param="field", style=JsonStyle(closed=True))
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"properties": {"a": {}}}, ['{"a":1}', "{}"], ["false", "[]", "1"]),
+        ({"properties": {"a": {"properties": {"b": {}}}}, "required": ["a"]}, ['{"a":{"b":1}}'], ['{"a":1}']),
+        ({"items": {"type": "integer"}}, ["[1]"], ["{}", '"a"']),
+        ({"properties": {"a": {}}, "nullable": True}, ['{"a":1}', "null"], ["1"]),
+        ({"properties": {"a": {"oneOf": [{"minimum": 1}]}}}, ["{}"], ["1"]),
+        ({"properties": {"a": {}}, "items": {}}, ["{}", "[]", "1"], []),
+        ({"properties": {"a": {}}, "type": ["object", "null"]}, ["{}", "null"], ["1"]),
+        ({"properties": {"a": {}}, "enum": [1]}, ["1"], ["{}"]),
+        ({"anyOf": [{"type": "string"}], "properties": {"a": {}}}, ['"a"'], ["{}"]),
+        ({"allOf": [{"properties": {"a": {}}}, {"type": "integer"}]}, ["1"], ["{}"]),
+    ],
+)
+def test_a_schema_that_declares_what_is_inside_is_of_what_has_an_inside(
+    schema: Any, right: list[str], wrong: list[str]
+) -> None:
+    assert {text: allowed(schema, text) for text in right} == dict.fromkeys(right, True)
+    assert {text: allowed(schema, text) for text in wrong} == dict.fromkeys(wrong, False)
