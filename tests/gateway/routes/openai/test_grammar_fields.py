@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.grammar.trial import trial
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
@@ -35,7 +36,7 @@ def vetting(app: ServedApp, reason: str | None = None) -> None:
     async def generate(request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
         kind = request.grammar.WhichOneof("kind")
         assert kind is not None
-        found = reason or trial(TOKENIZER, [TOKENIZER.eos_token], kind, getattr(request.grammar, kind))
+        found = reason or trial(TOKENIZER, [TOKENIZER.eos_token], Grammar(kind, getattr(request.grammar, kind)))
         yield pb.RequestEvent(finish=pb.INVALID, error=f"grammar: {found}")
 
     app.engine.generate = generate  # type: ignore[method-assign]
