@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_REFERENCES = 16  # that are followed one after the other
-SHARED_KEYS = ("$defs", "definitions", "x-guidance")
+_SHARED = ("$defs", "definitions", "x-guidance")
 _OF_THE_WHOLE = frozenset(
     ("$ref", "anyOf", "oneOf", "allOf", "enum", "const", "patternProperties", "minProperties", "maxProperties")
 )
-_ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
+ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _REFERENCE = re.compile(r'"\$ref": "(?!#/(?:\$defs|definitions)/)')
 _SPELLINGS = {"True": "true", "False": "false", "None": "null"}
 
 
-def with_shared(schema: Any, shared: Mapping[str, Any]) -> str:
-    """The schema of an argument as JSON text, with what the whole schema shares among its parts."""
+def with_shared(schema: Any, root: Mapping[str, Any]) -> str:
+    """The schema of an argument as JSON text, with what the whole schema, `root`, shares among its parts."""
+    shared = {key: root[key] for key in _SHARED if key in root}
     if isinstance(schema, Mapping):
         return json.dumps({**schema, **shared})
     return json.dumps({**shared, **({} if schema else {"not": {}})})
@@ -65,7 +66,7 @@ def _at(root: Any, reference: str) -> Any:
 def types(schema: Any) -> frozenset[str]:
     """The JSON types that a schema allows, as far as it says so at its top; all if it says nothing."""
     if not isinstance(schema, Mapping):
-        return _ANY
+        return ANY
     return _types(schema) | ({"null"} if schema.get("nullable") is True else set())
 
 
@@ -74,15 +75,15 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(declared, str):
         return frozenset({declared})
     if isinstance(declared, list):
-        return frozenset(filter(_ANY.__contains__, declared)) or _ANY
+        return frozenset(filter(ANY.__contains__, declared)) or ANY
     if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
-        return frozenset(map(type_of, values)) or _ANY
+        return frozenset(map(type_of, values)) or ANY
     for key in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(key), list) and choices:
             return frozenset().union(*map(types, choices))
     if isinstance(parts := schema.get("allOf"), list) and parts:
-        return frozenset(_ANY).intersection(*map(types, parts)) or _ANY
-    return _ANY
+        return frozenset(ANY).intersection(*map(types, parts)) or ANY
+    return ANY
 
 
 def is_string(schema: Any) -> bool:

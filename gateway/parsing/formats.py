@@ -24,7 +24,7 @@ class Formats:
     @property
     def forced(self) -> ToolFormat:
         """The format of calls that a grammar forces."""
-        return self.tools if self.tools is not None and self.tools.forces else GENERIC
+        return self.tools or GENERIC
 
     @property
     def names(self) -> dict[str, str]:

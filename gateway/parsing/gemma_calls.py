@@ -1,13 +1,19 @@
 """Gemma's calls: an object with bare keys, whose strings stand between marks. It is passed on as JSON."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.parsing import json_text
-from gateway.parsing.argument_types import escaped, quoted, typed
-from gateway.parsing.calls import Arguments, Call, Head, Part
+from gateway.parsing.argument_list import one_by_one
+from gateway.parsing.argument_types import ANY, escaped, quoted, typed, with_shared
+from gateway.parsing.calls import Arguments, Call, Either, Head, Part, Schema, TextUntil
+from gateway.parsing.plain_text import NotPlain, plain
 from gateway.parsing.reader import Malformed, Reader, Reading, marks
 
+_STRINGS = frozenset({"string"})
+_BARE = re.compile(r'[^\s:{}\[\],"<]+')
 _HEAD = re.compile(r"\s*call:\s*([^\s{}:]+)\s*")
 _NO_BRACE = re.compile(r"[^{]*")
 _KEY = re.compile(r"[^:{}\[\],]*")
@@ -17,9 +23,11 @@ _UNTYPED = {"type": ["number", "boolean", "null", "string"]}
 
 @dataclass(frozen=True, slots=True)
 class GemmaCalls:
-    """quote: the mark before and behind a string."""
+    """quote: the mark before and behind a string. begin, end: those of a call."""
 
     quote: str
+    begin: str
+    end: str
 
     def read(self, call: Call) -> Reading[None]:
         head = Head()
@@ -33,7 +41,23 @@ class GemmaCalls:
         call.end()
 
     def write(self, name: str, arguments: Arguments) -> list[Part]:
-        raise NotImplementedError("Gemma's notation has no grammar yet")
+        """Values that are no strings are JSON, and so are arguments whose names cannot stand bare."""
+        try:
+            written = ["{", *one_by_one(arguments, self._write, ","), "}"]
+        except NotPlain:
+            written = [Schema(arguments.schema)]
+        return [f"{self.begin}call:{name}", *written, self.end]
+
+    def _write(self, key: str, schema: Any, root: Mapping[str, Any]) -> list[Part]:
+        if not _BARE.fullmatch(key):
+            raise NotPlain
+        text, _ = plain(schema, _STRINGS, root)
+        _, rest = plain(schema, ANY - _STRINGS, root)
+        values: list[tuple[Part, ...]] = [(self.quote, TextUntil(self.quote, text))] if text else []
+        values += [(Schema(with_shared(rest, root)),)] if rest is not None else []
+        if not values:
+            raise NotPlain
+        return [f"{key}:", Either(tuple(values))]
 
     def _read_object(self, call: Call) -> Reading[None]:
         """Pass the object on that is next. Brackets are matched without recursion, so depth costs nothing."""
@@ -70,16 +94,26 @@ class GemmaCalls:
         yield from call.reader.space()
         if (yield from call.reader.peek()) == "}":
             return
-        quote = yield from call.reader.accept(marks(self.quote))
+        call.arguments(f"{(yield from self._key(call.reader))}: ")
+
+    def _key(self, reader: Reader) -> Reading[str]:
+        """The next key as JSON, as which it may be written too; its colon is taken."""
         key = Head()
-        if quote is not None:
-            yield from call.reader.until(marks(self.quote), key.add)
-        while (character := (yield from call.reader.peek())) != ":":
-            key.add(part := call.reader.run(_KEY))
-            if not part:
-                raise Malformed(character)
-        call.reader.take(1)
-        call.arguments(quoted(key.text.strip().strip('"')) + ": ")
+        if (yield from reader.peek()) == '"':
+            yield from json_text.string(reader, key.add)
+            yield from reader.space()
+            spelled = key.text
+        else:
+            if (yield from reader.accept(marks(self.quote))) is not None:
+                yield from reader.until(marks(self.quote), key.add)
+            while part := reader.run(_KEY):
+                key.add(part)
+                yield from reader.peek()
+            spelled = quoted(key.text.strip())
+        if (yield from reader.peek()) != ":":
+            raise Malformed
+        reader.take(1)
+        return spelled
 
 
 def _read_scalar(call: Call) -> Reading[None]:

@@ -35,7 +35,6 @@ class HarmonyFormat:
 
     name: str = "openai"
     marks: tuple[str, ...] = MARKS
-    forces: bool = True
 
     def grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str:
         lark = Lark(MARKS, token_id)

@@ -5,13 +5,15 @@ import json
 import keyword
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.parsing.argument_list import any_of, in_order
-from gateway.parsing.argument_types import SHARED_KEYS, listed, types, with_shared
+from gateway.parsing.argument_list import one_by_one
+from gateway.parsing.argument_types import types, with_shared
 from gateway.parsing.calls import Arguments, Call, Either, Head, Part, Rule, Schema
 from gateway.parsing.json_text import whole_characters
+from gateway.parsing.plain_text import NotPlain
 from gateway.parsing.reader import Emit, Malformed, Reader, Reading
 
 MAX_ARGUMENTS = 262_144  # characters of one call: ast takes some 100 bytes for each
@@ -50,28 +52,19 @@ class PythonCalls:
 
     def write(self, name: str, arguments: Arguments) -> list[Part]:
         """Arguments that Python has no notation for are written as a dictionary that is unpacked."""
-        declared = json.loads(arguments.schema)
-        names = arguments.names or declared.get("properties", ())
-        if not (arguments.names or listed(declared)) or not all(map(_is_name, names)):
+        try:
+            return [name + "(", *one_by_one(arguments, _write, ", "), ")"]
+        except NotPlain:
             return [f"{name}(**", Schema(arguments.schema), ")"]
-        shared = {key: declared[key] for key in SHARED_KEYS if key in declared}
-
-        def write(key: str, schema: Any) -> list[Part]:
-            return [f"{key}=", _written(schema, shared)]
-
-        each = any_of(arguments, write, ", ") if arguments.names else in_order(declared, write, ", ")
-        return [name + "(", *each, ")"]
 
 
-def _is_name(text: str) -> bool:
-    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
-
-
-def _written(schema: Any, shared: dict[str, Any]) -> Part:
-    json_value = Schema(with_shared(schema, shared))
+def _write(key: str, schema: Any, root: Mapping[str, Any]) -> list[Part]:
+    if not (key.isascii() and key.isidentifier()) or keyword.iskeyword(key):
+        raise NotPlain
+    value = Schema(with_shared(schema, root))
     if types(schema) == {"boolean"}:
-        return Rule('"True" | "False"')
-    return json_value if schema else Either((("True",), ("False",), ("None",), (json_value,)))
+        return [f"{key}=", Rule('"True" | "False"')]
+    return [f"{key}=", value if schema else Either((("True",), ("False",), ("None",), (value,)))]
 
 
 def _read_lines(call: Call) -> Reading[None]:

@@ -2,12 +2,13 @@
 
 import html
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.parsing import json_text
 from gateway.parsing.argument_list import any_of
-from gateway.parsing.argument_types import SHARED_KEYS, escaped, is_string, listed, quoted, typed, with_shared
+from gateway.parsing.argument_types import escaped, is_string, listed, quoted, typed, with_shared
 from gateway.parsing.calls import Arguments, Call, Either, Head, Optional, Part, Schema, TextUntil
 from gateway.parsing.plain_text import NotPlain, plain
 from gateway.parsing.reader import Malformed, Reading, marks
@@ -126,7 +127,8 @@ class TaggedCalls:
         declared = json.loads(arguments.schema)
         begin, name_end = self.writes.name + self._escape(name), self.writes.name_end
         try:
-            written = self._write_any(arguments, declared) if arguments.names else self._write_listed(declared)
+            names = arguments.names
+            written = any_of(names, declared, self._write_argument, "") if names else self._write_listed(declared)
         except NotPlain:
             return [begin, *(name_end or (self.name_ends[0],)), Schema(arguments.schema), self.writes.end]
         return [begin, *name_end, *written, self.writes.end]
@@ -140,10 +142,7 @@ class TaggedCalls:
             parts += argument if key in declared.get("required", ()) else [Optional(argument)]
         return parts
 
-    def _write_any(self, arguments: Arguments, declared: dict[str, Any]) -> list[Part]:
-        return any_of(arguments, lambda name, schema: self._write_argument(name, schema, declared), "")
-
-    def _write_argument(self, key: str, schema: Any, root: dict[str, Any]) -> tuple[Part, ...]:
+    def _write_argument(self, key: str, schema: Any, root: Mapping[str, Any]) -> tuple[Part, ...]:
         """An argument: its key, with what the tag says of the value's type, and a value of such a type."""
         if self._attribute(self._escape(key)) != key or self.key_end in self._escape(key):
             raise NotPlain  # it would be read as another
@@ -164,13 +163,12 @@ class TaggedCalls:
             ends[end] = ends.get(end, frozenset()) | {kind} | ({"integer"} if kind == "number" else set())
         return ends
 
-    def _write_values(self, schema: Any, kinds: frozenset[str], root: dict[str, Any]) -> list[tuple[Part, ...]]:
+    def _write_values(self, schema: Any, kinds: frozenset[str], root: Mapping[str, Any]) -> list[tuple[Part, ...]]:
         """The values of these types: strings as text, others as JSON."""
         end, marks = self.writes.value_end, (*self.value_ends, *self.cuts)
         text, rest = plain(schema, kinds, root)
         values: list[tuple[Part, ...]] = [(TextUntil(end, text, marks),)] if text else []
-        shared = {key: root[key] for key in SHARED_KEYS if key in root}
-        return values if rest is None else [*values, (Schema(with_shared(rest, shared)), end)]
+        return values if rest is None else [*values, (Schema(with_shared(rest, root)), end)]
 
     def _escape(self, text: str) -> str:
         return html.escape(text) if self.escapes else text

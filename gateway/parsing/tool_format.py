@@ -20,11 +20,6 @@ class ToolFormat(Protocol):
         """Texts that, where they are special tokens, must stay in the text that a parser is given."""
         ...
 
-    @property
-    def forces(self) -> bool:
-        """Whether there are grammars. Where there are none, calls are forced in tool_formats.GENERIC."""
-        ...
-
     def grammar(self, tools: Mapping[str, Arguments], *, parallel: bool, token_id: TokenId) -> str:
         """Lark that forces calls and nothing else: at least one, exactly one if not `parallel`.
 
@@ -60,7 +55,6 @@ class MarkedFormat:
     inner: tuple[str, ...] = ()
     noise: tuple[str, ...] = ()
     bare: bool = False
-    forces: bool = True
     head: str = ""
     between: str = ""
     tail: str = ""

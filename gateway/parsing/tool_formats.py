@@ -329,19 +329,17 @@ _ROWS = (
     ),
     MarkedFormat(
         "gemma4",
-        GemmaCalls(quote='<|"|>'),
+        GemmaCalls('<|"|>', "<|tool_call>", "<tool_call|>"),
         opens=("<|tool_call>",),
         closes=("<tool_call|>",),
         inner=('<|"|>',),
-        forces=False,
     ),
     MarkedFormat(
         "functiongemma",
-        GemmaCalls(quote="<escape>"),
+        GemmaCalls("<escape>", "<start_function_call>", "<end_function_call>"),
         opens=("<start_function_call>",),
         closes=("<end_function_call>",),
         inner=("<escape>",),
-        forces=False,
     ),
 )
 _ALIASES = {

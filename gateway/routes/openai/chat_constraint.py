@@ -116,7 +116,7 @@ def _calls(
     are not constrained.
     """
     held = _held(use, options)
-    if use.mode != "required" and not _restrains(tools, use, held, document, options):
+    if use.mode != "required" and not _restrains(use, held, document, options):
         return None
     arguments = {each.name: Arguments(_schema(each, use)) if each in held else _any(each) for each in use.callable}
     alone = use.mode == "required" or document is not None
@@ -124,13 +124,11 @@ def _calls(
     return write(arguments, parallel=use.parallel, token_id=tokenizer.special_id)
 
 
-def _restrains(
-    tools: ToolFormat, use: ToolUse, held: list[Function], document: Constraint | None, options: Options
-) -> bool:
-    """Whether calls that the model may make have to be constrained, and can be."""
+def _restrains(use: ToolUse, held: list[Function], document: Constraint | None, options: Options) -> bool:
+    """Whether calls that the model may make have to be constrained."""
     several = use.parallel or options.disable_grammar_support  # if there may not be several, the first is answered
     free = not held and not use.restricted and several and options.tool_strict_level == "none"
-    return tools.forces and not (free if document is None else document.kind != "json_schema")
+    return not free if document is None else document.kind == "json_schema"
 
 
 def _either(calls: str, document: Constraint, tools: ToolFormat | None, tokenizer: Tokenizer) -> str:

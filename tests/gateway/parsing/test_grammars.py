@@ -47,9 +47,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 GUIDED = {name: Arguments(guided(schema, param="tools")) for name, schema in SCHEMAS.items()}
 TOOLS = [Tool(name, schema) for name, schema in SCHEMAS.items()]
-FORMATS = [
-    each for each in {tool_format(name).name: tool_format(name) for name in TOOL_FORMATS}.values() if each.forces
-]
+FORMATS = list({tool_format(name).name: tool_format(name) for name in TOOL_FORMATS}.values())
 EACH = pytest.mark.parametrize("written", [*FORMATS, GENERIC], ids=lambda written: written.name)
 SEEDS = pytest.mark.parametrize(
     "seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.slow)], ids=["few", "many"]
@@ -57,7 +55,14 @@ SEEDS = pytest.mark.parametrize(
 # Ends of parts, which random tokens would hardly spell.
 ENDS = [
     *("</parameter>", "\n</parameter>\n", "</parameter>\n", "</arg_value>", "</arg_value>\n", '"', '"}}', "}]"),
-    *("</｜DSML｜parameter>\n", "</｜DSML｜ parameter>\n", "<|close|>argument<|sep|>", "<|end|><|start|>assistant"),
+    *(
+        "</｜DSML｜parameter>\n",
+        "</｜DSML｜ parameter>\n",
+        "<|close|>argument<|sep|>",
+        '<|"|>',
+        "<escape>",
+        "<|end|><|start|>assistant",
+    ),
 ]
 
 
@@ -166,6 +171,8 @@ TAGS = {
     "deepseek_v41": '<｜DSML｜ parameter name="day" string="true">',
     "kimi_k3": '<|open|>argument key="day" type="string"<|sep|>',
     "minimax_m2": '<parameter name="day">',
+    "gemma4": 'day:<|"|>',
+    "functiongemma": "day:<escape>",
     **dict.fromkeys(("pythonic", "llama4_pythonic", "olmo3", "lfm2"), "day="),
 }
 
@@ -241,6 +248,7 @@ FREELY = {
     '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
     '<｜DSML｜parameter name="city" string="true">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
     "pythonic": '[look(days=3, city="7")]',
+    "gemma4": '<|tool_call>call:look{days:3,city:<|"|>7<|"|>}<tool_call|>',
     "hermes": '<tool_call>\n{"name": "look", "arguments": {"days": 3, "city": "7"}}\n</tool_call>',
 }
 
@@ -262,7 +270,7 @@ def test_a_free_call_has_any_values_of_arguments_that_are_declared(written: Tool
     tools, named = [Tool("look", {"type": "object", "properties": FREE})], written.name in {*TAGS}
     for words in spellings(written):
         arguments = {"look": Arguments(ANY_OBJECT, tuple(FREE))}
-        grammar = written.grammar(arguments, parallel=True, token_id=words.token_id)
+        grammar = written.grammar(arguments, parallel=False, token_id=words.token_id)
         for seed in seeds:
             text = walk(words, grammar, seed, [*ENDS, "True"])
             read = message(written, text, tools)
@@ -317,6 +325,8 @@ NATIVE = {
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.wait:0<|tool_call_argument_begin|>{}"
     "<|tool_call_end|><|tool_calls_section_end|>",
     "llama4_pythonic": '[stop(why="no"), wait()]',
+    "gemma4": '<|tool_call>call:stop{why:<|"|>no<|"|>}<tool_call|><|tool_call>call:wait{}<tool_call|>',
+    "functiongemma": "<start_function_call>call:stop{why:<escape>no<escape>}<end_function_call>",
 }
 
 

@@ -154,3 +154,10 @@ def test_reasoning_and_answer_are_told_apart_wherever_the_text_is_cut(name: str)
     for at in range(len(text)):
         reading = parser(None, reasoning_format(name), (), prompt="<|assistant|>\n")
         assert read(reading, [text[:at], text[at:]]) == ReadMessage("One <two>\n\nthree.", "Four <five>.")
+
+
+def test_gemma_s_keys_may_be_bare_between_marks_or_json() -> None:
+    text = '<|tool_call>call:look{at:<|"|>Rome<|"|>,"da:\\"ys": 3,<|"|>x<|"|>:[{"a, b": null}]}<tool_call|>'
+    expected = {"at": "Rome", 'da:"ys': 3, "x": [{"a, b": None}]}
+    for at in range(len(text)):
+        assert message("gemma4", text[:at], text[at:]).calls[0].value == expected
