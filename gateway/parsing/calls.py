@@ -103,6 +103,11 @@ class Call:
         self.known_only = known_only
         self.begun = False  # or one of several that follow one another
 
+    @property
+    def doubted(self) -> bool:
+        """Whether it is a call only if it names a known tool."""
+        return self.known_only and not self.begun
+
     def another(self) -> None:
         """A call may follow. What is read until it begins is text, should it be none."""
         if not self.reader.recording:
@@ -110,7 +115,7 @@ class Call:
 
     def check(self, name: str) -> None:
         """Raises Malformed if `name` is none. Behind a call there is no doubt that what follows is meant as one."""
-        if not name or (self.known_only and not self.begun and name not in self._tools):
+        if not name or (self.doubted and name not in self._tools):
             raise Malformed
 
     def begin(self, name: str, id: str | None = None) -> None:

@@ -11,6 +11,7 @@ from gateway.parsing.reader import Malformed, Reader, Reading
 NAMES = ("name", "tool_name", "function")
 ARGUMENTS = ("arguments", "parameters")
 IDS = ("id", "tool_call_id")
+KEYS = {*NAMES, *ARGUMENTS, *IDS, "type"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _read_list(call: Call) -> Reading[None]:
         yield from reader.space()
         character = yield from reader.peek()
         if character == "]":
-            if call.known_only and not call.begun:
+            if call.doubted:
                 raise Malformed
             reader.take(1)
             return
@@ -74,7 +75,7 @@ def _read_list(call: Call) -> Reading[None]:
 
 
 def read_object(call: Call) -> Reading[None]:
-    """Read one call."""
+    """Read one call. An object that may as well be an answer is given up as soon as it is certain to be none."""
     reader = call.reader
     yield from _expect(reader, "{")
     name, id, held, begun = "", None, None, False
@@ -85,12 +86,15 @@ def read_object(call: Call) -> Reading[None]:
             yield from _stream_arguments(call)
             call.end()
             continue
+        if call.doubted and not (yield from _is_of_a_call(reader, key)):
+            raise Malformed
         text = yield from _captured(reader)
         if key in ARGUMENTS and held is None:
             held = text
         elif key in NAMES and not name:
-            if name := _string(text) or "":
-                call.check(name)  # what is no call is content as soon as that is certain
+            name = _string(text) or ""
+            if name or call.doubted:
+                call.check(name)
         elif key in IDS:
             id = _string(text)
     if not begun:
@@ -99,6 +103,14 @@ def read_object(call: Call) -> Reading[None]:
         call.begin(name, id)
         call.arguments(_object_text(held or "{}"))
         call.end()
+
+
+def _is_of_a_call(reader: Reader, key: str) -> Reading[bool]:
+    """Whether a call may have this key, and what follows as its value."""
+    if key in NAMES:
+        yield from reader.space()
+        return (yield from reader.peek()) == '"'
+    return key in KEYS
 
 
 def _next_key(reader: Reader) -> Reading[str | None]:

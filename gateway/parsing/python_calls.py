@@ -41,7 +41,7 @@ class PythonCalls:
             yield from reader.space()
             character = yield from reader.peek()
             if character in ",]":
-                if call.known_only and not call.begun:
+                if call.doubted:
                     raise Malformed
                 reader.take(1)
                 if character == "]":

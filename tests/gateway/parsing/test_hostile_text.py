@@ -10,7 +10,7 @@ import pytest
 from gateway.parsing.parser import parser
 from gateway.parsing.pieces import CallBegin, ContentText, Tool
 from gateway.parsing.reasoning_formats import REASONING_FORMATS, reasoning_format
-from gateway.parsing.tool_formats import TOOL_FORMATS, tool_format
+from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS, tool_format
 from tests.gateway.parsing.messages import read
 
 TOOLS = [Tool("look", {"type": "object", "properties": {"at": {"type": "string"}, "n": {"type": "integer"}}})]
@@ -85,10 +85,24 @@ def test_half_a_character_that_a_call_spells_can_be_answered(name: str, text: st
             str(value).encode()
 
 
-@pytest.mark.parametrize("opening", ['{"name": "Ada", ', '[{"name": "Ada", '])
-def test_a_document_is_no_longer_held_back_once_it_names_no_tool(opening: str) -> None:
-    reading = parser(tool_format("llama3_json"), None, TOOLS, prompt="")
-    assert reading.push(opening) == [ContentText(opening.rstrip())]
+@pytest.mark.parametrize("name", ["llama3_json", "xlam", "json_list"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Ada", ',
+        '{"city": ',
+        '{"type": "x", "age": ',
+        '{"name": 5, ',
+        '{"name": {"first": ',
+        '{"id": "1", "names": ',
+    ],
+)
+def test_a_document_is_no_longer_held_back_once_it_is_no_call_of_a_tool(name: str, text: str) -> None:
+    written = GENERIC if name == GENERIC.name else tool_format(name)
+    for opening in (text, f"[{text}"):
+        reading = parser(written, None, TOOLS, prompt="")
+        assert reading.push(opening) == [ContentText(opening.rstrip())]
+        assert reading.push('"Rome", ') == [ContentText(opening[len(opening.rstrip()) :] + '"Rome",')]
 
 
 FLOODS = [
