@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.gateway.grammar.llguidance_bytes import allows
 from tests.gateway.routes.openai.test_chat import USER
-from tests.gateway.routes.openai.test_tools import HERMES, PARIS, PATH, ROME, TIME, WEATHER, serving
+from tests.gateway.routes.openai.tool_chats import HERMES, PARIS, PATH, ROME, TIME, WEATHER, serving
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 DOCUMENT = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}

@@ -14,7 +14,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
 from tests.gateway.grammar.llguidance_bytes import TOKENIZER
 from tests.gateway.routes.openai.test_chat import USER
-from tests.gateway.routes.openai.test_tools import HERMES, PATH, serving
+from tests.gateway.routes.openai.tool_chats import HERMES, PATH, serving
 
 BAD: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "pattern": "[z-a]"}}}
 GOOD: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -8,7 +8,7 @@ from gateway.routes.openai.responses import ChatCompletion
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import events, serve
 from tests.gateway.routes.openai.test_chat import USER, deltas
-from tests.gateway.routes.openai.test_tools import HERMES, PARIS, PATH, WEATHER, calls_of, joined, script
+from tests.gateway.routes.openai.tool_chats import HERMES, PARIS, PATH, WEATHER, calls_of, joined, script
 from tests.gateway.toys import byte_level
 
 THINKING = HERMES.replace(

@@ -1,4 +1,4 @@
-"""Tools over `/v1/chat/completions`: what the model is told of them, and its calls as OpenAI's clients read them."""
+"""Tools over `/v1/chat/completions`: the model's calls as OpenAI's clients read them, and what it is held to."""
 
 import json
 import re
@@ -7,78 +7,21 @@ from typing import Any
 import pytest
 
 from gateway.routes.openai import chat
-from gateway.routes.openai.responses import ChatCompletion
-from gateway.text.tools_in_text import INSTRUCTION, SEPARATOR
-from tests.engine_mock import EOS
 from tests.gateway.fixtures import HELLO, Callers, events, serve
 from tests.gateway.routes.openai.test_chat import USER, deltas
-from tests.gateway.toys import byte_level
-
-PATH = "/v1/chat/completions"
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-TIME = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
-HERMES = (
-    "{% if tools %}<|im_start|>system\n<tool_call> {{ tools | tojson }}<|im_end|>\n{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+from tests.gateway.routes.openai.tool_chats import (
+    HISTORY,
+    PARIS,
+    PATH,
+    ROME,
+    TIME,
+    WEATHER,
+    asked,
+    calls_of,
+    joined,
+    script,
+    serving,
 )
-PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-ROME = PARIS.replace("Paris", "Rome")
-
-
-def script(text: str) -> list[int]:
-    return [*byte_level().encode(text, add_special_tokens=False).ids, EOS]
-
-
-def serving(answer: str = "hello world", *, template: str = HERMES, **options: Any) -> Any:
-    return serve(script(answer), template=template, max_total_tokens=1500, **options)
-
-
-async def asked(answer: str, template: str = HERMES, **fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The choice that a scripted answer becomes, and the stream of the same choice."""
-    body = {"messages": USER, "tools": [WEATHER, TIME], **fields}
-    async with serving(answer, template=template) as app:
-        whole = await app.post(PATH, body)
-        assert whole.status_code == 200, whole.text
-        ChatCompletion.model_validate(whole.json(), strict=True)  # as documented
-        stream = events(await app.post(PATH, {**body, "stream": True}))
-        return whole.json()["choices"][0], deltas(stream)
-
-
-def joined(stream: list[dict[str, Any]]) -> dict[str, Any]:
-    """A message added up from its deltas as OpenAI's SDKs do: strings joined, calls by index."""
-    message: dict[str, Any] = {}
-    calls: dict[int, dict[str, Any]] = {}
-    for choice in stream:
-        delta = dict(choice["delta"])
-        for call in delta.pop("tool_calls", []):
-            into = calls.setdefault(call["index"], {"id": "", "type": "", "name": "", "arguments": ""})
-            into["id"] += call.get("id", "")
-            into["type"] = call.get("type", into["type"])
-            for name, value in call["function"].items():
-                into[name] += value
-        for name, value in delta.items():
-            message[name] = message.get(name, "") + value
-    return message | ({"calls": [calls[index] for index in sorted(calls)]} if calls else {})
-
-
-def calls_of(message: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(each["function"]["name"], json.loads(each["function"]["arguments"])) for each in message["tool_calls"]]
-
-
-async def prompt_of(template: str = HERMES, **fields: Any) -> str:
-    async with serving(template=template) as app:
-        response = await app.post(PATH, {"messages": USER, **fields})
-        assert response.status_code == 200, response.text
-        return byte_level().decode(list(app.engine.requests[0].prompt), skip_special_tokens=False)
 
 
 async def test_a_call_is_answered_as_openai_does() -> None:
@@ -227,57 +170,6 @@ async def test_calls_are_text_unless_tools_are_in_play() -> None:
         assert choice["finish_reason"] == "stop"
 
 
-async def test_the_template_gets_the_tools_as_the_client_wrote_them() -> None:
-    odd = {"type": "function", "function": {"description": "first", "name": "f", "strict": True, "returns": "x"}}
-    shown = {"type": "function", "function": {"description": "first", "name": "f", "returns": "x"}}
-    shown["function"]["parameters"] = {"type": "object", "properties": {}}
-    assert f"<tool_call> {json.dumps([WEATHER, shown])}" in await prompt_of(tools=[WEATHER, odd])
-    assert "first" not in await prompt_of(tools=[WEATHER, odd], tool_choice="none")
-
-
-async def test_a_template_without_tools_is_told_of_them_behind_the_last_message() -> None:
-    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
-    prompt = await prompt_of(template, tools=[WEATHER])
-    assert prompt == f"[user] lo{SEPARATOR}{INSTRUCTION}\n{json.dumps([WEATHER['function']])}\n"
-    prompt = await prompt_of(template, tools=[WEATHER], tool_prompt="Use these:")
-    assert prompt.startswith(f"[user] lo{SEPARATOR}Use these:\n[")
-    prompt = await prompt_of(tools=[WEATHER], tool_prompt="Think first.")
-    assert f"lo{SEPARATOR}Think first.<|im_end|>" in prompt
-
-
-HISTORY: list[dict[str, Any]] = [
-    *USER,
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
-        ],
-    },
-    {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "22 C"}]},
-]
-OLDER: list[dict[str, Any]] = [
-    *USER,
-    {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": '{"city": "Paris"}'}},
-    {"role": "function", "name": "get_weather", "content": "22 C"},
-]
-
-
-@pytest.mark.parametrize("messages", [HISTORY, OLDER], ids=["tools", "functions"])
-async def test_calls_and_results_of_the_history_reach_the_template(messages: list[dict[str, Any]]) -> None:
-    prompt = await prompt_of(messages=messages, tools=[WEATHER])
-    assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>' in prompt
-    assert "<|im_start|>assistant\n<tool_call>" in prompt and "<|im_start|>tool\n22 C" in prompt
-
-
-@pytest.mark.parametrize("arguments", ["not JSON", '{"a": NaN}', "[1]", '{"a": "\\ud800"}', "[" * 1200])
-async def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
-    messages = json.loads(json.dumps(HISTORY))
-    messages[1]["tool_calls"][0]["function"]["arguments"] = arguments
-    prompt = await prompt_of(messages=messages, template=HERMES.replace("c.function | tojson", "c.function.arguments"))
-    assert f"<tool_call>{arguments}</tool_call>" in prompt
-
-
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, ["tools[0]", "type function"]),
     ({"tools": [{"type": "function"}]}, ["tools[0]", "function"]),
@@ -382,15 +274,6 @@ async def test_a_schema_that_cannot_be_enforced_is_refused_where_it_would_have_t
         assert error["param"] == "tools[0].function.parameters" and "uniqueItems" in error["message"]
 
 
-async def test_tokenizing_a_chat_takes_its_tools_too() -> None:
-    async with serving() as app:
-        body = {"messages": USER, "tools": [WEATHER]}
-        await app.post(PATH, body)
-        prompt = list(app.engine.requests[0].prompt)
-        assert (await app.post("/tokenize", body)).json()["tokens"] == prompt
-        assert "get_weather" in (await app.post("/chat_tokenize", body)).json()["templated_text"]
-
-
 @pytest.mark.parametrize(
     ("parser", "answer", "id"),
     [
@@ -418,16 +301,6 @@ async def test_chats_of_a_batch_have_calls() -> None:
         ] * 2
         ids = {call["id"] for each in answer.json()["choices"] for call in each["message"]["tool_calls"]}
         assert len(ids) == 2 and all(request.HasField("grammar") for request in app.engine.requests)
-
-
-async def test_tgis_name_of_the_parameters_is_understood() -> None:
-    function = {"name": "f", "arguments": WEATHER["function"]["parameters"]}  # type: ignore[index]
-    prompt = await prompt_of(tools=[{"type": "function", "function": function}])
-    assert json.dumps({"name": "f", "parameters": function["arguments"]}) in prompt
-    for parameters in (None, function["arguments"]):
-        both = {"name": "f", "parameters": parameters, "arguments": function["arguments"]}
-        prompt = await prompt_of(tools=[{"type": "function", "function": both}])
-        assert json.dumps({"name": "f", "parameters": function["arguments"]}) in prompt
 
 
 @pytest.mark.parametrize(
