@@ -9,6 +9,7 @@ write the null that the client is prepared for. And bounds beyond 2^53, where nu
 drawn in.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from decimal import Decimal
@@ -33,6 +34,7 @@ from gateway.grammar.references import References
 
 MAX_SCHEMAS = 5_000  # inside each other; to read so many takes 50 ms
 MAX_PROPERTIES = 1_000  # of one object
+MAX_OPTIONAL = 300  # of these in a row: any of them may come next; see `LIMITS` in `jaxengine.grammar.source`
 MAX_ENUM_VALUES = 5_000  # in all
 MAX_MEMBERS = 500  # of every anyOf and oneOf together
 MAX_REFERENCES = 200
@@ -125,6 +127,7 @@ class SchemaReader:
         self._reference_count += "$ref" in node
         for count, most, things in (
             (len(node.get("properties", ())), MAX_PROPERTIES, "properties of one object"),
+            (_optional_in_a_row(node), MAX_OPTIONAL, "optional properties of one object with no required one between"),
             (self._enum_values, MAX_ENUM_VALUES, "values of enum"),
             (self._members, MAX_MEMBERS, "members of anyOf and oneOf"),
             (self._reference_count, MAX_REFERENCES, "references"),
@@ -212,6 +215,13 @@ class SchemaReader:
             and told_apart([self._references.resolved(each) for each in node["oneOf"]])
         ):
             _replace(node, {"anyOf" if name == "oneOf" else name: value for name, value in node.items()})
+
+
+def _optional_in_a_row(node: dict[str, Any]) -> int:
+    """The most properties of the object that follow each other and may all be left out."""
+    required = set(node.get("required", ()))
+    runs = itertools.groupby(node.get("properties", ()), lambda name: name not in required)
+    return max((len(list(names)) for optional, names in runs if optional), default=0)
 
 
 def _united_with_null(node: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,15 +14,15 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from jaxengine.grammar.grammar import Grammar
 
 # Measured with llguidance 1.9.1 and 49,152 ids, each text within its `Allowance`:
-# - An object of n optional properties has 4 n items in a row, so up to 325 are served. Of 300 a mask takes 0.9 to 1.3
-#   ms at the 99th percentile, and between 3,000 and 4,000 items in a step. Of 150 it takes 0.3 ms.
-# - The longest mask found, of 120 rules that nothing tells apart, takes 0.22 s; with 500 items in a row 0.18 s. With
-#   8,000 in a step, which 500 properties need, it takes 0.27 s.
+# - An object of n optional properties has 4 n items in a row, and takes up to 4,000 in a step where n is 325. Of 150 a
+#   mask takes 0.3 ms at the 99th percentile, of 300 it takes 1 to 3 ms.
+# - The longest mask found, of 120 rules that nothing tells apart, takes 0.13 to 0.22 s; with 500 items in a row 0.18 s.
+#   With 8,000 in a step, which 500 properties need, it takes 0.27 s.
 # - A pattern of \p{Letter}+ needs the fuel, with which a mask may take 0.17 s; with half of it 0.04 s.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=40_000,
-    step_max_items=4_000,
+    step_max_items=5_000,
     max_items_in_row=1_300,
     max_lexer_states=50_000,
     max_grammar_size=100_000,

@@ -18,6 +18,7 @@ from gateway.grammar.schema_reader import (
     MAX_ENUM_VALUES,
     MAX_LITERAL_CHARACTERS,
     MAX_MEMBERS,
+    MAX_OPTIONAL,
     MAX_PROPERTIES,
     MAX_REFERENCES,
 )
@@ -225,9 +226,15 @@ def nested(levels: int) -> Any:
     return schema
 
 
+def properties(count: int, *required: int) -> dict[str, Any]:
+    return {"properties": {f"a{i}": True for i in range(count)}, "required": [f"a{i}" for i in required]}
+
+
 TOO_MUCH: list[tuple[Any, str]] = [
     (nested(MAX_DEPTH + 1), "64 levels"),
-    ({"properties": {f"a{i}": True for i in range(MAX_PROPERTIES + 1)}}, "1000 properties"),
+    (properties(MAX_PROPERTIES + 1), "1000 properties"),
+    (properties(MAX_OPTIONAL + 1), "300 optional properties"),
+    (properties(MAX_OPTIONAL + 2, 0), "300 optional properties"),
     ({"enum": list(range(MAX_ENUM_VALUES + 1))}, "5000 values"),
     ({"anyOf": [True] * (MAX_MEMBERS + 1)}, "500 members"),
     ({"allOf": [{"oneOf": [True] * 300}, {"anyOf": [True] * 300}]}, "500 members"),
@@ -253,7 +260,8 @@ def test_a_schema_that_is_too_large_is_refused_naming_the_limit(schema: Any, lim
 
 def test_the_limits_themselves_are_allowed() -> None:
     guided(nested(MAX_DEPTH), param="field")
-    guided({"properties": {f"a{i}": True for i in range(MAX_PROPERTIES)}}, param="field")
+    guided(properties(MAX_PROPERTIES, *range(MAX_PROPERTIES)), param="field")
+    guided(properties(2 * MAX_OPTIONAL + 1, MAX_OPTIONAL), param="field")
     guided({"multipleOf": 0.01, "pattern": "(a{100}){100}"}, param="field")
 
 
