@@ -9,8 +9,8 @@ import re
 from typing import NoReturn
 
 from llguidance import LLMatcher, LLParserLimits
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from jaxengine.grammar import gbnf
 from jaxengine.grammar.grammar import Grammar
 
 # Measured with llguidance 1.9.1 and 49,152 ids, each text within its `Allowance`:
@@ -105,7 +105,7 @@ def _of_regex(text: str) -> str:
 
 def _of_gbnf(text: str) -> str:
     try:
-        return gbnf_to_lark(ESCAPE.sub(_character, text))
+        return gbnf.lark(ESCAPE.sub(_character, text))
     except RecursionError as error:
         raise ValueError("the grammar is nested too deeply") from error
     except Exception as error:  # of all kinds: an escape at the end of the text is an IndexError

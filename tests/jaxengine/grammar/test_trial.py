@@ -50,7 +50,7 @@ def test_a_grammar_that_can_be_matched_is_fine(tokenizer: LLTokenizer, kind: str
         ("regex", "(" * 20, "invalid regex: unclosed group"),
         ("lark", "start: x", 'line 1, column 8: unknown name: "x"'),
         ("lark", "start: <nothing>", 'unknown special token: "<nothing>"'),
-        ("gbnf", "root ::= x", "Rule 'x' not found"),
+        ("gbnf", "root ::= x", "no rule 'x'"),
         ("regex", "[^\\x00-\\U0010ffff]", "no text matches it"),
         ("json_schema", '{"$ref": "#"}', "no text matches it"),
         ("lark", "start: start", "no text matches it"),
