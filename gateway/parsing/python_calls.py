@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.parsing.argument_list import one_by_one
-from gateway.parsing.argument_types import types, with_shared
+from gateway.parsing.argument_types import with_shared
 from gateway.parsing.calls import Arguments, Call, Either, Head, Part, Rule, Schema
 from gateway.parsing.json_text import whole_characters
 from gateway.parsing.plain_text import NotPlain
@@ -62,7 +62,7 @@ def _write(key: str, schema: Any, root: Mapping[str, Any]) -> list[Part]:
     if not (key.isascii() and key.isidentifier()) or keyword.iskeyword(key):
         raise NotPlain
     value = Schema(with_shared(schema, root))
-    if types(schema) == {"boolean"}:
+    if schema == {"type": "boolean"}:
         return [f"{key}=", Rule('"True" | "False"')]
     return [f"{key}=", value if schema else Either((("True",), ("False",), ("None",), (value,)))]
 

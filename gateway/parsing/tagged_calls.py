@@ -166,6 +166,8 @@ class TaggedCalls:
     def _write_values(self, schema: Any, kinds: frozenset[str], root: Mapping[str, Any]) -> list[tuple[Part, ...]]:
         """The values of these types: strings as text, others as JSON."""
         end, marks = self.writes.value_end, (*self.value_ends, *self.cuts)
+        if any(mark.strip() in json.dumps(schema, ensure_ascii=False) for mark in marks):
+            raise NotPlain  # a choice that would end before its end
         text, rest = plain(schema, kinds, root)
         values: list[tuple[Part, ...]] = [(TextUntil(end, text, marks),)] if text else []
         return values if rest is None else [*values, (Schema(with_shared(rest, root)), end)]

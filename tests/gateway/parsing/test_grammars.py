@@ -12,6 +12,7 @@ from gateway.parsing.calls import Arguments
 from gateway.parsing.harmony import answer_grammar, or_answer
 from gateway.parsing.parser import parser
 from gateway.parsing.pieces import Tool
+from gateway.parsing.tagged_calls import TaggedCalls
 from gateway.parsing.tool_format import MarkedFormat, ToolFormat
 from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS, tool_format
 from tests.gateway.parsing.messages import ReadMessage, read
@@ -234,6 +235,39 @@ def test_a_key_that_a_format_cannot_spell_is_read_as_it_is_declared(written: Too
         grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
         [call] = message(written, walk(words, grammar, 0, ENDS), [Tool("stop", schema)]).calls
         assert call.value.keys() == {key}
+
+
+VALUES: list[Any] = [
+    *("", " ", "é🎉", 'say "hi"', "it's", "a\\b", "\\n", "a\nb", "\n", "\nx\n", "\t", "  a ", "\r\n", "\x7f", "\u2028"),
+    *("</x>", "</think>", "{", "}", '{"a": 1}', "(", "]", "null", "None", "true", "5", "a, b", "a: b", "&amp;", "a=b"),
+    *("'''", '"""', 5, -1.5, True, False, None, [], {}, [1, "a", None, [True]], {"a": {"b": ["c"]}}, {"": '"'}),
+    ["</parameter>", "]"],
+]
+
+
+@pytest.mark.slow
+@EACH
+def test_a_value_that_the_schema_fixes_is_read_back_as_it_is_wherever_the_text_is_cut(written: ToolFormat) -> None:
+    expected = {f"v{number}": value for number, value in enumerate(VALUES)}
+    properties = {key: {"const": value} for key, value in expected.items()}
+    schema = {"type": "object", "properties": properties, "required": [*expected], "additionalProperties": False}
+    for words in spellings(written):
+        arguments = {"stop": Arguments(guided(schema, param="tools"))}
+        text = walk(words, written.grammar(arguments, parallel=False, token_id=words.token_id), 0, [])
+        whole = message(written, text, [Tool("stop", schema)])
+        assert repr(whole.calls[0].value) == repr(expected)  # True is not 1
+        assert read(parser(written, None, [Tool("stop", schema)], prompt=""), text) == whole
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm47", "minimax_m2", "deepseek_v4", "kimi_k3"])
+def test_a_choice_that_holds_a_mark_of_the_format_can_be_written(name: str) -> None:
+    written, words = tool_format(name), vocabulary()
+    assert isinstance(written, MarkedFormat) and isinstance(written.body, TaggedCalls)
+    for mark in (*written.body.value_ends, *written.body.cuts):
+        schema = {"type": "object", "properties": {"why": {"enum": [f"a{mark}b"]}}, "required": ["why"]}
+        arguments = {"stop": Arguments(guided(schema, param="tools"))}
+        text = walk(words, written.grammar(arguments, parallel=False, token_id=words.token_id), 0, [])
+        assert message(written, text, [Tool("stop", schema)]).calls[0].value == {"why": f"a{mark}b"}
 
 
 FREE = {"city": {"type": "string"}, "days": {"type": "integer"}, "near": {"type": "boolean"}, "how": {}}
