@@ -13,7 +13,10 @@ from gateway.grammar.json_style import JsonStyle
 MAX_SCHEMAS = 500
 _DIRECTIVE = "%json"
 # What llguidance's lexer reads as one lexeme and may hold a "%json" that is none: comments, strings, regexes, tokens.
-_LEXEME = re.compile(r'(?:#|//)[^\n]*|"(?:\\[\s\S]|[^"\\])*"|/(?:\\[\s\S]|[^/\\])+/|<[^<>\s]+>' + f"|{_DIRECTIVE}")
+# It refuses strings and regexes that do not end. Here they end with the text, lest each quote in them is tried anew.
+_LEXEME = re.compile(
+    r'(?:#|//)[^\n]*|"(?:\\[\s\S]|[^"\\])*(?:"|\\?\Z)|/(?:\\[\s\S]|[^/\\])+(?:/|\\?\Z)|<[^<>\s]+>' + f"|{_DIRECTIVE}"
+)
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
 

@@ -1,5 +1,7 @@
 """JSON schemas inside a client's Lark mean what they mean anywhere else, and nothing else in it is touched."""
 
+import time
+
 import pytest
 
 from gateway.errors import RequestError
@@ -54,6 +56,13 @@ def test_a_quote_in_a_regex_or_a_token_hides_no_schema() -> None:
     for before in (r'/a"/', r'/[\/"]/', '<a"b>', '"a//"', r'"\\"'):
         with pytest.raises(RequestError, match="not cannot be enforced"):
             lark(f'start: {before} %json {{"not": {{}}}} "b"')
+
+
+@pytest.mark.parametrize("unit", ["/\\", '"\\'], ids=["regex", "string"])
+def test_what_does_not_end_is_looked_at_once(unit: str) -> None:
+    began = time.process_time()
+    lark('start: "a"\n' + 30_000 * unit)
+    assert time.process_time() - began < 1  # 20 s where each quote is a new beginning
 
 
 def test_lines_stay_where_they_are() -> None:
