@@ -41,7 +41,7 @@ def followed(schema: Any, root: Mapping[str, Any]) -> Any:
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             break
-        target = _at(root, reference)
+        target = referred(root, reference)
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**target, **rest} if isinstance(target, Mapping) else rest
     if not isinstance(schema, Mapping):
@@ -53,10 +53,10 @@ def followed(schema: Any, root: Mapping[str, Any]) -> Any:
 def _merged(schema: Any, root: Mapping[str, Any]) -> Any:
     """A choice that is a reference, as what it points at."""
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-    return _at(root, reference) if isinstance(reference, str) else schema
+    return referred(root, reference) if isinstance(reference, str) else schema
 
 
-def _at(root: Any, reference: str) -> Any:
+def referred(root: Any, reference: str) -> Any:
     """What a reference within `root` points at, None if nothing."""
     for name in reference.removeprefix("#").split("/")[1:]:
         root = root.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(root, Mapping) else None

@@ -100,7 +100,8 @@ def _literal(text: str) -> str:
 def _terms(text: Text) -> list[str]:
     """Regexes, all of which `text` matches. There is one at least: a complement alone matches what is no UTF-8."""
     bounded = text.least or text.most is not None
-    patterns = [f"(?s:.{{{text.least},{text.most or ''}}})"] if bounded else []
+    most = "" if text.most is None else text.most
+    patterns = [f"(?s:.{{{text.least},{most}}})"] if bounded else []
     patterns += text.patterns
     terms = [f"/{_slashed(each)}/" for each in patterns or [ANYTHING]]
     return terms + ([f"~/{_slashed(text.unlike)}/"] if text.unlike else [])

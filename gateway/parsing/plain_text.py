@@ -7,16 +7,19 @@ never end at a `null` that may become a longer string.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gateway.grammar import regex
 from gateway.grammar.format_patterns import FORMAT_PATTERNS
-from gateway.parsing.argument_types import MAX_REFERENCES, fits, followed, type_of, types
+from gateway.parsing.argument_types import MAX_REFERENCES, fits, referred, type_of, types
 from gateway.parsing.calls import Text
 
+MAX_PARTS = 500  # of a schema with all that it refers to, and kinds of strings that come of them
 _CHOICES = {"anyOf", "oneOf"}
+_MEMBERS = _CHOICES | {"allOf"}
 _VALUES = {"enum", "const"}
 _NOT_SPELLED = {"allOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _SPACE = r"[\s\x1c-\x1f]*"
@@ -40,21 +43,37 @@ def plain(schema: Any, kinds: frozenset[str], root: Mapping[str, Any]) -> tuple[
     """The values of `schema`, a part of `root`, that are of these types: as text; and the schema of those that are
     JSON, None if there are none. Raises NotPlain.
     """
-    strings = _strings(schema, root) if "string" in kinds else []
+    schema = _inlined(schema, root, iter(range(MAX_PARTS)))
+    strings = _strings(schema) if "string" in kinds else []
     if not strings:
-        return (), _narrowed(schema, kinds - {"string"}, root)
+        return (), _narrowed(schema, kinds - {"string"})
     if not isinstance(schema, Mapping) or not schema.keys() - {"type"}:
         return (Text(),), None  # any text spells some value
     spelled, unlike, rest = list[Text](), list[str](), frozenset[str]()
-    for kind in _wide(types(followed(schema, root)) & kinds - {"string"}):
-        if (values := _spelled(schema, kind, root)) is None:
+    for kind in _wide(types(schema) & kinds - {"string"}):
+        if (values := _spelled(schema, kind)) is None:
             rest |= {kind, "integer"} if kind == "number" else {kind}
             unlike.append(f"{_SPACE}(?:{_BEGINS[kind]}){regex.ANYTHING}")
         else:
             unlike.append(f"{_SPACE}(?:{_SPELLED[kind]}){_SPACE}")
             spelled += [Text(patterns=("|".join(values),))] if values else []
     told = [replace(each, unlike="|".join(unlike) or None) for each in strings]
-    return (*told, *spelled), _narrowed(schema, rest, root) if rest else None
+    return (*told, *spelled), _narrowed(schema, rest) if rest else None
+
+
+def _inlined(schema: Any, root: Mapping[str, Any], left: Iterator[int], depth: int = 0) -> Any:
+    """`schema` with what it and its members refer to in place of the references. Raises NotPlain if that never ends, or
+    makes more parts than are `left`.
+    """
+    if depth > MAX_REFERENCES or next(left, None) is None:
+        raise NotPlain
+    if not isinstance(schema, Mapping):
+        return schema
+    inside = partial(_inlined, root=root, left=left, depth=depth + 1)
+    if "$ref" in schema:
+        target, rest = referred(root, schema["$ref"]), {key: schema[key] for key in schema if key != "$ref"}
+        return inside({"allOf": [target, rest]} if rest else target)
+    return {**schema, **{key: [inside(each) for each in schema[key]] for key in _MEMBERS & {*schema}}}
 
 
 def _wide(kinds: Iterable[str]) -> list[str]:
@@ -63,22 +82,19 @@ def _wide(kinds: Iterable[str]) -> list[str]:
     return sorted(kinds - ({"integer"} if "number" in kinds else set()))
 
 
-def _strings(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[Text]:
+def _strings(schema: Any) -> list[Text]:
     """The strings that fit `schema`: what each kind of them is like."""
-    schema = followed(schema, root)
-    if depth > MAX_REFERENCES:
-        raise NotPlain
     if schema is False or "string" not in types(schema):
         return []
     if not isinstance(schema, Mapping):
         return [Text()]
     found = _said(schema)
-    either = [
-        [each for part in schema[key] for each in _strings(part, root, depth + 1)] for key in _CHOICES & {*schema}
-    ]
+    either = [[each for part in schema[key] for each in _strings(part)] for key in _CHOICES & {*schema}]
     if "oneOf" in schema and max(map(len, either)) > 1:
         raise NotPlain  # a text may fit several, and must fit one
-    for members in [*either, *(_strings(part, root, depth + 1) for part in schema.get("allOf", ()))]:
+    for members in [*either, *map(_strings, schema.get("allOf", ()))]:
+        if len(found) * len(members) > MAX_PARTS:
+            raise NotPlain
         found = [_both(one, other) for one in found for other in members]
     return found
 
@@ -86,8 +102,8 @@ def _strings(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[Text]
 def _said(schema: Mapping[str, Any]) -> list[Text]:
     """What a schema says of strings, but for the schemas in it: one kind, or none."""
     patterns = []
-    if _VALUES & schema.keys():
-        choices = [each for each in _values(schema) if isinstance(each, str)]
+    for values in _values(schema):
+        choices = [each for each in values if isinstance(each, str)]
         if not choices:
             return []
         patterns.append("|".join(map(regex.escaped, choices)))
@@ -106,38 +122,46 @@ def _both(one: Text, other: Text) -> Text:
     return Text(max(one.least, other.least), min(bounds, default=None), one.patterns + other.patterns)
 
 
-def _spelled(schema: Any, kind: str, root: Mapping[str, Any]) -> list[str] | None:
+def _spelled(schema: Any, kind: str) -> list[str] | None:
     """The values of `schema` that are of a type, as regexes; None if none can tell them."""
-    schema = _narrowed(schema, frozenset({kind, "integer"} if kind == "number" else {kind}), root)
-    if schema is None:
-        return []
-    said = {*schema} & (_NOT_SPELLED | _CHOICES | _VALUES)
-    if not said and kind in _SPELLED:
-        return [_SPELLED[kind]]
-    if said <= _VALUES and kind in _SPELLED:
-        return [regex.escaped(json.dumps(each)) for each in _values(schema) if fits(type_of(each), frozenset({kind}))]
-    if len(said) > 1 or not said <= _CHOICES:
+    schema = _narrowed(schema, frozenset({kind, "integer"} if kind == "number" else {kind}))
+    if schema is None or kind not in _SPELLED:
+        return [] if kind in _SPELLED else None
+    said = schema.keys() & (_NOT_SPELLED | _CHOICES | _VALUES)
+    if len(said) > 1 or said & _NOT_SPELLED:
         return None
-    members = [_spelled(each, kind, root) for each in schema[said.pop()]]
-    several = "oneOf" in schema and len(members) > 1
-    return None if several or None in members else [each for found in members for each in found or ()]
+    if said & _CHOICES:
+        return _spelled_by_one(schema[said.pop()], kind, alone="oneOf" in schema)
+    values = [each for listed in _values(schema) for each in listed if fits(type_of(each), frozenset({kind}))]
+    return [regex.escaped(json.dumps(each)) for each in values] if said else [_SPELLED[kind]]
 
 
-def _narrowed(schema: Any, kinds: frozenset[str], root: Mapping[str, Any]) -> Any:
+def _spelled_by_one(members: list[Any], kind: str, *, alone: bool) -> list[str] | None:
+    """The same, of values that fit one of `members`, and no other if `alone`."""
+    found = [_spelled(each, kind) for each in members]
+    if None in found or (alone and len(found) > 1):
+        return None
+    return [each for values in found for each in values or ()]
+
+
+def _narrowed(schema: Any, kinds: frozenset[str]) -> Any:
     """The schema of the values of `schema` that are of these types; None if there are none."""
-    schema = followed(schema, root)
     allowed = types(schema) & kinds
     if not allowed or schema is False:
         return None
     if not isinstance(schema, Mapping):
         return {"type": sorted(allowed)}
-    fields = {**schema, "type": sorted(allowed)}
+    if "const" in schema and not fits(type_of(schema["const"]), allowed):
+        return None
+    left = {
+        key: [part for each in schema[key] if (part := _narrowed(each, kinds)) is not None]
+        for key in _CHOICES & {*schema}
+    }
     if "enum" in schema:
-        fields["enum"] = [each for each in schema["enum"] if fits(type_of(each), allowed)]
-    for key in _CHOICES & {*schema}:
-        fields[key] = [part for each in schema[key] if (part := _narrowed(each, kinds, root)) is not None]
-    return fields
+        left["enum"] = [each for each in schema["enum"] if fits(type_of(each), allowed)]
+    return {**schema, "type": sorted(allowed), **left} if all(left.values()) else None
 
 
-def _values(schema: Mapping[str, Any]) -> list[Any]:
-    return list(schema["enum"]) if "enum" in schema else [schema["const"]]
+def _values(schema: Mapping[str, Any]) -> list[list[Any]]:
+    """The lists of values that a schema has, each of which a value has to be in."""
+    return [schema[key] if key == "enum" else [schema[key]] for key in sorted(_VALUES & {*schema})]

@@ -204,18 +204,74 @@ def test_whatever_a_schema_says_of_strings_holds_where_they_are_plain_text(writt
         ({"type": ["string", "integer"], "minLength": 2, "minimum": 10}, 12, "5"),
         ({"type": ["string", "integer"], "minLength": 2, "minimum": 10}, "ab", "a"),
         ({"type": ["string", "boolean"], "enum": ["ab", True]}, "ab", "false"),
+        ({"maxLength": 0}, "", "a"),
+        ({"enum": ["ab", "cd"], "const": "ab"}, "ab", "cd"),
+        ({"$ref": "#/$defs/long", "minLength": 2}, "abcd", "ab"),
     ],
 )
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm47", "minimax_m2"])
 def test_a_string_that_does_not_fit_is_not_let_through(name: str, schema: dict[str, Any], good: Any, bad: str) -> None:
     written, words = tool_format(name), vocabulary()
-    parameters = {"type": "object", "properties": {"why": {"type": "string", **schema}}, "required": ["why"]}
+    parameters = {
+        "type": "object",
+        "properties": {"why": {"type": "string", **schema}},
+        "required": ["why"],
+        "$defs": {"long": {"minLength": 4}},
+    }
     arguments = Arguments(guided(parameters, param="tools"))
     grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
     call = WHY[name]
     assert accepts(words, grammar, call.format(good)) and not accepts(words, grammar, call.format(bad))
     [read_call] = message(written, call.format(good), [Tool("stop", parameters)]).calls
     assert read_call.value == {"why": None if good == "null" else good}
+
+
+LISTS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "string"}, LISTS]},
+        {"type": ["string", "array"], "minLength": 1, "items": {"type": "integer"}},
+        {"anyOf": [{"$ref": "#/$defs/lists"}, {"type": "string", "maxLength": 9}, {"type": "null"}]},
+        {"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "object", "maxProperties": 0}, LISTS]},
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm47", "minimax_m2"])
+def test_text_or_a_list_is_either_and_no_list_of_others(name: str, schema: dict[str, Any]) -> None:
+    written, words = tool_format(name), vocabulary()
+    parameters = {"type": "object", "properties": {"why": schema}, "required": ["why"], "$defs": {"lists": LISTS}}
+    arguments = Arguments(guided(parameters, param="tools"))
+    grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
+    for text, value in (("abc", "abc"), ("[1, 2]", [1, 2])):
+        call = WHY[name].format(text)
+        assert accepts(words, grammar, call)
+        assert message(written, call, [Tool("stop", parameters)]).calls[0].value == {"why": value}
+    assert not accepts(words, grammar, WHY[name].format('["a"]'))
+
+
+def grown(depth: int) -> dict[str, Any]:
+    """A schema whose choices would be 4 to the power of `depth`."""
+    named = {f"d{at}": {"anyOf": 4 * [{"$ref": f"#/$defs/d{at + 1}"}]} for at in range(depth)}
+    return {"why": {"$ref": "#/$defs/d0"}, "$defs": named | {f"d{depth}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"why": {"$ref": "#/$defs/a"}, "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}},
+        {"why": {"allOf": 30 * [{"anyOf": [{"pattern": "a"}, {"pattern": "b"}]}]}},
+        grown(12),
+    ],
+    ids=["without end", "combined", "doubled"],
+)
+def test_choices_that_grow_without_bound_are_written_as_json(schema: dict[str, Any]) -> None:
+    defs = schema.get("$defs", {})
+    parameters = {"type": "object", "properties": {"why": schema["why"]}, "required": ["why"], "$defs": defs}
+    arguments = Arguments(guided(parameters, param="tools"))
+    grammar = tool_format("glm47").grammar({"stop": arguments}, parallel=False, token_id=vocabulary().token_id)
+    assert "<arg_key>" not in grammar and "%json" in grammar
 
 
 WHY = {
