@@ -152,7 +152,11 @@ class Head:
 
 
 class Body(Protocol):
-    """How a kind of format writes a call."""
+    """How a kind of format writes a call.
+
+    An argument that the model writes twice is passed on twice if it streams: what is answered cannot be taken back, and
+    of equal keys JSON's readers take the last (ECMA-262, 25.5.1).
+    """
 
     def read(self, call: Call) -> Reading[None]:
         """Read what follows the opening mark. Raises Malformed, EndOfText."""

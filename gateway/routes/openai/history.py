@@ -49,13 +49,13 @@ def _call(id: str, function: CalledFunction) -> dict[str, Any]:
 
 def _arguments(function: CalledFunction) -> Any:
     """The arguments as an object: most templates write them as JSON, and a text would be written as JSON twice. A text
-    that holds no object stays as it is.
+    that holds no object stays as it is. A model may have written an argument twice: the last counts.
     """
     given = function.arguments
     if not isinstance(given, str):
         return given or {}
     try:
-        value = strict_json(given or "{}")
+        value = strict_json(given or "{}", unique=False)
     except ValueError:
         return given
     return value if isinstance(value, dict) else given

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from gateway.text.tools_in_text import INSTRUCTION, SEPARATOR
-from tests.gateway.routes.openai.test_chat import USER
-from tests.gateway.routes.openai.tool_chats import HERMES, HISTORY, PATH, WEATHER, prompt_of, serving
+from tests.gateway.fixtures import events
+from tests.gateway.routes.openai.test_chat import USER, deltas
+from tests.gateway.routes.openai.tool_chats import HERMES, HISTORY, PATH, WEATHER, joined, prompt_of, serving
 
 
 async def test_the_template_gets_the_tools_as_the_client_wrote_them() -> None:
@@ -67,3 +68,17 @@ async def test_tgis_name_of_the_parameters_is_understood() -> None:
         both = {"name": "f", "parameters": parameters, "arguments": function["arguments"]}
         prompt = await prompt_of(tools=[{"type": "function", "function": both}])
         assert json.dumps({"name": "f", "parameters": function["arguments"]}) in prompt
+
+
+async def test_an_argument_that_a_model_writes_twice_counts_as_it_was_last_written() -> None:
+    tagged = "<tool_call>\n<function=get_weather>\n{}</function>\n</tool_call>"
+    city = "<parameter=city>\n{}\n</parameter>\n"
+    text = tagged.format(city.format("Paris") + city.format("Rome"))
+    async with serving(text, tool_call_parser="qwen3_coder") as app:
+        whole = (await app.post(PATH, messages=USER, tools=[WEATHER])).json()["choices"][0]["message"]
+        stream = events(await app.post(PATH, messages=USER, tools=[WEATHER], stream=True))
+    arguments = whole["tool_calls"][0]["function"]["arguments"]
+    assert joined(deltas(stream))["calls"][0]["arguments"] == arguments
+    assert json.loads(arguments) == {"city": "Rome"}
+    prompt = await prompt_of(messages=[*USER, whole | {"content": None}])
+    assert '"arguments": {"city": "Rome"}}</tool_call>' in prompt
