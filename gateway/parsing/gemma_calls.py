@@ -53,7 +53,7 @@ class GemmaCalls:
             raise NotPlain
         text, _ = plain(schema, _STRINGS, root)
         _, rest = plain(schema, ANY - _STRINGS, root)
-        values: list[tuple[Part, ...]] = [(self.quote, TextUntil(self.quote, text))] if text else []
+        values: list[tuple[Part, ...]] = [(self.quote, TextUntil(self.quote, text, (self.quote,)))] if text else []
         values += [(Schema(with_shared(rest, root)),)] if rest is not None else []
         if not values:
             raise NotPlain

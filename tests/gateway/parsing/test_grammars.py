@@ -226,6 +226,19 @@ def test_a_string_that_does_not_fit_is_not_let_through(name: str, schema: dict[s
     assert read_call.value == {"why": None if good == "null" else good}
 
 
+@pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
+def test_a_quote_ends_a_string_that_its_pattern_would_let_go_on(name: str) -> None:
+    written, words = tool_format(name), vocabulary()
+    parameters = {"type": "object", "properties": {"why": {"type": "string", "pattern": "b$"}}, "required": ["why"]}
+    arguments = Arguments(guided(parameters, param="tools"))
+    grammar = written.grammar({"stop": arguments}, parallel=False, token_id=words.token_id)
+    call = NATIVE[name].partition("}")[0] + "}"
+    assert isinstance(written, MarkedFormat)
+    good, [quote], [end] = call.replace("no", "ab"), written.inner, written.closes
+    assert accepts(words, grammar, good + end)
+    assert not accepts(words, grammar, good.replace("ab", f"a{quote}b") + end)
+
+
 LISTS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
 
 
