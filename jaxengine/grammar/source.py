@@ -28,8 +28,11 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
 )
 
-# Models write newlines behind their reasoning.
-BEHIND_NEWLINES = json.dumps({"lark_grammar": r"start: /\n{0,2}/ @answer"})
+# Where only one text can follow, llguidance would allow only the ids that the tokenizer makes of that text. These may be
+# special tokens, whose bytes the grammar then refuses, or begin with a space that the text lacks, as T5's do (1.9.1).
+ANY_TOKENS = '%llguidance {"no_forcing": true}'
+START = json.dumps({"lark_grammar": f"{ANY_TOKENS}\nstart: @answer"})
+BEHIND_NEWLINES = json.dumps({"lark_grammar": f"{ANY_TOKENS}\nstart: /\\n{{0,2}}/ @answer"})  # of reasoning
 
 ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
@@ -46,10 +49,8 @@ def library_text(grammar: Grammar) -> str:
         grammar.text.encode()
     except UnicodeEncodeError as error:
         raise ValueError("the text has half of a surrogate pair") from error
-    answer = _answer(grammar)
-    if grammar.behind_reasoning:
-        return f'{{"grammars": [{BEHIND_NEWLINES}, {{"name": "answer", {answer}}}]}}'
-    return f'{{"grammars": [{{{answer}}}]}}'
+    start = BEHIND_NEWLINES if grammar.behind_reasoning else START
+    return f'{{"grammars": [{start}, {{"name": "answer", {_answer(grammar)}}}]}}'
 
 
 def _answer(grammar: Grammar) -> str:

@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer
 
 from jaxengine.grammar.grammar import Grammar, Kind
+from jaxengine.grammar.source import library_text
 from jaxengine.grammar.trial import MAX_CHARACTERS, trial
 from tests.jaxengine.grammar import vocabulary
 
@@ -65,9 +67,26 @@ def test_newlines_behind_reasoning_are_no_text_of_a_grammar(tokenizer: LLTokeniz
     assert "no text matches it" in trial(tokenizer, [vocabulary.EOS], grammar)
 
 
-@pytest.mark.parametrize("text", ["((a{100}){100}){100}", "((a{1,100}){1,100}){1,100}", "a" * 100_000])
-def test_a_grammar_that_would_die_or_crawl_after_some_tokens_is_refused(tokenizer: LLTokenizer, text: str) -> None:
-    assert tried(tokenizer, "regex", text).startswith(("it is too complex", "it takes too long"))
+def test_a_grammar_that_would_die_or_crawl_after_some_tokens_is_refused(tokenizer: LLTokenizer) -> None:
+    refusal = tried(tokenizer, "regex", "((a{1,100}){1,100}){1,100}")
+    assert refusal.startswith(("it is too complex", "it takes too long"))
+
+
+@pytest.mark.parametrize("special", vocabulary.SPECIALS)
+def test_a_text_that_spells_a_special_token_is_written_with_others(tokenizer: LLTokenizer, special: str) -> None:
+    """A schema decides the text, and no special token's bytes are part of one."""
+    text, special_ids = f"{json.dumps(special)}", range(len(vocabulary.SPECIALS))
+    grammar = library_text(Grammar("json_schema", json.dumps({"const": special})))
+    matcher, spelled = LLMatcher(tokenizer, grammar, log_level=0), Tokenizer.from_str(vocabulary.tokenizer_json())
+    ids: list[int] = []
+    while not matcher.is_stopped():
+        mask = int.from_bytes(matcher.compute_bitmask(), "little") & ~(1 << vocabulary.EOS)
+        if not mask:
+            break
+        assert not any(mask >> id & 1 for id in special_ids)
+        ids.append(mask.bit_length() - 1)
+        assert matcher.consume_token(ids[-1])
+    assert spelled.decode(ids, skip_special_tokens=False) == text and matcher.is_accepting()
 
 
 @pytest.mark.parametrize("count", [150, 300])
