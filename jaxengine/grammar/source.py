@@ -28,11 +28,10 @@ LIMITS = LLParserLimits(
     max_grammar_size=100_000,
 )
 
-# Where only one text can follow, llguidance would allow only the ids that the tokenizer makes of that text. These may be
+# Where only one text can follow, llguidance would allow only the ids that the tokenizer makes of it. These may be
 # special tokens, whose bytes the grammar then refuses, or begin with a space that the text lacks, as T5's do (1.9.1).
 ANY_TOKENS = '%llguidance {"no_forcing": true}'
-START = json.dumps({"lark_grammar": f"{ANY_TOKENS}\nstart: @answer"})
-BEHIND_NEWLINES = json.dumps({"lark_grammar": f"{ANY_TOKENS}\nstart: /\\n{{0,2}}/ @answer"})  # of reasoning
+NEWLINES = r"/\n{0,2}/"  # models write them behind their reasoning
 
 ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|.)", re.DOTALL)
 LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
@@ -49,24 +48,26 @@ def library_text(grammar: Grammar) -> str:
         grammar.text.encode()
     except UnicodeEncodeError as error:
         raise ValueError("the text has half of a surrogate pair") from error
-    start = BEHIND_NEWLINES if grammar.behind_reasoning else START
-    return f'{{"grammars": [{start}, {{"name": "answer", {_answer(grammar)}}}]}}'
-
-
-def _answer(grammar: Grammar) -> str:
-    """The field of a JSON object that holds `grammar`."""
+    newlines = NEWLINES if grammar.behind_reasoning else ""
     match grammar.kind:
         case "json_schema":
-            return f'"json_schema": {_checked_schema(grammar.text)}'
+            return _alone(f"start: {newlines} %json {_checked_schema(grammar.text)}")
         case "regex":
-            lark = _of_regex(grammar.text)
+            return _alone(f"start: {newlines} answer\nanswer: {_terminal(grammar.text)}")
         case "lark":
             lark = grammar.text
         case "gbnf":
             lark = _of_gbnf(grammar.text)
         case _:
             raise ValueError(f"no notation is called {grammar.kind!r}")
-    return f'"lark_grammar": {json.dumps(lark)}'
+    # As a part of another, a grammar may need several times the items: a regex of 35 characters more than `LIMITS`.
+    return _alone(f"start: {newlines} @answer", answer=lark) if newlines else _alone(lark)
+
+
+def _alone(lark: str, **parts: str) -> str:
+    """`lark` with the option, which is last so that lines keep their numbers, and the grammars that it names."""
+    grammars = [{"lark_grammar": f"{lark}\n{ANY_TOKENS}"}]
+    return json.dumps({"grammars": grammars + [{"name": name, "lark_grammar": part} for name, part in parts.items()]})
 
 
 def _checked_schema(text: str) -> str:
@@ -97,11 +98,12 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _of_regex(text: str) -> str:
+def _terminal(text: str) -> str:
+    """A regex as a terminal of Lark."""
     if LONE_BACKSLASH.search(text):  # llguidance 1.9.1 drops it
         raise ValueError("the regex ends in a backslash that escapes nothing")
     lark: str = json.loads(LLMatcher.grammar_from_regex(text))["grammars"][0]["lark_grammar"]
-    return lark
+    return lark.removeprefix("start: ")
 
 
 def _of_gbnf(text: str) -> str:
