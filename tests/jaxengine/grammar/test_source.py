@@ -95,7 +95,7 @@ def test_two_newlines_may_stand_behind_reasoning(tokenizer: LLTokenizer, kind: K
 @pytest.mark.parametrize("behind_reasoning", [False, True])
 def test_a_schema_is_passed_on_as_it_was_written(behind_reasoning: bool) -> None:
     schema = '{"multipleOf": 0.10, "maximum": 1e3, "const": 12345678901234567890.5, "const": "\\u00e9"}'
-    assert schema in library_text(Grammar("json_schema", schema, behind_reasoning))
+    assert json.dumps(schema)[1:-1] in library_text(Grammar("json_schema", schema, behind_reasoning))
 
 
 def test_a_grammar_is_the_same_when_it_was_sent() -> None:
