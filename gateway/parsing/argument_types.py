@@ -75,7 +75,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(declared, str):
         return frozenset({declared})
     if isinstance(declared, list):
-        return frozenset(filter(ANY.__contains__, declared)) or ANY
+        return ANY.intersection(each for each in declared if isinstance(each, str)) or ANY
     if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
         return frozenset(map(type_of, values)) or ANY
     for key in ("anyOf", "oneOf"):

@@ -1,6 +1,7 @@
 """What models write of which no outputs were collected, as their chat templates spell it, and what is odd in each."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,14 @@ def test_arguments_that_come_before_the_name_are_kept_until_it_is_known() -> Non
 @pytest.mark.parametrize("arguments", ['"{\\"at\\": \\"Rome\\"}"', '{"at": "Rome"}'])
 def test_arguments_in_a_string_are_what_the_string_holds(arguments: str) -> None:
     assert message("hermes", f'<tool_call>{{"name": "look", "arguments": {arguments}}}</tool_call>').calls == [LOOK]
+
+
+@pytest.mark.parametrize("schema", [{"type": [{}, []]}, {"type": 5}, {"enum": 5}, {"anyOf": [5]}, {"$ref": []}, [], 5])
+def test_a_schema_that_is_none_types_no_value(schema: Any) -> None:
+    tools = [Tool("look", {"type": "object", "properties": {"at": schema}})]
+    text = "<tool_call>\n<function=look>\n<parameter=at>\nhere\n</parameter>\n</function>\n</tool_call>"
+    [call] = read(parser(tool_format("qwen3_coder"), None, tools, prompt=""), [text]).calls
+    assert call.value == {"at": "here"}
 
 
 def test_plain_values_get_the_types_of_the_schema() -> None:
