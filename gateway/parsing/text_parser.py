@@ -100,18 +100,19 @@ class TextParser:
             if not call.begun:
                 region(mark or "")
             if nameless:
-                self._read_as_text(region if not call.begun else self._message.content)
+                self._read_as_text(region if not call.begun else self._message.content, ended=ended)
             else:
                 yield from self._skip_call(written)
         reader.forget()
         return call.begun
 
-    def _read_as_text(self, region: Emit) -> None:
+    def _read_as_text(self, region: Emit, *, ended: bool = False) -> None:
         """What was recorded is text. It may hold calls all the same; of a long one the beginning is not looked at
-        again, lest every mark in it makes all of it be read once more.
+        again, lest every mark in it makes all of it be read once more: if all the rest has `ended` unread as a call,
+        half of it.
         """
         text = self._reader.recorded()
-        seen = Head.LIMIT if len(text) > Head.LIMIT else 0
+        seen = max(Head.LIMIT, len(text) // 2 if ended else 0) if len(text) > Head.LIMIT else 0
         region(text[:seen])
         self._reader.unread(text[seen:])
 

@@ -11,7 +11,7 @@ from gateway.parsing.parser import parser
 from gateway.parsing.pieces import CallBegin, ContentText, Tool
 from gateway.parsing.reasoning_formats import REASONING_FORMATS, reasoning_format
 from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS, tool_format
-from tests.gateway.parsing.messages import read
+from tests.gateway.parsing.messages import ReadMessage, read
 
 TOOLS = [Tool("look", {"type": "object", "properties": {"at": {"type": "string"}, "n": {"type": "integer"}}})]
 FRAGMENTS = [
@@ -150,3 +150,18 @@ def test_time_grows_with_the_length_and_not_with_its_square(name: str, opening: 
     for flood in FLOODS:
         text = (OPENINGS[name] if opening else "") + flood * (100_000 // len(flood))
         assert min(seconds(name, text) for _ in range(2)) < 2, flood
+
+
+UNENDED = "\\{\"<function_calls>f('"
+
+
+def test_a_call_that_never_ends_is_not_read_again_for_every_mark_in_it() -> None:
+    assert seconds("olmo3", UNENDED * (300_000 // len(UNENDED))) < 2  # some 10 s if it were
+
+
+@pytest.mark.parametrize("text", ["<function_calls>f('" * 150, UNENDED * 200 + "<function_calls>look(n=1)"])
+def test_what_is_not_read_again_does_not_depend_on_cuts(text: str) -> None:
+    def message(*parts: str) -> ReadMessage:
+        return read(parser(tool_format("olmo3"), None, TOOLS, prompt=""), parts)
+
+    assert message(text) == message(*text) == message(text[:1500], text[1500:])
