@@ -148,7 +148,7 @@ class Head:
     def add(self, text: str) -> None:
         self.text += text
         if len(self.text) > self.LIMIT:
-            raise Malformed
+            raise Malformed(self.text[self.LIMIT :])
 
 
 class Body(Protocol):

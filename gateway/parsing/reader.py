@@ -23,7 +23,11 @@ class EndOfText(Exception):
 
 
 class Malformed(Exception):
-    """The text is not what the reading expects."""
+    """The text is not what the reading expects. `rest` is what was taken last and has to be put back."""
+
+    def __init__(self, rest: str = "") -> None:
+        super().__init__(rest)
+        self.rest = rest
 
 
 class Marks:

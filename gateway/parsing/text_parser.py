@@ -101,7 +101,8 @@ class TextParser:
                 region(mark or "")
             if nameless:
                 self._read_as_text(region if not call.begun else self._message.content, ended=ended)
-            else:
+            elif isinstance(wrong, Malformed):
+                reader.unread(wrong.rest)
                 yield from self._skip_call(written)
         reader.forget()
         return call.begun

@@ -135,6 +135,17 @@ OPENINGS = {
 }
 
 
+@pytest.mark.parametrize("close", ["</tool_call>", ""])
+@pytest.mark.parametrize(
+    ("name", "begun"),
+    [("glm45", "<tool_call>look\n<arg_key>"), ("qwen3_coder", "<tool_call>\n<function=look>\n<parameter=")],
+)
+def test_a_key_without_end_is_given_up_at_the_same_place_however_it_is_cut(name: str, begun: str, close: str) -> None:
+    text = f"{begun}{'k' * 2000}{close}Hello."
+    whole, each = (read(parser(tool_format(name), None, TOOLS, prompt=""), parts) for parts in ([text], [*text]))
+    assert whole == each and whole.content == ("Hello." if close else "")
+
+
 def seconds(name: str, text: str) -> float:
     reading = parser(tool_format(name), None, TOOLS, prompt="")
     began = time.process_time()
