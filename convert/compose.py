@@ -6,13 +6,14 @@ from dataclasses import replace
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, check_copies, complete_spec, refuse_quantized, with_family_names
+from convert.families.family import Family, check_copies, complete_spec, with_family_names
 from convert.families.multimodal import text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
 from convert.mapping.recipes import recipes
+from convert.quantized.tensors import with_weights
 from jaxengine.architecture.parameters import ParameterSource
 
 
@@ -22,8 +23,7 @@ def compose(config: Config, tensors: Tensors) -> ParameterSource:
     Raises:
         CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
     """
-    refuse_quantized(config)
-    config, tensors = text_part(config, tensors)
+    config, tensors = text_part(config, with_weights(config, tensors))
     if config.text("model_type") not in FAMILIES:
         return open_traced(config, tensors, FAMILIES)
     return compose_as(config, family_of(config), tensors)

@@ -9,7 +9,7 @@ from convert.families.bloom import BLOOM
 from convert.families.cohere import COHERE, COHERE2
 from convert.families.dbrx import DBRX
 from convert.families.falcon import FALCON
-from convert.families.family import Family, refuse_quantized
+from convert.families.family import Family
 from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
@@ -77,6 +77,5 @@ def family_of(config: Config) -> Family:
     model_type = config.text("model_type")
     if model_type not in FAMILIES:
         raise config.error("model_type", f"is not supported; supported are {', '.join(FAMILIES)}")
-    refuse_quantized(config)
     chosen = FAMILIES[model_type]
     return chosen if isinstance(chosen, Family) else chosen(config)

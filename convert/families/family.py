@@ -178,21 +178,3 @@ def refuse(config: Config, **wanted: Any) -> None:
     for key, value in wanted.items():
         if config.get(key) not in (None, value):
             raise config.error(key, f"other than {value} is not supported")
-
-
-def refuse_quantized(config: Config) -> None:
-    """Raise CheckpointError where weights are quantised. A cache of 8 bits is accepted: its scales are read."""
-    quantization = config.section("quantization_config")
-    if quantization is None or _only_of_cache(quantization):
-        return
-    method = quantization.get("quant_method")
-    raise config.error("quantization_config", f"({method}) is not supported yet; use the unquantised checkpoint")
-
-
-def _only_of_cache(quantization: Config) -> bool:
-    """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
-    of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
-    scheme = quantization.section("kv_cache_scheme")
-    if quantization.get("quant_method") not in ("compressed-tensors", "modelopt") or of_weights or scheme is None:
-        return False
-    return (scheme.get("num_bits"), scheme.get("type")) == (8, "float") and scheme.get("symmetric") is not False

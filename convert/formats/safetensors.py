@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.errors import CheckpointError
-from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index
+from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index, Tensors
 
 MAX_HEADER = 16 * 2**20
 SINGLE_FILE = "model.safetensors"
@@ -52,7 +52,7 @@ class Entry:
     end: int
 
 
-class SafetensorsFile:
+class SafetensorsFile(Tensors):
     """One file, checked on construction and mapped read-only.
 
     Raises:

@@ -32,7 +32,7 @@ TORCH = Format("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", Torc
 FORMATS = (SAFETENSORS, TORCH)
 
 
-class Shards:
+class Shards(Tensors):
     """Several files as one set of tensors."""
 
     def __init__(self, files: list[TensorFile]) -> None:

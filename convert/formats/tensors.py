@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-Index = tuple[slice, ...]
+from convert.formats.quantized_matrix import Index as Index  # of a read: whoever implements `Tensors` needs both
+from convert.formats.quantized_matrix import QuantizedMatrix
 
 MAX_TENSORS = 100_000
 MAX_DIMS = 8
@@ -35,6 +36,16 @@ class Tensors(Protocol):
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         """`tensor.reshape(view)[index]` without reading the rest. May be a read-only view of the mapped file."""
         ...
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """How `name` is stored where it is a quantised matrix; `read` gives it in floats all the same."""
+        return None
+
+
+def whole(tensors: Tensors, name: str) -> np.ndarray:
+    """All of a tensor, in its own shape."""
+    shape = tensors.shape(name)
+    return tensors.read(name, shape, tuple(slice(None) for _ in shape))
 
 
 def equal(tensors: Tensors, one: str, other: str) -> bool:

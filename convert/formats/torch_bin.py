@@ -24,7 +24,7 @@ import numpy as np
 from convert.errors import CheckpointError
 from convert.formats.memory_map import memory_map
 from convert.formats.pickle_reader import Build, Global, UnpicklingError, unpickle
-from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index
+from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index, Tensors
 
 MAX_PICKLE = 64 * 2**20
 LOCAL_HEADER = 30  # bytes before the name of a zip member; the lengths of name and extra field are its last four
@@ -76,7 +76,7 @@ class View:
         return False
 
 
-class TorchFile:
+class TorchFile(Tensors):
     """The tensors of one file, checked on construction and mapped read-only.
 
     Raises:

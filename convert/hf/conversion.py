@@ -17,7 +17,7 @@ from convert.errors import CheckpointError
 from convert.formats.tensors import Index, Tensors
 
 
-class ConvertedTensors:
+class ConvertedTensors(Tensors):
     """`Tensors` under the names of `module`; a tensor that the module has no place for keeps its own name.
 
     Raises:

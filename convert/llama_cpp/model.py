@@ -17,7 +17,7 @@ from convert.compose import compose_as
 from convert.families import family_of
 from convert.families.family import Family
 from convert.formats.gguf import GgufFile
-from convert.formats.tensors import Index
+from convert.formats.tensors import Index, Tensors
 from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
 from convert.mapping.composition import ComposedSource
@@ -58,7 +58,7 @@ def _named(names: gguf.TensorNameMap, theirs: str) -> str:
     return found.replace("blk.0.", "blk.{i}.") if "{i}" in theirs else found
 
 
-class GgufTensors:
+class GgufTensors(Tensors):
     """`Tensors` of a file under its own names, as f32. `plus_one`: norms are stored with 1 added.
 
     Of a state space the file holds the matrix A, where the checkpoint has log(-A), and the convolution without its axis

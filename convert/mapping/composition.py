@@ -7,18 +7,20 @@ is refused.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from convert.errors import CheckpointError
+from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.formats.tensors import Index, Tensors, same_storage
 from convert.mapping.recipes import Part, Recipe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, empty, parameter_table
-from jaxengine.architecture.weight_format import StoredWeight
+from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 
@@ -37,63 +39,132 @@ class ComposedSource:
     ) -> None:
         self.spec = spec
         self._tensors = tensors
-        self._recipes = recipes
-        self._shapes = {name: parameter.shape for name, parameter in parameter_table(spec).items()}
-        _check(tensors, recipes, tuple(ignore))
+        self._recipes = {name: _turned(recipe, tensors) for name, recipe in recipes.items()}
+        self._parameters = parameter_table(spec)
+        _check(tensors, self._recipes, tuple(ignore))
 
     @property
     def dtype(self) -> str:
         return self._tensors.dtype(self._recipes["embedding"].parts[0].tensor)
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        recipe, shape = self._recipes[name], self._shapes[name]
-        full = (*index, *(slice(None) for _ in shape[len(index) :]))
-        wanted = [_bounds(cut, extent) for cut, extent in zip(full, shape, strict=True)]
+        recipe, shape = self._recipes[name], self._parameters[name].shape
+        wanted = _ranges(index, shape)
         if recipe.unit_rows:
-            rows = self._assemble(recipe, [wanted[0], (0, shape[1])])
+            rows = _assemble(recipe, [wanted[0], (0, shape[1])], self._tensors.read)
             return _unit_rows(rows)[:, slice(*wanted[1])]
-        return self._assemble(recipe, wanted)
+        return _assemble(recipe, wanted, self._tensors.read)
 
     def stored(self, name: str) -> StoredWeight | None:
-        return None
+        """How `name` is stored, where all its tensors are quantised in one way and hold whole groups of its inputs."""
+        recipe = self._recipes[name]
+        if recipe.unit_rows or any(part.swapped or part.tensor not in self._tensors for part in recipe.parts):
+            return None
+        matrices = {part.tensor: self._tensors.quantized(part.tensor) for part in recipe.parts}
+        whole = {tensor: matrix for tensor, matrix in matrices.items() if matrix and matrix.groups is None}
+        formats = {matrix.format for matrix in whole.values()}
+        if len(whole) != len(matrices) or len(formats) != 1:
+            return None
+        (format,) = formats
+        return StoredWeight(format, partial(self._read_component, name, format, whole))
 
-    def _assemble(self, recipe: Recipe, wanted: list[Range]) -> np.ndarray:
-        touched = [(part, common) for part in recipe.parts if (common := _overlap(part, wanted)) is not None]
-        if len(touched) == 1:
-            return self._read(*touched[0])
-        values: np.ndarray | None = None
-        for part, common in touched:
-            piece = self._read(part, common)
-            if values is None:
-                values = empty([last - first for first, last in wanted], piece.dtype)
-            at = [slice(low - origin, high - origin) for (low, high), (origin, _) in zip(common, wanted, strict=True)]
-            values[tuple(at)] = piece
-        assert values is not None  # the boxes of a recipe cover its parameter
-        return values
+    def _read_component(
+        self,
+        name: str,
+        format: WeightFormat,
+        matrices: Mapping[str, QuantizedMatrix],
+        component: Component,
+        index: Index,
+    ) -> np.ndarray:
+        shape = self._parameters[name].component(component, format).shape
 
-    def _read(self, part: Part, common: list[Range]) -> np.ndarray:
-        """The elements of `part` in the ranges `common` of the parameter."""
-        cuts = [slice(low - start, high - start) for (low, high), start in zip(common, part.start, strict=True)]
+        def read(tensor: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+            return matrices[tensor].component(component, view, index)
+
+        if component == "values":
+            return _assemble(self._recipes[name], _ranges(index, shape), read)
+        recipe = _of_groups(self._recipes[name], max(1, format.group and shape[-1]))
+        wanted = _ranges(index, shape)
+        if format.group:
+            return _assemble(recipe, wanted, read)
+        return _assemble(recipe, [*wanted, (0, 1)], read)[..., 0]
+
+
+Read = Callable[[str, tuple[int, ...], Index], np.ndarray]
+
+
+def _turned(recipe: Recipe, tensors: Tensors) -> Recipe:
+    """`recipe` for a checkpoint whose quantised matrices are `[out, in]`, whatever the family's are."""
+    parts = tuple(
+        replace(part, transposed=False, stored=part.stored[::-1])
+        if part.transposed and part.tensor in tensors and tensors.quantized(part.tensor)
+        else part
+        for part in recipe.parts
+    )
+    return replace(recipe, parts=parts)
+
+
+def _of_groups(recipe: Recipe, groups: int) -> Recipe:
+    """The recipe of scales and zeros: the same rows, with `groups` in place of the inputs."""
+
+    def part_of(part: Part) -> Part:
         outputs = len(part.shape) - part.inputs
-        if part.swapped:
-            view, index = (_swapped(part.shape), _swapped(tuple(cuts)))
-            return self._tensors.read(part.tensor, view, index).swapaxes(-1, -2)
-        if part.rows is None and not part.transposed:
-            return self._tensors.read(part.tensor, part.shape, tuple(cuts))
-        rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows
-        rows = rows.reshape(part.shape[:outputs])[tuple(cuts[:outputs])]
-        span = slice(int(rows.min()), int(rows.max()) + 1)
-        block = self._rows(part, span, tuple(cuts[outputs:]))
-        picked: np.ndarray = block[rows - span.start]
-        return picked
+        rows = math.prod(part.stored[:-1])
+        return replace(
+            part,
+            stored=(rows, groups),
+            start=(*part.start[:outputs], 0),
+            shape=(*part.shape[:outputs], groups),
+            inputs=1,
+        )
 
-    def _rows(self, part: Part, span: slice, inner: Index) -> np.ndarray:
-        """Stored rows `span`, each cut to `inner` of its elements: [rows, …]."""
-        trailing = part.shape[len(part.shape) - part.inputs :]
-        count = math.prod(part.stored) // math.prod(trailing)
-        if part.transposed:
-            return np.moveaxis(self._tensors.read(part.tensor, (*trailing, count), (*inner, span)), -1, 0)
-        return self._tensors.read(part.tensor, (count, *trailing), (span, *inner))
+    return Recipe(tuple(map(part_of, recipe.parts)))
+
+
+def _ranges(index: Index, shape: Sequence[int]) -> list[Range]:
+    full = (*index, *(slice(None) for _ in shape[len(index) :]))
+    return [_bounds(cut, extent) for cut, extent in zip(full, shape, strict=True)]
+
+
+def _assemble(recipe: Recipe, wanted: list[Range], read: Read) -> np.ndarray:
+    touched = [(part, common) for part in recipe.parts if (common := _overlap(part, wanted)) is not None]
+    if len(touched) == 1:
+        return _read(*touched[0], read)
+    values: np.ndarray | None = None
+    for part, common in touched:
+        piece = _read(part, common, read)
+        if values is None:
+            values = empty([last - first for first, last in wanted], piece.dtype)
+        at = [slice(low - origin, high - origin) for (low, high), (origin, _) in zip(common, wanted, strict=True)]
+        values[tuple(at)] = piece
+    assert values is not None  # the boxes of a recipe cover its parameter
+    return values
+
+
+def _read(part: Part, common: list[Range], read: Read) -> np.ndarray:
+    """The elements of `part` in the ranges `common` of the parameter."""
+    cuts = [slice(low - start, high - start) for (low, high), start in zip(common, part.start, strict=True)]
+    outputs = len(part.shape) - part.inputs
+    if part.swapped:
+        view, index = (_swapped(part.shape), _swapped(tuple(cuts)))
+        return read(part.tensor, view, index).swapaxes(-1, -2)
+    if part.rows is None and not part.transposed:
+        return read(part.tensor, part.shape, tuple(cuts))
+    rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows
+    rows = rows.reshape(part.shape[:outputs])[tuple(cuts[:outputs])]
+    span = slice(int(rows.min()), int(rows.max()) + 1)
+    block = _rows(part, span, tuple(cuts[outputs:]), read)
+    picked: np.ndarray = block[rows - span.start]
+    return picked
+
+
+def _rows(part: Part, span: slice, inner: Index, read: Read) -> np.ndarray:
+    """Stored rows `span`, each cut to `inner` of its elements: [rows, …]."""
+    trailing = part.shape[len(part.shape) - part.inputs :]
+    count = math.prod(part.stored) // math.prod(trailing)
+    if part.transposed:
+        return np.moveaxis(read(part.tensor, (*trailing, count), (*inner, span)), -1, 0)
+    return read(part.tensor, (count, *trailing), (span, *inner))
 
 
 @dataclass(frozen=True)

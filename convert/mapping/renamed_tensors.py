@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.formats.tensors import Index, Tensors
 
 
-class RenamedTensors:
+class RenamedTensors(Tensors):
     """`Tensors` under other names: each of `renames`, a pattern and its replacement, changes its first match in a name.
 
     Tensors whose own name matches `but` are left out.
@@ -36,6 +37,9 @@ class RenamedTensors:
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         return self._tensors.read(self._stored[name], view, index)
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        return self._tensors.quantized(self._stored[name])
 
 
 def _renamed(name: str, renames: tuple[tuple[str, str], ...]) -> str:

@@ -2,6 +2,8 @@
 
     w[out, in] = (values[out, in] - zeros[out, group]) * scales[out, group]
 
+With a table, values number its entries, and the entries count in their place.
+
 A checkpoint that is quantised already and a matrix that the engine quantises while it loads are described alike. Like
 the rest of `spec`, this file imports no JAX.
 """
@@ -23,6 +25,7 @@ class WeightFormat:
     values, scales: their dtypes.
     zeros: the dtype of the zero points; None where every value is a multiple of its scale.
     group: how many consecutive inputs of an output channel share a scale and a zero point; 0 for all of them.
+    table: what each value stands for; empty where values are numbers themselves.
     """
 
     name: str
@@ -30,6 +33,7 @@ class WeightFormat:
     scales: str = "float32"
     zeros: str | None = None
     group: int = 0
+    table: tuple[float, ...] = ()
 
     @property
     def dtypes(self) -> dict[Component, str]:
@@ -40,7 +44,7 @@ class WeightFormat:
     @property
     def per_channel(self) -> bool:
         """Whether a product with the values can be scaled instead of the weight."""
-        return self.group == 0 and self.zeros is None
+        return self.group == 0 and self.zeros is None and not self.table
 
 
 @dataclass(frozen=True)

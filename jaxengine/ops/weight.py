@@ -2,7 +2,8 @@
 
     w[out, in] = (values[out, in] - zeros[out, group]) * scales[out, group]
 
-A float weight is its values alone, so it is one leaf among a step's arguments. What is static is `WeightLayout`.
+Where the format has a table, its entry stands for a value. A float weight is its values alone, so it is one leaf among
+a step's arguments. What is static is `WeightLayout`.
 `weights/` chooses a layout and fills a weight; `model/linear.py` and `ops/experts.py` multiply by one.
 """
 
@@ -72,7 +73,9 @@ class Weight:
         if self.scales is None:
             return self.values.astype(dtype)
         order = self.layout.order(self.values.ndim)
-        table = self.values.astype(jnp.float32).transpose(np.argsort(order))  # [stacked…, out…, in…]
+        entries = self.layout.format.table if self.layout.format else ()
+        values = jnp.asarray(entries, jnp.float32)[self.values] if entries else self.values.astype(jnp.float32)
+        table = values.transpose(np.argsort(order))  # [stacked…, out…, in…]
         channels = table.shape[: table.ndim - self.layout.inputs]
         by_group = (*channels, self.scales.size // int(np.prod(channels)), 1)
         grouped = table.reshape(*by_group[:-1], -1)

@@ -1,0 +1,104 @@
+"""bitsandbytes: eight bits per output channel, or four bits that number the entries of a table.
+
+    8 bits   weight i8 [out, in]     SCB f32 [out], the largest magnitude of a row
+    4 bits   weight u8 [⌈n/2⌉, 1] or in another type of the same bytes, over the flattened matrix, high nibble first;
+             weight.absmax f32 [⌈n/block⌉]; weight.quant_map f32 [16]; weight.quant_state.… a JSON text as u8
+
+With double quantisation absmax is u8 itself and numbers entries of `nested_quant_map`, scaled by blocks.
+The library's 8-bit product keeps columns of large activations apart and rounds the others to 8 bits. Here activations
+keep their type, so no column needs it.
+"""
+
+import json
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from convert.config.config import Config
+from convert.formats.quantized_matrix import QuantizedMatrix
+from convert.quantized.grouped import grouped
+from convert.quantized.method import Method, Module
+
+STATES = {f".weight.quant_state.bitsandbytes__{kind}": kind for kind in ("nf4", "fp4")}
+TABLE, ABSMAX, NESTED = ".weight.quant_map", ".weight.absmax", (".weight.nested_absmax", ".weight.nested_quant_map")
+FOUR_BITS = (*STATES, ".weight", TABLE, ABSMAX, *NESTED)
+EIGHT_BITS = (".SCB", ".weight", ".weight_format")
+LARGEST = 127
+ENTRIES = 16
+
+
+def bitsandbytes(config: Config) -> Method:
+    """The method that `config` describes."""
+    if config.get("load_in_4bit") or config.get("_load_in_4bit"):
+        return Method("bitsandbytes", tuple(STATES), FOUR_BITS, _open_four_bits)
+    return Method("bitsandbytes", EIGHT_BITS[:1], EIGHT_BITS, _open_eight_bits)
+
+
+def _open_eight_bits(module: Module) -> QuantizedMatrix:
+    shape = module.axes(".weight", 2)
+    module.expect(".weight", shape, "int8")
+    module.expect(".SCB", shape[:1], "float32")
+    if module.has(".weight_format") and module.whole(".weight_format").any():
+        raise module.error(".weight_format", "is not 0: weights in the order of a kernel are not supported")
+    scales = (module.scales(".SCB") / np.float32(LARGEST))[:, None]
+    return grouped(module, "int8", shape[1], "int8", partial(module.read, ".weight"), scales)
+
+
+def _open_four_bits(module: Module) -> QuantizedMatrix:
+    state = _state(module)
+    outputs, inputs = state["shape"]
+    block, count = state["blocksize"], outputs * inputs
+    blocks = -(-count // block)
+    codes = _octets(module, -(-count // 2))
+    module.expect(TABLE, (ENTRIES,), "float32")
+    scales = _scales(module, state, blocks)  # [blocks]
+    table = tuple(map(float, module.scales(TABLE)))
+    size = math.gcd(block, inputs)  # blocks run over the ends of rows; a group of this size lies in one of them
+    of_groups = scales[np.arange(count // size) * size // block].reshape(outputs, -1)
+
+    def values(rows: slice, columns: slice) -> np.ndarray:
+        elements = np.arange(rows.start * inputs, rows.stop * inputs).reshape(-1, inputs)[:, columns]
+        pair = codes[elements // 2]
+        return np.where(elements % 2, pair & 15, pair >> 4)
+
+    return grouped(module, state["quant_type"], inputs, "uint8", values, of_groups, table=table)
+
+
+def _state(module: Module) -> dict[str, Any]:
+    """The JSON object that describes the matrix; `quant_type`, `shape` and `blocksize` are checked."""
+    (suffix,) = [suffix for suffix in STATES if module.has(suffix)]
+    try:
+        state: Any = json.loads(module.whole(suffix).astype(np.uint8).tobytes())
+        (outputs, inputs), block = state["shape"], state["blocksize"]
+        valid = all(type(each) is int and 0 < each < 2**31 for each in (outputs, inputs, block))
+        valid = valid and state["quant_type"] == STATES[suffix]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise module.error(suffix, f"does not describe a matrix ({error})") from error
+    if not valid:
+        raise module.error(suffix, "does not describe a matrix")
+    return dict(state)
+
+
+def _octets(module: Module, count: int) -> np.ndarray:
+    """u8 [count]: the packed codes, whatever type stores them (`bnb_4bit_quant_storage`)."""
+    stored = module.whole(".weight").reshape(-1).view(np.uint8)
+    if len(stored) != count:
+        raise module.error(".weight", f"has {len(stored)} bytes, must have {count}")
+    return stored
+
+
+def _scales(module: Module, state: dict[str, Any], blocks: int) -> np.ndarray:
+    """f32 [blocks]."""
+    if "nested_blocksize" not in state:
+        module.expect(ABSMAX, (blocks,), "float32")
+        return module.scales(ABSMAX)
+    size, offset = state["nested_blocksize"], state.get("nested_offset")
+    if type(size) is not int or size < 1 or not isinstance(offset, int | float) or not math.isfinite(offset):
+        raise module.error(ABSMAX, f"has nested blocks of {size!r} and offset {offset!r}")
+    module.expect(ABSMAX, (blocks,), "uint8")
+    module.expect(NESTED[0], (-(-blocks // size),), "float32")
+    module.expect(NESTED[1], (256,), "float32")
+    outer = np.repeat(module.scales(NESTED[0]), size)[:blocks]
+    return module.scales(NESTED[1])[module.whole(ABSMAX)] * outer + np.float32(offset)

@@ -1,0 +1,73 @@
+"""Floats of 4 bits (e2m1) with a scale for each 16 or 32 inputs, two in a byte, the first in its low half.
+
+    MXFP4   codes u8 [out, in/2], scales u8 [out, in/32]: powers of two, stored as exponent + 127
+    NVFP4   codes u8 [out, in/2], scales e4m3 [out, in/16], and one scale of the whole matrix
+
+The formats: OCP Microscaling 1.0, and NVIDIA's ModelOpt. gpt-oss stacks the experts in front. compressed-tensors
+divides by the scale of the whole, ModelOpt multiplies by it.
+"""
+
+import numpy as np
+
+from convert.formats.quantized_matrix import QuantizedMatrix
+from convert.quantized.bits import nibbles
+from convert.quantized.grouped import grouped
+from convert.quantized.method import Module
+
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E2M1 = (*MAGNITUDES, *(-each for each in MAGNITUDES))
+EXPONENT_BIAS, NOT_A_NUMBER = 127, 255
+MX_GROUP, NV_GROUP = 32, 16
+
+
+def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
+    """A matrix of which the tensors have these suffixes."""
+    inputs = _inputs(module, codes)
+    outputs = module.axes(codes, 2)[0]
+    module.expect(scales, (outputs, inputs // MX_GROUP), "uint8")
+    return grouped(module, "mxfp4", inputs, "uint8", _values(module, codes), powers(module, scales), table=E2M1)
+
+
+def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: bool) -> QuantizedMatrix:
+    """A matrix of which the tensors have these suffixes; `divides`: by the scale of the whole matrix."""
+    inputs = _inputs(module, codes)
+    outputs = module.axes(codes, 2)[0]
+    module.expect(scales, (outputs, inputs // NV_GROUP), "float8_e4m3fn")
+    if module.shape(whole) not in ((), (1,)):
+        raise module.error(whole, f"has shape {list(module.shape(whole))}, must be one scale")
+    factor = np.float32(module.scales(whole).reshape(()))
+    if not factor > 0:
+        raise module.error(whole, f"must be positive, is {factor}")
+    each = module.scales(scales).astype(np.float32)
+    return grouped(
+        module,
+        "nvfp4",
+        inputs,
+        "uint8",
+        _values(module, codes),
+        each / factor if divides else each * factor,
+        table=E2M1,
+    )
+
+
+def powers(module: Module, suffix: str) -> np.ndarray:
+    """f32: the powers of two that bytes of a tensor stand for. Raises CheckpointError for one that is no number."""
+    stored = module.whole(suffix)
+    if (stored == NOT_A_NUMBER).any():
+        raise module.error(suffix, "has a scale that is not a number")
+    return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS).astype(np.float32)
+
+
+def _inputs(module: Module, codes: str) -> int:
+    outputs, octets = module.axes(codes, 2)
+    module.expect(codes, (outputs, octets), "uint8")
+    return 2 * octets
+
+
+def _values(module: Module, codes: str):  # type: ignore[no-untyped-def]
+    def values(rows: slice, columns: slice) -> np.ndarray:
+        first = columns.start // 2
+        both = nibbles(module.read(codes, rows, slice(first, -(-columns.stop // 2))))
+        return both[:, columns.start - 2 * first :][:, : columns.stop - columns.start]
+
+    return values

@@ -1,0 +1,61 @@
+"""HQQ: codes of 8, 4, 2 or 1 bits with floating zero points, in groups along the inputs.
+
+    W_q    u8 [rows·bits/8, group]: the flattened matrix in rows of a group; a byte holds rows that lie a part of the
+           matrix apart, the first in its highest bits
+    scale, zero  floats [rows, 1];  shape, nbits, group_size, axis  what they say;  others are the library's own
+
+Layout: `HQQLinear.state_dict` and `BitPack` of the library hqq. Its groups along the outputs (axis 0) and its packing
+of three bits are refused by name.
+"""
+
+import numpy as np
+
+from convert.config.config import Config
+from convert.formats.quantized_matrix import QuantizedMatrix
+from convert.quantized.grouped import grouped
+from convert.quantized.method import FLOATS, Method, Module
+
+ARRAYS = (".W_q", ".scale", ".zero")
+FACTS = (".shape", ".nbits", ".group_size", ".axis", ".view_as_float", ".quant_scale", ".quant_zero")
+UNUSED = (
+    *(".packing", ".unpack_view_dtype", ".compute_dtype", ".offload_meta", ".encoded_state_dict"),
+    *(".stores_quant_config", ".channel_wise", ".optimize", ".round_zero"),
+)
+BITS = (8, 4, 2, 1)
+
+
+def hqq(config: Config) -> Method:
+    """The method, whatever `config` says: each module says it too."""
+    return Method("hqq", ARRAYS[:1], (*ARRAYS, *FACTS, *UNUSED), _open)
+
+
+def _open(module: Module) -> QuantizedMatrix:
+    (bits,), (axis,) = module.integers(".nbits", 1), module.integers(".axis", 1)
+    outputs, inputs = module.integers(".shape", 2)
+    size = module.integers(".group_size", 1)[0] if module.has(".group_size") else inputs
+    if bits not in BITS:
+        raise module.error(".nbits", f"must be one of {', '.join(map(str, BITS))}, is {bits}")
+    if axis != 1:
+        raise module.error(".axis", "must be 1: groups along the outputs are not supported")
+    if min(outputs, inputs, size) < 1 or inputs % size:
+        raise module.error(".group_size", f"{size} does not divide rows of {inputs}")
+    for fact in (".view_as_float", ".quant_scale", ".quant_zero"):
+        if module.has(fact) and module.integers(fact, 1)[0]:
+            raise module.error(fact, "is set, which is not supported")
+    groups = outputs * inputs // size
+    if groups % (8 // bits):
+        raise module.error(".W_q", f"of {groups} groups does not divide into {8 // bits} parts")
+    step = groups * bits // 8  # rows that lie so far apart share a byte
+    module.expect(".W_q", (step, size), "uint8")
+    module.expect(".scale", (groups, 1), *FLOATS)
+    module.expect(".zero", (groups, 1), *FLOATS)
+    per_row = inputs // size
+
+    def values(rows: slice, columns: slice) -> np.ndarray:
+        wanted = np.arange(rows.start * per_row, rows.stop * per_row)
+        shift = (8 - bits - bits * (wanted // step)).astype(np.uint8)[:, None]
+        codes = (module.whole(".W_q")[wanted % step] >> shift) & np.uint8((1 << bits) - 1)
+        return codes.reshape(-1, inputs)[:, columns]
+
+    scales, zeros = (module.scales(each).reshape(outputs, per_row) for each in (".scale", ".zero"))
+    return grouped(module, f"hqq of {bits} bits", inputs, "uint8", values, scales, zeros)

@@ -1,0 +1,78 @@
+"""From `quantization_config` to the method that it names."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from convert.config.config import Config
+from convert.quantized.awq import awq
+from convert.quantized.bitsandbytes import bitsandbytes
+from convert.quantized.compressed_tensors import compressed_tensors
+from convert.quantized.eetq import eetq
+from convert.quantized.fp4 import open_nvfp4
+from convert.quantized.fp8 import fp8
+from convert.quantized.gptq import gptq
+from convert.quantized.hqq import hqq
+from convert.quantized.method import Method
+
+KEY = "quantization_config"
+NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
+PACKINGS = {"auto_gptq": gptq, "auto_awq": awq}  # of AutoRound
+
+
+def modelopt(config: Config) -> Method:
+    """NVIDIA's ModelOpt: FP8 as others write it, or NVFP4."""
+    match config.text("quant_algo"):
+        case "FP8":
+            return fp8(config)
+        case "NVFP4":
+            opened = partial(open_nvfp4, codes=NVFP4[0], scales=NVFP4[1], whole=NVFP4[2], divides=False)
+            return Method("modelopt", NVFP4[2:], (*NVFP4, ".input_scale"), opened)
+    raise config.error("quant_algo", "must be FP8 or NVFP4")
+
+
+def auto_round(config: Config) -> Method:
+    """AutoRound: its files have the layout of another method."""
+    packing = config.text("packing_format", "auto_round:auto_gptq").removeprefix("auto_round:")
+    if packing not in PACKINGS:
+        raise config.error("packing_format", f"must be one of {', '.join(PACKINGS)}")
+    return PACKINGS[packing](config)
+
+
+METHODS: Mapping[str, Callable[[Config], Method]] = {
+    "auto-round": auto_round,
+    "awq": awq,
+    "bitsandbytes": bitsandbytes,
+    "compressed-tensors": compressed_tensors,
+    "eetq": eetq,
+    "fbgemm_fp8": fp8,
+    "fp8": fp8,
+    "gptq": gptq,
+    "hqq": hqq,
+    "intel/auto-round": auto_round,
+    "modelopt": modelopt,
+}
+
+
+def method_of(config: Config) -> Method | None:
+    """The method by which a checkpoint's weights are quantised; None where they are not.
+
+    Raises:
+        CheckpointError: a method that is not supported, or not as it is set.
+    """
+    quantization = config.section(KEY)
+    if quantization is None or _only_of_cache(quantization):
+        return None
+    default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
+    name = quantization.text("quant_method", default)
+    if name not in METHODS:
+        raise quantization.error("quant_method", f"must be one of {', '.join(METHODS)}")
+    return METHODS[name](quantization)
+
+
+def _only_of_cache(quantization: Config) -> bool:
+    """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
+    of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
+    scheme = quantization.section("kv_cache_scheme")
+    if quantization.get("quant_method") not in ("compressed-tensors", "modelopt") or of_weights or scheme is None:
+        return False
+    return (scheme.get("num_bits"), scheme.get("type")) == (8, "float") and scheme.get("symmetric") is not False
