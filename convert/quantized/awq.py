@@ -47,7 +47,7 @@ def _open(module: Module) -> QuantizedMatrix:
         return codes[:, rows.start - first * PER_WORD :][:, : rows.stop - rows.start].T
 
     scales, zeros = module.scales(".scales").T, _codes(module.whole(".qzeros")).T
-    return grouped(module, "awq", inputs, "uint8", values, scales, zeros)
+    return grouped(module, "awq", inputs, "uint8", values, scales, zeros, bits=BITS)
 
 
 def _codes(words: np.ndarray) -> np.ndarray:

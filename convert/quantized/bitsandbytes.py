@@ -63,7 +63,7 @@ def _open_four_bits(module: Module) -> QuantizedMatrix:
         pair = codes[elements // 2]
         return np.where(elements % 2, pair & 15, pair >> 4)
 
-    return grouped(module, state["quant_type"], inputs, "uint8", values, of_groups, table=table)
+    return grouped(module, state["quant_type"], inputs, "uint8", values, of_groups, bits=4, table=table)
 
 
 def _state(module: Module) -> dict[str, Any]:

@@ -128,7 +128,9 @@ def _open_packed(module: Module, bits: int) -> QuantizedMatrix:
 
     dtype = "int8" if zeros is None else "uint8"
     order = module.whole(ORDER) if module.has(ORDER) else None
-    return grouped(module, f"pack-quantized of {bits} bits", inputs, dtype, values, scales, zeros, of_inputs=order)
+    return grouped(
+        module, f"pack-quantized of {bits} bits", inputs, dtype, values, scales, zeros, bits=bits, of_inputs=order
+    )
 
 
 def _open_plain(module: Module, dtype: str) -> QuantizedMatrix:

@@ -65,5 +65,6 @@ def _open(module: Module, *, candidates: Sequence[int], first_version: bool) -> 
         values,
         module.scales(".scales").T,
         None if symmetric else zeros if zeros.max() > 255 else zeros.astype(np.uint8),
+        bits=bits,
         of_inputs=module.whole(".g_idx") if module.has(".g_idx") else None,
     )

@@ -16,6 +16,7 @@ def grouped(
     scales: np.ndarray,
     zeros: np.ndarray | None = None,
     *,
+    bits: int = 8,
     of_inputs: np.ndarray | None = None,
     table: tuple[float, ...] = (),
 ) -> QuantizedMatrix:
@@ -23,6 +24,7 @@ def grouped(
 
     Args:
         name: of the format, in messages. Eight bits with one scale a channel are the engine's own format.
+        bits: of a value.
         scales, zeros: [out, groups]; each group has as many inputs as the others, the last one perhaps fewer.
         of_inputs: [inputs], the group of each input where groups are not consecutive.
 
@@ -40,6 +42,7 @@ def grouped(
         None if zeros is None else str(zeros.dtype),
         0 if groups == 1 else -(-inputs // groups),
         table,
+        4 if bits <= 4 else 8,
     )
 
     def read(component: Component, rows: slice, columns: slice) -> np.ndarray:

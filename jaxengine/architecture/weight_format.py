@@ -26,6 +26,7 @@ class WeightFormat:
     zeros: the dtype of the zero points; None where every value is a multiple of its scale.
     group: how many consecutive inputs of an output channel share a scale and a zero point; 0 for all of them.
     table: what each value stands for; empty where values are numbers themselves.
+    bits: how many of a value say something. Of up to four, a device holds two values in a byte.
     """
 
     name: str
@@ -34,6 +35,12 @@ class WeightFormat:
     zeros: str | None = None
     group: int = 0
     table: tuple[float, ...] = ()
+    bits: int = 8
+
+    @property
+    def offset(self) -> int:
+        """What is added to values of four bits so that none is negative."""
+        return 8 if self.bits <= 4 and self.values == "int8" else 0
 
     @property
     def dtypes(self) -> dict[Component, str]:

@@ -23,6 +23,8 @@ from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.matmul import matmul
+from jaxengine.ops.packing import plane_of
+from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import TP
 
@@ -30,12 +32,19 @@ NARROW = ("bfloat16", "int8")
 
 
 def weight_layout(
-    parameter: Parameter, device: DeviceTraits, dtype: str, format: WeightFormat | None = None
+    parameter: Parameter, device: DeviceTraits, dtype: str, format: WeightFormat | None = None, inputs: int = 0
 ) -> WeightLayout:
-    """How `device` stores the matrix `parameter` with values of `dtype`. The order of a stack ignores the dtype."""
+    """How `device` stores the matrix `parameter` with values of `dtype`. The order of a stack ignores the dtype.
+
+    Args:
+        inputs: of a device's share, where `format` has groups.
+    """
+    if device.kernels and format is not None and not format.per_channel:
+        plane = plane_of(inputs, format.group) if format.bits <= 4 else 0
+        return WeightLayout(parameter.inputs, parameter.stacked, grouped=True, plane=plane, format=format)
     wide = parameter.stacked > 0 or dtype not in NARROW
     input_major = device.input_major and wide and not parameter.by_row
-    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format)
+    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format=format)
 
 
 class Linear(nnx.Module):
@@ -61,6 +70,8 @@ class Linear(nnx.Module):
             y = _product(x, weight, dtype)
         elif format.per_channel:
             y = self._scaled(x, weight, dtype)
+        elif weight.layout.grouped:
+            y = self._grouped(x, weight, dtype)
         else:
             y = _product(x, replace(weight, values=weight.dense(x.dtype)), dtype)
         return y if self.bias is None else y + self.bias[...]
@@ -80,6 +91,41 @@ class Linear(nnx.Module):
         split: Any = replace(weight, values=PartitionSpec(*self.split), scales=PartitionSpec(*outputs))  # type: ignore[arg-type]
         of_arguments, of_result = (PartitionSpec(None, *inputs), split), PartitionSpec(None, *outputs)
         return jax.shard_map(share, in_specs=of_arguments, out_specs=of_result, check_vma=False)(x, weight)
+
+    def _grouped(self, x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
+        """As `_scaled`, by the kernel of formats with groups."""
+        if jax.sharding.get_abstract_mesh().empty:
+            return _grouped_product(x, weight, dtype)
+        *outputs, inputs = self.split
+
+        def share(x: Array, weight: Weight) -> Array:
+            y = _grouped_product(x, weight, dtype)
+            return jax.lax.psum(y, TP) if inputs == TP else y
+
+        of_groups = PartitionSpec(inputs, *outputs)
+        zeros = None if weight.zeros is None else of_groups
+        split: Any = replace(weight, values=PartitionSpec(*self.split), scales=of_groups, zeros=zeros)  # type: ignore[arg-type]
+        of_arguments, of_result = (PartitionSpec(None, inputs), split), PartitionSpec(None, *outputs)
+        return jax.shard_map(share, in_specs=of_arguments, out_specs=of_result, check_vma=False)(x, weight)
+
+
+def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
+    """x [T, in…] times `weight` → [T, out…]."""
+    outputs, format, scales, zeros = weight.values.shape[:-1], weight.layout.format, weight.scales, weight.zeros
+    assert format is not None and scales is not None
+    matrix = weight.values.reshape(math.prod(outputs), -1)
+    rows = x.reshape(len(x), -1)
+    y = grouped.product(
+        rows,
+        matrix,
+        scales.reshape(len(scales), -1),
+        None if zeros is None else zeros.reshape(len(zeros), -1),
+        plane=weight.layout.plane,
+        group=rows.shape[1] // len(scales),
+        offset=format.offset,
+        table=format.table,
+    )
+    return y.astype(dtype).reshape(len(x), *outputs)
 
 
 def _scaled_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:

@@ -1,9 +1,9 @@
 """Four codes of 4 bits in a word of 16, in planes: how a GPU holds a matrix of 4-bit codes.
 
-A tile of 4·P consecutive inputs of an output is P words. Nibble i of word j is the code of input i·P + j of the tile, so
-a kernel that takes nibble i of P words has P consecutive inputs, in order, without moving them between threads. P is
-the layout's plane: at most `WIDEST`, whose words fill a line of 128 bytes, and a part of a group, so that a plane has
-one scale.
+A tile of 4·P consecutive inputs of an output is P words. Nibble i of word j is the code of input i·P + j of the tile,
+so a kernel that takes nibble i of P words has P consecutive inputs, in order, without moving them between threads. P
+is the layout's plane: at most `WIDEST`, whose words fill a line of 128 bytes, and a part of a group, so that a plane
+has one scale.
 """
 
 import math

@@ -17,6 +17,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from jaxengine.architecture.weight_format import WeightFormat
+from jaxengine.ops.packing import unpack
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class WeightLayout:
     stacked: how many axes number whole matrices.
     input_major: values are `[stacked…, in…, out…]` instead.
     flat: a product takes the values as one matrix of two axes.
+    grouped: as the kernel `ops/triton/grouped` reads a format with groups. The input axes of the values are one. The
+        axis of groups is the first of scales and zeros.
+    plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
     format: None for floats.
     """
 
@@ -37,6 +41,8 @@ class WeightLayout:
     stacked: int = 0
     input_major: bool = False
     flat: bool = False
+    grouped: bool = False
+    plane: int = 0
     format: WeightFormat | None = None
 
     def order(self, rank: int) -> tuple[int, ...]:
@@ -72,6 +78,8 @@ class Weight:
         """What the weight stands for, in the order of its values; computed in f32 and rounded once."""
         if self.scales is None:
             return self.values.astype(dtype)
+        if self.layout.grouped:
+            return self._ungrouped().dense(dtype)
         order = self.layout.order(self.values.ndim)
         entries = self.layout.format.table if self.layout.format else ()
         values = jnp.asarray(entries, jnp.float32)[self.values] if entries else self.values.astype(jnp.float32)
@@ -83,3 +91,14 @@ class Weight:
             grouped = grouped - self.zeros.astype(jnp.float32).reshape(by_group)
         whole = grouped * self.scales.astype(jnp.float32).reshape(by_group)
         return whole.reshape(table.shape).transpose(order).astype(dtype)
+
+    def _ungrouped(self) -> "Weight":
+        """The same weight with unpacked values and the axis of groups last; its input axes stay one."""
+        format, layout = self.layout.format, self.layout
+        assert format is not None and self.scales is not None
+        values = self.values
+        if layout.plane:
+            values = unpack(values, layout.plane).astype(format.values) - jnp.asarray(format.offset, format.values)
+        zeros = None if self.zeros is None else jnp.moveaxis(self.zeros, 0, -1)
+        plain = replace(layout, inputs=1, grouped=False, plane=0)
+        return Weight(values, plain, jnp.moveaxis(self.scales, 0, -1), zeros)

@@ -125,7 +125,7 @@ class Setup:
     @cached_property
     def formats(self) -> dict[str, WeightFormat]:
         """Of the matrices that devices hold quantised."""
-        return weight_formats(self.source, self.options.quantize)
+        return weight_formats(self.source, self.options.quantize, self.device, self.mesh.size)
 
     @property
     def prefix_cache(self) -> bool:

@@ -24,9 +24,10 @@ from jaxengine.architecture.parameters import Parameter, ParameterSource, empty,
 from jaxengine.architecture.weight_format import Component, WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
-from jaxengine.ops.weight import Weight
+from jaxengine.ops.packing import CODES
+from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import partition
-from jaxengine.weights.quantization import quantized, weight_formats
+from jaxengine.weights.quantization import quantized, shared_sizes, weight_formats
 
 READERS = 4  # threads; slices come from mapped files, so reading one overlaps casting another
 TRANSPOSED = 128  # columns of a transposed matrix that are written at once
@@ -71,16 +72,38 @@ def abstract_parameters(
 def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits, format: WeightFormat | None) -> Any:
     if not parameter.inputs:
         return _shape(parameter, mesh, dtype)
-    layout = weight_layout(parameter, device, format.values if format else dtype, format)
+    _, inputs = shared_sizes(parameter, mesh.size)
+    layout = weight_layout(parameter, device, format.values if format else dtype, format, inputs)
+    if layout.grouped and format is not None:
+        return _abstract_grouped(parameter, mesh, layout, format)
     values = _shape(parameter, mesh, format.values if format else dtype, layout.order(len(parameter.shape)))
-    if format is None:
-        return Weight(values, layout)
-    scaling = {
+    return Weight(values, layout, **_scaling(parameter, mesh, format))
+
+
+def _scaling(parameter: Parameter, mesh: Mesh, format: WeightFormat | None) -> dict[str, Any]:
+    """Scales, and zeros where there are any, in the parameter table's layout."""
+    return {
         name: _shape(parameter.component(name, format), mesh, dtype)
+        for name, dtype in (format.dtypes if format else {}).items()
+        if format and name != "values"
+    }
+
+
+def _abstract_grouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout, format: WeightFormat) -> Weight:
+    outputs, inputs = parameter.shape[: -parameter.inputs], math.prod(parameter.shape[-parameter.inputs :])
+    axes, first = parameter.axes[: len(outputs)], parameter.axes[len(outputs)]
+    width, dtype = (inputs // CODES, "uint16") if layout.plane else (inputs, format.values)
+    groups = inputs // format.group if format.group else 1
+
+    def shape(sizes: Sequence[int], names: Sequence[str | None], dtype: str) -> Any:
+        return _shape(Parameter(tuple(sizes), tuple(names)), mesh, dtype)
+
+    shared = {
+        name: shape((groups, *outputs), (first if groups > 1 else None, *axes), dtype)
         for name, dtype in format.dtypes.items()
         if name != "values"
     }
-    return Weight(values, layout, **scaling)
+    return Weight(shape((*outputs, width), (*axes, first), dtype), layout, **shared)
 
 
 def _shape(parameter: Parameter, mesh: Mesh, dtype: str, order: Sequence[int] | None = None) -> Any:
@@ -98,10 +121,14 @@ def held_bytes(parameters: Mapping[str, Any]) -> int:
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
 
 
-def as_stored(array: Array, target: Any) -> Any:
-    """What the devices hold of a parameter: `array` has it in floats, laid out as its abstract parameter `target`."""
+def as_stored(array: Array | Weight, target: Any) -> Any:
+    """What the devices hold of a parameter: `array` has it in floats, laid out as its abstract parameter `target`, or
+    as the checkpoint stores it.
+    """
     if not isinstance(target, Weight):
         return array
+    if isinstance(array, Weight):
+        return quantized(array, target) if target.layout.grouped else array
     return Weight(array, target.layout) if target.layout.format is None else quantized(array, target)
 
 
@@ -117,25 +144,28 @@ def load_parameters(
 
     A matrix that the checkpoint holds quantised is read as it is; `quantize` is for the others.
     """
-    targets = abstract_parameters(source.spec, mesh, dtype, device, weight_formats(source, quantize))
+    formats = weight_formats(source, quantize, device, mesh.size)
+    targets = abstract_parameters(source.spec, mesh, dtype, device, formats)
     names = parameter_table(source.spec)
     parameters: dict[str, Any] = {}
-    loads = _ahead(partial(_load, source, dtype, targets), names)
+    loads = _ahead(partial(_load, source, mesh, dtype, targets), names)
     for done, (name, loaded) in enumerate(zip(names, loads, strict=True), start=1):
-        whole = loaded if isinstance(loaded, Weight) else as_stored(loaded, targets[name])
+        whole = as_stored(loaded, targets[name])
         parameters[name] = jax.block_until_ready(whole)
         progress(done, len(names))
     parameters.setdefault("head", parameters["embedding"])
     return parameters
 
 
-def _load(source: ParameterSource, dtype: str, targets: Mapping[str, Any], name: str) -> Any:
+def _load(source: ParameterSource, mesh: Mesh, dtype: str, targets: Mapping[str, Any], name: str) -> Any:
     """Parameter `name`: a `Weight` of the components that are stored, else an array in floats of `dtype`."""
     target, stored, read = targets[name], source.stored(name), partial(source.read, name)
     if not isinstance(target, Weight):
         return _fill(target, jnp.dtype(dtype), read)
+    if target.layout.grouped:
+        target = _ungrouped(parameter_table(source.spec)[name], mesh, target.layout)
     order = target.layout.order(target.values.ndim)
-    if stored is None:
+    if stored is None or stored.format != target.layout.format:
         return _fill(target.values, jnp.dtype(dtype), read, order)
 
     def filled(component: Component) -> Array:
@@ -144,6 +174,13 @@ def _load(source: ParameterSource, dtype: str, targets: Mapping[str, Any], name:
 
     arrays: dict[str, Any] = {component: filled(component) for component in stored.format.dtypes}
     return replace(target, **arrays)
+
+
+def _ungrouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout) -> Weight:
+    """The abstract weight as the parameter table has it, from which a grouped one is made."""
+    assert layout.format is not None
+    values, scaling = _shape(parameter, mesh, layout.format.values), _scaling(parameter, mesh, layout.format)
+    return Weight(values, replace(layout, grouped=False, plane=0), **scaling)
 
 
 def _fill(

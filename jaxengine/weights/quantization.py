@@ -10,7 +10,9 @@ matrices that decide a state space's time steps or a token's experts. On a CPU i
 integers (`jaxengine/ops/matmul.py`); of fp8 XLA casts the whole weight before each product.
 """
 
-from functools import cache, partial
+import math
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -18,11 +20,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.architecture.model import ModelSpec
-from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
+from jaxengine.ops.packing import pack
+from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
+from jaxengine.sharding import SPLIT
 
 PROJECTIONS = {"qkv", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "down", "in_proj", "out_proj"}
 PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}
@@ -53,23 +58,50 @@ def chosen_formats(spec: ModelSpec, quantize: str | None) -> dict[str, WeightFor
     return {name: FORMATS[quantize] for name in parameter_table(spec) if quantize and is_projection(name)}
 
 
-def weight_formats(source: ParameterSource, quantize: str | None) -> dict[str, WeightFormat]:
-    """The format of every matrix that devices hold quantised: one that is stored so keeps the format it has.
-
-    Raises:
-        ValueError: a matrix is stored quantised that the model reads in floats, or experts in groups.
+def weight_formats(
+    source: ParameterSource, quantize: str | None, device: DeviceTraits, devices: int = 1
+) -> dict[str, WeightFormat]:
+    """The format of every matrix that devices hold quantised: one that is stored so keeps the format it has, if a
+    product can read it. Others are read in floats, and quantised as told. On a CPU, where nothing is said, what is
+    stored quantised becomes int8, which computes fastest.
     """
-    stored = {name: each.format for name in parameter_table(source.spec) if (each := source.stored(name))}
-    for name, format in stored.items():
-        if not is_projection(name):
-            raise ValueError(f"{name} is stored as {format.name}: only the layers' projections can be quantised")
-        if "experts" in name and not format.per_channel:
-            raise ValueError(f"{name} is stored as {format.name}: experts need one scale for each output channel")
-    return chosen_formats(source.spec, quantize) | stored
+    table, spec = parameter_table(source.spec), source.spec
+    stored = {name: each.format for name in filter(is_projection, table) if (each := source.stored(name))}
+    kept = {name: format for name, format in stored.items() if _readable(table[name], format, device, devices)}
+    fast = dict.fromkeys(stored, FORMATS["int8"]) if device.on_host and quantize is None else {}
+    return chosen_formats(spec, quantize) | fast | kept
 
 
-def quantized(array: Array, target: Weight) -> Weight:
-    """`array` in floats, laid out as the values of `target` are, as a weight of that layout and sharding."""
+def _readable(parameter: Parameter, format: WeightFormat, device: DeviceTraits, devices: int) -> bool:
+    """Whether a product on `device`, one of `devices` that share the matrix, reads `format` as it is stored.
+
+    Experts need one scale for each output channel, and so do all matrices where the kernel of groups does not run.
+    """
+    if format.per_channel:
+        return not device.on_host or format.values == "int8"
+    if not device.kernels or parameter.stacked:
+        return False
+    outputs, inputs = shared_sizes(parameter, devices)
+    return not grouped.unsupported(outputs, inputs, format.group, format.bits)
+
+
+def shared_sizes(parameter: Parameter, devices: int) -> tuple[int, int]:
+    """Outputs and inputs of a device's share of a matrix."""
+    sizes = [
+        n // devices if axis in SPLIT and n % devices == 0 else n
+        for n, axis in zip(parameter.shape, parameter.axes, strict=True)
+    ]
+    first = len(sizes) - parameter.inputs
+    return math.prod(sizes[:first]), math.prod(sizes[first:])
+
+
+def quantized(array: Array | Weight, target: Weight) -> Weight:
+    """A weight of the layout and the sharding of `target`.
+
+    Args:
+        array: floats, laid out as the values of `target` are, or as the parameter table has them where the layout is
+            grouped; or what a checkpoint stores, laid out likewise.
+    """
     weight: Weight = _compiled(target.layout, jax.tree.map(lambda each: each.sharding, target))(array)
     return weight
 
@@ -77,12 +109,39 @@ def quantized(array: Array, target: Weight) -> Weight:
 @cache
 def _compiled(layout: WeightLayout, shardings: Any) -> Any:
     """Layers share their shapes, so a model of any depth compiles a handful of these."""
-    return jax.jit(partial(quantize_weight, layout), out_shardings=shardings)
+
+    def make(array: Array | Weight) -> Weight:
+        plain = replace(layout, grouped=False, plane=0)
+        weight = array if isinstance(array, Weight) else quantize_weight(plain, array)
+        return group_weight(layout, weight) if layout.grouped else weight
+
+    return jax.jit(make, out_shardings=shardings)
+
+
+def group_weight(layout: WeightLayout, weight: Weight) -> Weight:
+    """`weight`, laid out as the parameter table has it, in the grouped `layout`."""
+    assert layout.format is not None and weight.scales is not None
+    outputs = weight.values.shape[: weight.values.ndim - layout.inputs]
+    values = weight.values.reshape(*outputs, -1)
+    if layout.plane:
+        values = pack(values.astype(jnp.int16) + layout.format.offset, layout.plane)
+    shared = (each if each is None else _groups_first(each, len(outputs)) for each in (weight.scales, weight.zeros))
+    return Weight(values, layout, *shared)
+
+
+def _groups_first(array: Array, outputs: int) -> Array:
+    """[groups, out…] of [out…, groups] or, where there is one group, of [out…]."""
+    return jnp.moveaxis(array if array.ndim > outputs else array[..., None], -1, 0)
 
 
 def quantize_weight(layout: WeightLayout, array: Array) -> Weight:
-    """`array` with a scale for each output channel, f32; a channel of zeros has the scale 1."""
-    assert layout.format is not None and layout.format.per_channel
+    """`array` with a scale for each output channel, f32; a channel of zeros has the scale 1.
+
+    Raises:
+        ValueError: a format that is only read.
+    """
+    if layout.format is None or not layout.format.per_channel:
+        raise ValueError(f"a matrix in floats cannot be made {layout.format and layout.format.name!r}")
     dtype, first = jnp.dtype(layout.format.values), layout.first_input(array.ndim)
     inputs = tuple(range(first, first + layout.inputs))
     whole = jnp.issubdtype(dtype, jnp.integer)

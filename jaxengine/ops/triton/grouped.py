@@ -24,7 +24,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxengine.ops.packing import CODES
+from jaxengine.ops.packing import CODES, NARROWEST, plane_of
 from jaxengine.ops.triton.tile import matmul
 
 FEW_TOKENS = 64  # up to so many, reading the weight takes longest, and the inputs are split
@@ -88,6 +88,17 @@ class Tiles:
     @property
     def params(self) -> Any:
         return plt.CompilerParams(num_warps=8 if self.tokens == 128 else 4, num_stages=3)
+
+
+def unsupported(outputs: int, inputs: int, group: int, bits: int) -> str:
+    """Why the kernel cannot multiply by a matrix of these sizes on one device; "" if it can. `group`: 0 for all."""
+    if outputs % NARROWEST:
+        return f"the kernel of grouped formats supports outputs in multiples of {NARROWEST}, not {outputs}"
+    if group and inputs % group:
+        return f"{inputs} inputs are no whole groups of {group}"
+    if not (plane_of(inputs, group) if bits <= 4 else (group or inputs) % NARROWEST == 0):
+        return f"{inputs} inputs in groups of {group or inputs} do not divide into planes of {NARROWEST} or more"
+    return ""
 
 
 def product(
@@ -220,24 +231,25 @@ def _numbers(tiles: Tiles, words: Array, plane: int, base: Any, dtype: jnp.dtype
     if tiles.interpret or dtype.name not in EXPONENT:
         codes = (words.astype(jnp.int32) >> (4 * plane)) & 15
         return _looked_up(tiles.table, codes, dtype) if tiles.table else codes.astype(dtype) - _as(base, dtype)
-    shift = f"shr.b32 t, $1, {4 * plane};" if plane else "mov.b32 t, $1;"
-    if tiles.table:
-        return _assembled(f"{shift} {_table_asm(tiles.table, dtype)}", words, dtype)
-    bits, added = EXPONENT[dtype.name]
-    raised = _assembled(f"{shift} lop3.b32 $0, t, {NIBBLES}, 0x{bits:04X}{bits:04X}, 0xEA;", words, dtype)
-    return raised - _as(base, dtype, added)
-
-
-def _assembled(asm: str, words: Array, dtype: jnp.dtype) -> Array:
-    """PTX that makes two numbers, `$0`, of two words, `$1`; t, a … f are its registers."""
-    (numbers,) = plt.elementwise_inline_asm(
-        f"{{ .reg .b32 t, a, b, c, d, e, f; {asm} }}",
+    asm, added = assembly(plane, tiles.table, dtype)
+    (raised,) = plt.elementwise_inline_asm(
+        asm,
         args=[words],
         constraints="=r,r",
         pack=2,
         result_shape_dtypes=[jax.ShapeDtypeStruct(words.shape, dtype)],
     )
-    return numbers
+    return raised if tiles.table else raised - _as(base, dtype, added)
+
+
+def assembly(plane: int, table: tuple[float, ...], dtype: jnp.dtype) -> tuple[str, int]:
+    """PTX that makes two numbers of 16 bits, `$0`, of nibble `plane` of two words, `$1`; and what it adds to them."""
+    registers = ".reg .b32 t, a, b, c, d, e, f;"
+    shift = f"shr.b32 t, $1, {4 * plane};" if plane else "mov.b32 t, $1;"
+    if table:
+        return f"{{ {registers} {shift} {_table_asm(table, dtype)} }}", 0
+    bits, added = EXPONENT[dtype.name]
+    return f"{{ {registers} {shift} lop3.b32 $0, t, {NIBBLES}, 0x{bits:04X}{bits:04X}, 0xEA; }}", added
 
 
 def _table_asm(table: tuple[float, ...], dtype: jnp.dtype) -> str:
@@ -272,4 +284,6 @@ def _looked_up(table: tuple[float, ...], codes: Array, dtype: jnp.dtype) -> Arra
 
 def _as(base: Any, dtype: jnp.dtype, added: int = 0) -> Any:
     """A zero point and what was added to the codes, in `dtype`."""
-    return jnp.asarray(base + added, dtype) if isinstance(base, int) else (base.astype(jnp.float32) + added).astype(dtype)
+    return (
+        jnp.asarray(base + added, dtype) if isinstance(base, int) else (base.astype(jnp.float32) + added).astype(dtype)
+    )

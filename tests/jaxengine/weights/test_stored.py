@@ -124,7 +124,7 @@ def test_devices_hold_the_bits_that_are_stored(
 @each_format
 def test_memory_counts_what_devices_will_hold(format: WeightFormat) -> None:
     source = QuantizedCheckpoint(format)
-    planned = abstract_parameters(SPEC, make_mesh(), "bfloat16", H200, weight_formats(source, None))
+    planned = abstract_parameters(SPEC, make_mesh(), "bfloat16", H200, weight_formats(source, None, H200))
     loaded = load_parameters(source, make_mesh(), "bfloat16", H200, lambda *_: None)
     arrays = jax.tree.leaves([each for name, each in loaded.items() if name != "head" or not SPEC.head.tied])
     assert held_bytes(planned) == sum(array.nbytes for array in arrays)
