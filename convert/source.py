@@ -24,6 +24,7 @@ from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
 from convert.mapping.composition import SourceWithSpec
 from convert.origin import default_model, hub
+from convert.quantized.methods import method_name
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
 from jaxengine.architecture.parameters import ParameterSource
@@ -34,13 +35,14 @@ DEFAULT_NAMES = ("", "default")
 @dataclass(frozen=True)
 class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
-    chat_template.jinja and generation_config.json."""
+    chat_template.jinja and generation_config.json. `quantization` is the method by which the weights are quantised."""
 
     source: ParameterSource
     directory: Path
     model_id: str
     revision: str  # commit sha of a hub snapshot, else empty
     eos_token_ids: tuple[int, ...]
+    quantization: str | None = None
 
 
 def open_model(model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None) -> OpenModel:
@@ -84,11 +86,13 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None) ->
 
 def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:
     source: ParameterSource
+    quantization = None
     if (directory / checkpoint.MANIFEST).is_file():
         source = checkpoint.open_checkpoint(directory, cache_root(cache_dir) / "verified")
         revision = revision or checkpoint.origin(directory).get("revision", "")
     elif (directory / "config.json").is_file():
-        source = compose(_configuration(directory), open_tensors(directory))
+        config = _configuration(directory)
+        source, quantization = compose(config, open_tensors(directory)), method_name(config)
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
@@ -96,7 +100,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     if tokens < source.spec.vocab_size:
         source = SourceWithSpec(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
-    return OpenModel(source, files, model_id, revision, ids)
+    return OpenModel(source, files, model_id, revision, ids, quantization)
 
 
 def _configuration(directory: Path) -> Config:

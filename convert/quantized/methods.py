@@ -69,6 +69,12 @@ def method_of(config: Config) -> Method | None:
     return METHODS[name](quantization)
 
 
+def method_name(config: Config) -> str | None:
+    """The name of that method, as options have it."""
+    method = method_of(config)
+    return method.name if method else None
+
+
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
     of_weights = quantization.get("config_groups") or quantization.get("quant_algo")

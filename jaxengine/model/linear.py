@@ -44,7 +44,7 @@ def weight_layout(
         return WeightLayout(parameter.inputs, parameter.stacked, grouped=True, plane=plane, format=format)
     wide = parameter.stacked > 0 or dtype not in NARROW
     input_major = device.input_major and wide and not parameter.by_row
-    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format=format)
+    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format)
 
 
 class Linear(nnx.Module):
@@ -102,7 +102,8 @@ class Linear(nnx.Module):
             y = _grouped_product(x, weight, dtype)
             return jax.lax.psum(y, TP) if inputs == TP else y
 
-        of_groups = PartitionSpec(inputs, *outputs)
+        assert weight.scales is not None
+        of_groups = PartitionSpec(inputs if len(weight.scales) > 1 else None, *outputs)
         zeros = None if weight.zeros is None else of_groups
         split: Any = replace(weight, values=PartitionSpec(*self.split), scales=of_groups, zeros=zeros)  # type: ignore[arg-type]
         of_arguments, of_result = (PartitionSpec(None, inputs), split), PartitionSpec(None, *outputs)

@@ -31,19 +31,19 @@ class WeightLayout:
     stacked: how many axes number whole matrices.
     input_major: values are `[stacked…, in…, out…]` instead.
     flat: a product takes the values as one matrix of two axes.
+    format: None for floats.
     grouped: as the kernel `ops/triton/grouped` reads a format with groups. The input axes of the values are one. The
         axis of groups is the first of scales and zeros.
     plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
-    format: None for floats.
     """
 
     inputs: int = 1
     stacked: int = 0
     input_major: bool = False
     flat: bool = False
+    format: WeightFormat | None = None
     grouped: bool = False
     plane: int = 0
-    format: WeightFormat | None = None
 
     def order(self, rank: int) -> tuple[int, ...]:
         """The permutation that takes the table's axes to the axes of the values."""

@@ -40,6 +40,12 @@ class CheckpointOptions:
     )
 
 
+QUANTIZE = (
+    *("int8", "fp8", "int4", "nf4", "fp4", "none", "eetq", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"),
+    *("gptq", "awq", "marlin", "compressed-tensors", "hqq"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
     """What the engine computes with, and how much at once. None and "auto" mean: derive it from model and device.
@@ -61,9 +67,9 @@ class ComputeOptions:
     )
     quantize: str | None = option(
         None,
-        values.known_as(int8="int8", fp8="fp8", eetq="int8", bitsandbytes="int8"),
-        "layers' weights in 8 bits, a scale a channel, made at start; eetq and bitsandbytes are int8. On a CPU int8 "
-        "computes fastest, fp8 slowest",
+        values.one_of(*QUANTIZE),
+        "what the layers' weights in floats become at start: 8 bits, or on a GPU 4; eetq and bitsandbytes are int8; "
+        "none is floats whatever the checkpoint holds. A quantised checkpoint needs nothing, and no other method's name",
         after="dtype",
     )
     kv_cache_dtype: str = option(

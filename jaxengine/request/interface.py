@@ -84,6 +84,11 @@ class OpenModel(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
     @property
+    def quantization(self) -> str | None:
+        """The method by which the checkpoint is quantised."""
+        ...
+
+    @property
     def directory(self) -> Path:
         """Of its tokenizer."""
         ...

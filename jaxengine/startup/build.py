@@ -39,7 +39,7 @@ from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, tem
 from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
-from jaxengine.weights.quantization import check_quantizable, weight_formats
+from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def load_engine(
         setup.dtype,
         setup.device,
         lambda done, total: progress("loading", done, total),
-        options.quantize,
+        setup.quantize,
     )
     shapes = setup.shapes(limits, pages)
     store = compile_process = None
@@ -102,6 +102,7 @@ class Setup:
     dtype: str
     cache_dtype: str
     attention: str
+    quantize: str | None  # what is made of weights in floats, see `resolve`
 
     @classmethod
     def decide(cls, model: OpenModel, options: EngineOptions) -> "Setup":
@@ -111,12 +112,13 @@ class Setup:
         source = replicate_heads(model.source, mesh.size)
         spec = source.spec
         check_divisible(spec, mesh.size)
-        check_quantizable(spec, options.quantize, device)
+        quantize = resolve(options.quantize, model.quantization)
+        check_quantizable(spec, quantize, device)
         check_ends(model.eos_token_ids)
         dtype = resolve_dtype(options, spec, source.dtype, device)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
-        return cls(options, calibrated(source, cache_dtype), mesh, device, dtype, cache_dtype, attention)
+        return cls(options, calibrated(source, cache_dtype), mesh, device, dtype, cache_dtype, attention, quantize)
 
     @property
     def spec(self) -> ModelSpec:
@@ -125,7 +127,7 @@ class Setup:
     @cached_property
     def formats(self) -> dict[str, WeightFormat]:
         """Of the matrices that devices hold quantised."""
-        return weight_formats(self.source, self.options.quantize, self.device, self.mesh.size)
+        return weight_formats(self.source, self.quantize, self.device, self.mesh.size)
 
     @property
     def prefix_cache(self) -> bool:
@@ -145,7 +147,8 @@ class Setup:
 
     def log_decisions(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
-        stored = f"{self.dtype}, weights {self.options.quantize or self.dtype}, cache {self.cache_dtype}"
+        held = ", ".join(sorted({format.name for format in self.formats.values()})) or self.dtype
+        stored = f"{self.dtype}, weights {held}, cache {self.cache_dtype}"
         logger.info("%s, on %d x %s, attention by %s", stored, self.mesh.size, self.device.kind, self.attention)
         if self.options.kv_cache_dtype != "auto":
             logger.info("keys and values %s", scaling(self.spec))

@@ -1,4 +1,4 @@
-"""Projections in 8 bits, quantised while they are loaded: each output channel has a scale, activations keep their type.
+"""Projections in 8 or 4 bits, quantised while they are loaded or stored so; activations keep their type.
 
 A quantised matrix is a `Weight` of values in 8 bits and scales in f32. The product is scaled, not the weight, so a step
 reads one byte a weight (XLA fuses the cast into the product, see `tests/gpu_compile`). A channel has one scale even
@@ -13,6 +13,7 @@ integers (`jaxengine/ops/matmul.py`); of fp8 XLA casts the whole weight before e
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -33,14 +34,71 @@ PROJECTIONS = {"qkv", "out", "cross_q", "cross_kv", "cross_out", "gate_up", "dow
 PROJECTIONS |= {"experts_gate_up", "experts_down", "shared_gate_up", "shared_down"}
 
 
-FORMATS = {"int8": WeightFormat("int8", "int8"), "fp8": WeightFormat("fp8", "float8_e4m3fn")}
+# bitsandbytes' tables: quantiles of the normal distribution (Dettmers et al. 2023, arXiv 2305.14314), and fractions
+NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634),
+    *(0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+FRACTIONS = (0.0, 0.0052083334885537624, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
+FP4 = (*FRACTIONS, *(-each for each in FRACTIONS))
+
+FLOATS = "none"
+FORMATS = {  # with a scale for each output channel
+    "int8": WeightFormat("int8", "int8"),
+    "fp8": WeightFormat("fp8", "float8_e4m3fn"),
+}
+FOUR_BITS = {
+    "int4": WeightFormat("int4", "int8", "bfloat16", group=128, bits=4),
+    "nf4": WeightFormat("nf4", "uint8", "float32", group=64, table=NF4, bits=4),
+    "fp4": WeightFormat("fp4", "uint8", "float32", group=64, table=FP4, bits=4),
+}
+
+
+# What an option makes of floats, and of which methods a checkpoint may be that it names.
+MADE = {name: name for name in (*FORMATS, *FOUR_BITS)} | {
+    **dict.fromkeys(("eetq", "bitsandbytes"), "int8"),
+    "bitsandbytes-nf4": "nf4",
+    "bitsandbytes-fp4": "fp4",
+}
+NAMED = {
+    **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("bitsandbytes",)),
+    **dict.fromkeys(("gptq", "marlin"), ("gptq", "awq")),
+    "fp8": ("fp8", "modelopt", "compressed-tensors"),
+}
+
+
+def resolve(asked: str | None, method: str | None) -> str | None:
+    """What is made of weights in floats: the name of a format, or None for nothing; FLOATS where what is stored
+    quantised shall become floats too.
+
+    Args:
+        asked: `--quantize`.
+        method: by which the checkpoint is quantised, if it is.
+
+    Raises:
+        ValueError: they contradict each other.
+    """
+    if asked in (None, FLOATS):
+        return asked
+    if method is None:
+        if asked not in MADE:
+            raise ValueError(f"quantize {asked!r}: the checkpoint is in floats; these can become {', '.join(MADE)}")
+        return MADE[asked]
+    if method not in NAMED.get(asked, (asked,)):
+        raise ValueError(f"quantize {asked!r}: the checkpoint is quantised by {method}; leave the option out")
+    return None
 
 
 def check_quantizable(spec: ModelSpec, quantize: str | None, device: DeviceTraits) -> None:
     """Raises ValueError if `spec` has weights that ought to be quantised and cannot be, or not on `device`."""
-    if quantize and spec.traced:
+    if quantize in (None, FLOATS):
+        return
+    if spec.traced:
         raise ValueError(f"quantize {quantize!r} is not supported for transformers' own modules: leave it out")
-    if not quantize or not spec.experts or not device.kernels:
+    if quantize in FOUR_BITS and not device.kernels:
+        raise ValueError(f"quantize {quantize!r} needs an NVIDIA GPU; on a CPU int8 is the smallest and the fastest")
+    if not spec.experts or not device.kernels or quantize in FOUR_BITS:
         return
     # The kernels of experts read values as they are stored.
     if problem := unsupported_device(device, FORMATS[quantize].values, "experts"):
@@ -53,9 +111,21 @@ def is_projection(name: str) -> bool:
     return bool(layer) and kind in PROJECTIONS
 
 
-def chosen_formats(spec: ModelSpec, quantize: str | None) -> dict[str, WeightFormat]:
-    """The format of every matrix that the engine is told to quantise."""
-    return {name: FORMATS[quantize] for name in parameter_table(spec) if quantize and is_projection(name)}
+def chosen_formats(spec: ModelSpec, quantize: str | None, devices: int = 1) -> dict[str, WeightFormat]:
+    """The format of every matrix that the engine is told to quantise. Groups are smaller where a device's share of the
+    inputs does not divide into whole ones. Experts, whose kernels read no groups, have 8 bits instead of 4.
+    """
+    if quantize in (None, FLOATS):
+        return {}
+    table, format = parameter_table(spec), (FORMATS | FOUR_BITS)[quantize]
+    return {name: _fitting(format, table[name], devices) for name in filter(is_projection, table)}
+
+
+def _fitting(format: WeightFormat, parameter: Parameter, devices: int) -> WeightFormat:
+    if format.group and parameter.stacked:
+        return FORMATS["int8"]
+    _, inputs = shared_sizes(parameter, devices)
+    return replace(format, group=math.gcd(format.group, inputs)) if format.group else format
 
 
 def weight_formats(
@@ -65,11 +135,13 @@ def weight_formats(
     product can read it. Others are read in floats, and quantised as told. On a CPU, where nothing is said, what is
     stored quantised becomes int8, which computes fastest.
     """
+    if quantize == FLOATS:
+        return {}
     table, spec = parameter_table(source.spec), source.spec
     stored = {name: each.format for name in filter(is_projection, table) if (each := source.stored(name))}
     kept = {name: format for name, format in stored.items() if _readable(table[name], format, device, devices)}
     fast = dict.fromkeys(stored, FORMATS["int8"]) if device.on_host and quantize is None else {}
-    return chosen_formats(spec, quantize) | fast | kept
+    return chosen_formats(spec, quantize, devices) | fast | kept
 
 
 def _readable(parameter: Parameter, format: WeightFormat, device: DeviceTraits, devices: int) -> bool:
@@ -135,19 +207,46 @@ def _groups_first(array: Array, outputs: int) -> Array:
 
 
 def quantize_weight(layout: WeightLayout, array: Array) -> Weight:
-    """`array` with a scale for each output channel, f32; a channel of zeros has the scale 1.
-
-    Raises:
-        ValueError: a format that is only read.
-    """
-    if layout.format is None or not layout.format.per_channel:
-        raise ValueError(f"a matrix in floats cannot be made {layout.format and layout.format.name!r}")
-    dtype, first = jnp.dtype(layout.format.values), layout.first_input(array.ndim)
+    """`array`, laid out as the values of `layout`, with a scale for each output channel or group of inputs."""
+    format = layout.format
+    assert format is not None and format.zeros is None
+    if format.group:
+        return _in_groups(layout, format, array)
+    dtype, first = jnp.dtype(format.values), layout.first_input(array.ndim)
     inputs = tuple(range(first, first + layout.inputs))
     whole = jnp.issubdtype(dtype, jnp.integer)
     largest = float(jnp.iinfo(dtype).max if whole else jnp.finfo(dtype).max)
     array = array.astype(jnp.float32)
-    magnitude = jnp.abs(array).max(inputs, keepdims=True)
-    scales = jnp.where(magnitude == 0, 1, magnitude / largest)
+    scales = _not_zero(jnp.abs(array).max(inputs, keepdims=True)) / largest
     values = (array / scales).clip(-largest, largest)
     return Weight((jnp.rint(values) if whole else values).astype(dtype), layout, scales.squeeze(inputs))
+
+
+def _in_groups(layout: WeightLayout, format: WeightFormat, array: Array) -> Weight:
+    """`array` [out…, in…] with a scale for each group of inputs.
+
+    Integers of four bits reach from -8 to 7, so a group's largest element becomes -8 and the scale may be negative, as
+    in llama.cpp's Q4_0. An entry of a table is the nearest one.
+    """
+    outputs = array.shape[: array.ndim - layout.inputs]
+    groups = array.astype(jnp.float32).reshape(*outputs, -1, format.group)  # [out…, G, group]
+    furthest = jnp.take_along_axis(groups, jnp.abs(groups).argmax(-1, keepdims=True), -1)
+    if format.table:
+        scales = _not_zero(jnp.abs(furthest)).astype(format.scales)
+        codes = _nearest(groups / scales.astype(jnp.float32), format.table)
+    else:
+        lowest = -float(format.offset)
+        scales = (_not_zero(furthest) / lowest).astype(format.scales)
+        codes = jnp.rint(groups / scales.astype(jnp.float32)).clip(lowest, -lowest - 1)
+    return Weight(codes.astype(format.values).reshape(array.shape), layout, scales[..., 0])
+
+
+def _nearest(numbers: Array, table: tuple[float, ...]) -> Array:
+    """i32: the table's entry that is nearest to each number."""
+    order = sorted(range(len(table)), key=table.__getitem__)
+    borders = [(table[low] + table[high]) / 2 for low, high in pairwise(order)]
+    return jnp.asarray(order)[jnp.searchsorted(jnp.asarray(borders), numbers)]
+
+
+def _not_zero(magnitude: Array) -> Array:
+    return jnp.where(magnitude == 0, 1, magnitude)

@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.parameters import ParameterSource
-from jaxengine.device import CPU
+from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
@@ -37,17 +37,20 @@ class Forward:
     slots: int = 2
     quantize: str | None = None
     devices: int = 1
+    device: DeviceTraits = CPU
     step: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.source = replicate_heads(self.source, self.devices)
         mesh, spec = make_mesh(self.devices), self.source.spec
         check_divisible(spec, self.devices)
-        parameters: dict[str, Any] = load_parameters(self.source, mesh, "float32", CPU, lambda *_: None, self.quantize)
+        parameters: dict[str, Any] = load_parameters(
+            self.source, mesh, "float32", self.device, lambda *_: None, self.quantize
+        )
         ops = Ops("reference", mesh)
-        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, CPU, ops)
+        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, self.device, ops)
         if spec.encoder:
-            self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, CPU, ops)))
+            self.encoder = functools.partial(_encode, *nnx.split(Encoder(spec, parameters, self.device, ops)))
         graph, state = nnx.split((decoder, Head(spec, parameters.get)))
         self.step = functools.partial(_step, graph, state)
         groups = LayerGroups.of(spec)

@@ -31,6 +31,7 @@ class RandomModel:
     model_id: str = "random"
     revision: str = "0"
     eos_token_ids: tuple[int, ...] = ()
+    quantization: str | None = None
     directory: Path = NOWHERE  # it has no tokenizer
 
 

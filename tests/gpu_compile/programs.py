@@ -51,7 +51,7 @@ def compiler(
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
-    weights = abstract_parameters(spec, mesh, "bfloat16", H200, chosen_formats(spec, quantize))
+    weights = abstract_parameters(spec, mesh, "bfloat16", H200, chosen_formats(spec, quantize, devices))
     return Compiler(shapes, StepModel.build(shapes, weights, mesh, H200, back_end), mesh, H200)
 
 
@@ -122,6 +122,11 @@ PROGRAMS = {
     "mixed": lambda: mixed(FOUR_LAYERS, 1),
     "decode_int8": lambda: decode(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),
     "decode_fp8": lambda: decode(FOUR_LAYERS, 1, quantize="fp8", cache="float8_e5m2"),
+    "decode_int4": lambda: decode(FOUR_LAYERS, 1, quantize="int4"),
+    "decode_1_int4": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int4"),
+    "decode_1_nf4": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="nf4"),
+    "mixed_int4": lambda: mixed(FOUR_LAYERS, 1, quantize="int4"),
+    "decode_int4_tp8": lambda: decode(FOUR_LAYERS, 8, quantize="int4"),
     "decode_1_int8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int8"),
     "decode_1_fp8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="fp8"),
     "mixed_int8": lambda: mixed(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),

@@ -146,7 +146,7 @@ def test_a_tied_embedding_may_be_stored_as_the_head_or_twice(copy_of: Callable[[
         ({"model_type": "lama"}, "model_type is not supported; supported are .*llama, .*mistral.*, got 'lama'"),
         ({"model_type": ...}, "model_type is missing"),
         ({"hidden_act": "xielu"}, "hidden_act must be one of silu, .*, got 'xielu'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\) is not supported"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quant_method must be one of .*gptq.*, got 'aqlm'"),
         ({"rope_parameters": {"rope_type": "ntk"}}, "rope_type must be one of default, .*, got 'ntk'"),
         ({"rope_scaling": {"type": "ntk"}}, "type must be one of default, .*, got 'ntk'"),
         ({"rope_scaling": {"type": "su"}}, "original_max_position_embeddings is missing"),

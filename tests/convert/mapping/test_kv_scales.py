@@ -109,5 +109,5 @@ def test_a_checkpoint_may_have_a_quantised_cache_alone(
     if taken:
         compose(described, open_tensors(directory))
         return
-    with pytest.raises(CheckpointError, match=r"quantization_config \(.*\) is not supported yet"):
+    with pytest.raises(CheckpointError, match=r"quantization_config[: ]"):
         compose(described, open_tensors(directory))

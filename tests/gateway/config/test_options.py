@@ -108,7 +108,7 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("cuda_memory_fraction", "1.5", "must be between 0.01 and 1"),
         ("graceful_termination_timeout", "inf", "must be between 0 and 86400"),
         ("dtype", "int8", "must be one of auto, float32, float16, bfloat16"),
-        ("quantize", "gptq", "must be one of int8, fp8, eetq, bitsandbytes"),
+        ("quantize", "exl2", "must be one of int8, fp8, int4, nf4, fp4, none, eetq, bitsandbytes,"),
         ("kv_cache_dtype", "int8", "must be one of auto, fp8, fp8_e4m3fn, fp8_e5m2"),
         ("json_output", "maybe", "must be true or false"),
         ("cors_allow_origin", "example.com", "must be '*' or start with http"),
@@ -194,11 +194,9 @@ def test_the_gateway_starts_without_what_only_the_engine_needs() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"), [("int8", "int8"), ("eetq", "int8"), ("bitsandbytes", "int8"), ("fp8", "fp8")]
-)
-def test_a_format_of_weights_goes_by_tgi_s_names_too(given: str, meant: str) -> None:
-    assert parse(["--quantize", given], {}).quantize == parse([], {"QUANTIZE": given}).quantize == meant
+@pytest.mark.parametrize("given", ["awq", "bitsandbytes-nf4", "compressed-tensors", "eetq", "fp8", "gptq", "int8"])
+def test_a_format_of_weights_goes_by_tgi_s_names_too(given: str) -> None:
+    assert parse(["--quantize", given], {}).quantize == parse([], {"QUANTIZE": given}).quantize == given
 
 
 @pytest.mark.parametrize(("given", "meant"), [("fp8", "fp8_e4m3fn"), ("fp8_e5m2", "fp8_e5m2"), ("auto", "auto")])

@@ -115,4 +115,4 @@ def test_an_option_that_is_missing_or_unknown_is_named(argv: list[str], what: st
 
 def test_a_second_name_of_a_value_means_the_first() -> None:
     options = EngineOptions(quantize="eetq", kv_cache_dtype="fp8", attention="flashinfer")
-    assert (options.quantize, options.kv_cache_dtype, options.attention) == ("int8", "fp8_e4m3fn", "auto")
+    assert (options.quantize, options.kv_cache_dtype, options.attention) == ("eetq", "fp8_e4m3fn", "auto")

@@ -22,7 +22,15 @@ from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import READERS, abstract_parameters, held_bytes, load_parameters
-from jaxengine.weights.quantization import FORMATS, check_quantizable, chosen_formats, is_projection, quantize_weight
+from jaxengine.weights.quantization import (
+    FORMATS,
+    FOUR_BITS,
+    check_quantizable,
+    chosen_formats,
+    is_projection,
+    quantize_weight,
+    resolve,
+)
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.gpu.weights import RandomSource
@@ -169,8 +177,41 @@ def test_what_cannot_be_quantised_is_refused() -> None:
     check_quantizable(mixture, "fp8", gpu(8, 9))
     check_quantizable(LLAMA_8B, "fp8", gpu(8, 0))
     check_quantizable(mixture, "fp8", CPU)
-    with pytest.raises(ValueError, match="quantize must be one of int8, fp8, eetq, bitsandbytes, got 'gptq'"):
-        EngineOptions(quantize="gptq")
+    with pytest.raises(ValueError, match=r"quantize must be one of int8, .*, got 'exl2'"):
+        EngineOptions(quantize="exl2")
+
+
+@pytest.mark.parametrize(
+    ("asked", "method", "made"),
+    [
+        (None, None, None),
+        ("bitsandbytes-nf4", None, "nf4"),
+        ("eetq", None, "int8"),
+        (None, "gptq", None),
+        ("gptq", "gptq", None),
+        ("marlin", "awq", None),
+        ("bitsandbytes-nf4", "bitsandbytes", None),
+        ("none", "awq", "none"),
+        ("none", None, "none"),
+    ],
+)
+def test_the_option_is_for_floats_and_agrees_with_what_is_stored(
+    asked: str | None, method: str | None, made: str | None
+) -> None:
+    assert resolve(asked, method) == made
+
+
+@pytest.mark.parametrize(
+    ("asked", "method", "problem"),
+    [
+        ("gptq", None, "quantize 'gptq': the checkpoint is in floats; these can become int8, fp8, int4, nf4, fp4"),
+        ("awq", "gptq", "quantize 'awq': the checkpoint is quantised by gptq; leave the option out"),
+        ("int8", "bitsandbytes", "quantize 'int8': the checkpoint is quantised by bitsandbytes; leave the option out"),
+    ],
+)
+def test_the_option_of_another_method_is_refused(asked: str, method: str | None, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        resolve(asked, method)
 
 
 @each_format
@@ -216,3 +257,44 @@ def test_so_it_does_in_half_precision_on_a_cpu(quantize: str | None) -> None:
     ours = golden_logprobs(quantize, dtype="bfloat16")
     assert divergence(ours) < KL["int8"]
     assert agreement(ours) > 0.95
+
+
+@pytest.mark.parametrize("quantize", FOUR_BITS)
+def test_four_bits_are_the_nearest_of_each_group(quantize: str) -> None:
+    draw = np.random.default_rng(0)
+    array = draw.normal(size=(4, 6, 256)).astype(np.float32) * draw.uniform(1e-3, 1, (4, 6, 1)).astype(np.float32)
+    array[1, 2, :128] = 0
+    format = FOUR_BITS[quantize]
+    weight = quantize_weight(WeightLayout(format=format), jnp.asarray(array))
+    assert weight.scales is not None
+    scales = np.repeat(np.asarray(weight.scales, np.float32), format.group, -1)
+    numbers = np.asarray(format.table or np.arange(-8, 8), np.float32)
+    off = np.abs(array[..., None] - scales[..., None] * numbers)
+    np.testing.assert_allclose(np.abs(np.asarray(weight.dense("float32")) - array), off.min(-1), atol=1e-6)
+    assert not np.asarray(weight.dense("float32"))[1, 2, :128].any()
+    largest = np.abs(array.reshape(4, 6, -1, format.group)).max(-1)
+    kept = np.abs(np.asarray(weight.dense("float32")).reshape(4, 6, -1, format.group)).max(-1)
+    np.testing.assert_allclose(kept, largest, rtol=0.01)
+
+
+@pytest.mark.parametrize("quantize", FOUR_BITS)
+def test_memory_counts_half_a_byte_a_weight_and_the_scales_of_groups(quantize: str) -> None:
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
+    kept = 2 * 128256 * 4096 + (2 * 32 + 1) * 4096
+    arrays = abstract_parameters(LLAMA_8B, make_mesh(), "bfloat16", H200, chosen_formats(LLAMA_8B, quantize))
+    scales = matrices // FOUR_BITS[quantize].group * np.dtype(jnp.dtype(FOUR_BITS[quantize].scales)).itemsize
+    assert held_bytes(arrays) == matrices // 2 + scales + 2 * kept
+
+
+def test_four_bits_are_refused_on_a_cpu() -> None:
+    with pytest.raises(ValueError, match="quantize 'nf4' needs an NVIDIA GPU; on a CPU int8"):
+        check_quantizable(LLAMA_8B, "nf4", CPU)
+    check_quantizable(LLAMA_8B, "nf4", gpu(8, 0))
+
+
+def test_experts_have_eight_bits_where_others_have_four() -> None:
+    mixture = dataclasses.replace(LLAMA_8B, experts=Experts(8, 2, 1024), kinds=(LayerKind(experts=True),))
+    formats = chosen_formats(mixture, "int4")
+    assert {name.split(".")[2]: format.name for name, format in formats.items()} == {
+        "qkv": "int4", "out": "int4", "experts_gate_up": "int8", "experts_down": "int8"
+    }  # fmt: skip
