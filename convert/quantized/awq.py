@@ -6,12 +6,14 @@ Layout: AutoAWQ's `WQLinear_GEMM`. Of the eight outputs in a word, output j lies
 its other kernels (`gemv`, `gemv_fast`) are refused by name.
 """
 
+from functools import partial
+
 import numpy as np
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.quantized.bits import unpack
-from convert.quantized.grouped import grouped
+from convert.quantized.grouped import configured_size, group_size, grouped
 from convert.quantized.method import FLOATS, Method, Module
 
 PARTS = (".qweight", ".qzeros", ".scales")
@@ -31,10 +33,11 @@ def awq(config: Config) -> Method:
         raise config.error(bits, f"must be {BITS}")
     if config.text("version", "gemm").lower() not in VERSIONS:
         raise config.error("version", f"must be {' or '.join(VERSIONS)}")
-    return Method("awq", PARTS[:1], PARTS, _open)
+    size = configured_size(config, "group_size", "q_group_size")
+    return Method("awq", PARTS[:1], PARTS, partial(_open, size=size))
 
 
-def _open(module: Module) -> QuantizedMatrix:
+def _open(module: Module, *, size: int | None) -> QuantizedMatrix:
     inputs, words = module.axes(".qweight", 2)
     groups, outputs = module.axes(".scales", 2)
     module.expect(".qweight", (inputs, -(-outputs // PER_WORD)), "int32")
@@ -46,8 +49,9 @@ def _open(module: Module) -> QuantizedMatrix:
         codes = _codes(module.read(".qweight", columns, slice(first, -(-rows.stop // PER_WORD))))
         return codes[:, rows.start - first * PER_WORD :][:, : rows.stop - rows.start].T
 
+    size = group_size(module, ".scales", inputs, groups, size)
     scales, zeros = module.scales(".scales").T, _codes(module.whole(".qzeros")).T
-    return grouped(module, "awq", inputs, "uint8", values, scales, zeros, bits=BITS)
+    return grouped("awq", inputs, "uint8", values, scales, zeros, bits=BITS, size=size)
 
 
 def _codes(words: np.ndarray) -> np.ndarray:

@@ -26,12 +26,20 @@ TABLE, ABSMAX, NESTED = ".weight.quant_map", ".weight.absmax", (".weight.nested_
 FOUR_BITS = (*STATES, ".weight", TABLE, ABSMAX, *NESTED)
 EIGHT_BITS = (".SCB", ".weight", ".weight_format")
 LARGEST = 127
+LIMIT = 3e38  # of a float32, nearly
 ENTRIES = 16
 
 
 def bitsandbytes(config: Config) -> Method:
-    """The method that `config` describes."""
-    if config.get("load_in_4bit") or config.get("_load_in_4bit"):
+    """The method that `config` describes.
+
+    Raises:
+        CheckpointError: neither of the two numbers of bits is asked for, or both are.
+    """
+    four, eight = (config.flag(key, False) for key in ("load_in_4bit", "load_in_8bit"))
+    if four == eight:
+        raise config.error("load_in_4bit", "or load_in_8bit, and one of them alone, must be true")
+    if four:
         return Method("bitsandbytes", tuple(STATES), FOUR_BITS, _open_four_bits)
     return Method("bitsandbytes", EIGHT_BITS[:1], EIGHT_BITS, _open_eight_bits)
 
@@ -43,7 +51,7 @@ def _open_eight_bits(module: Module) -> QuantizedMatrix:
     if module.has(".weight_format") and module.whole(".weight_format").any():
         raise module.error(".weight_format", "is not 0: weights in the order of a kernel are not supported")
     scales = (module.scales(".SCB") / np.float32(LARGEST))[:, None]
-    return grouped(module, "int8", shape[1], "int8", partial(module.read, ".weight"), scales)
+    return grouped("int8", shape[1], "int8", partial(module.read, ".weight"), scales)
 
 
 def _open_four_bits(module: Module) -> QuantizedMatrix:
@@ -51,7 +59,7 @@ def _open_four_bits(module: Module) -> QuantizedMatrix:
     outputs, inputs = state["shape"]
     block, count = state["blocksize"], outputs * inputs
     blocks = -(-count // block)
-    codes = _octets(module, -(-count // 2))
+    _check_octets(module, -(-count // 2))
     module.expect(TABLE, (ENTRIES,), "float32")
     scales = _scales(module, state, blocks)  # [blocks]
     table = tuple(map(float, module.scales(TABLE)))
@@ -60,33 +68,35 @@ def _open_four_bits(module: Module) -> QuantizedMatrix:
 
     def values(rows: slice, columns: slice) -> np.ndarray:
         elements = np.arange(rows.start * inputs, rows.stop * inputs).reshape(-1, inputs)[:, columns]
-        pair = codes[elements // 2]
+        pair = module.whole(".weight").reshape(-1).view(np.uint8)[elements // 2]
         return np.where(elements % 2, pair & 15, pair >> 4)
 
-    return grouped(module, state["quant_type"], inputs, "uint8", values, of_groups, bits=4, table=table)
+    return grouped(state["quant_type"], inputs, "uint8", values, of_groups, bits=4, table=table)
 
 
 def _state(module: Module) -> dict[str, Any]:
     """The JSON object that describes the matrix; `quant_type`, `shape` and `blocksize` are checked."""
-    (suffix,) = [suffix for suffix in STATES if module.has(suffix)]
+    suffix, *others = [suffix for suffix in STATES if module.has(suffix)]
+    if others:
+        raise module.error(others[0], f"is beside {module.name}{suffix}, must be alone")
+    module.expect(suffix, module.axes(suffix, 1), "uint8")
     try:
-        state: Any = json.loads(module.whole(suffix).astype(np.uint8).tobytes())
+        state: Any = json.loads(module.whole(suffix).tobytes())
         (outputs, inputs), block = state["shape"], state["blocksize"]
         valid = all(type(each) is int and 0 < each < 2**31 for each in (outputs, inputs, block))
         valid = valid and state["quant_type"] == STATES[suffix]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise module.error(suffix, f"does not describe a matrix ({error})") from error
+        raise module.error(suffix, f"does not describe a matrix ({type(error).__name__} {str(error)[:100]})") from error
     if not valid:
-        raise module.error(suffix, "does not describe a matrix")
+        raise module.error(suffix, f"does not describe a matrix: {str(state)[:200]}")
     return dict(state)
 
 
-def _octets(module: Module, count: int) -> np.ndarray:
-    """u8 [count]: the packed codes, whatever type stores them (`bnb_4bit_quant_storage`)."""
-    stored = module.whole(".weight").reshape(-1).view(np.uint8)
-    if len(stored) != count:
-        raise module.error(".weight", f"has {len(stored)} bytes, must have {count}")
-    return stored
+def _check_octets(module: Module, count: int) -> None:
+    """Raise CheckpointError unless the packed codes are `count` bytes, of whatever type (`bnb_4bit_quant_storage`)."""
+    stored = math.prod(module.shape(".weight")) * np.dtype(module.dtype(".weight")).itemsize
+    if stored != count:
+        raise module.error(".weight", f"has {stored} bytes, must have {count}")
 
 
 def _scales(module: Module, state: dict[str, Any], blocks: int) -> np.ndarray:
@@ -94,11 +104,11 @@ def _scales(module: Module, state: dict[str, Any], blocks: int) -> np.ndarray:
     if "nested_blocksize" not in state:
         module.expect(ABSMAX, (blocks,), "float32")
         return module.scales(ABSMAX)
-    size, offset = state["nested_blocksize"], state.get("nested_offset")
-    if type(size) is not int or size < 1 or not isinstance(offset, int | float) or not math.isfinite(offset):
-        raise module.error(ABSMAX, f"has nested blocks of {size!r} and offset {offset!r}")
+    size, offset = state["nested_blocksize"], state.get("nested_offset", math.nan)
+    if type(size) is not int or not 0 < size < 2**31 or type(offset) not in (int, float) or not abs(offset) < LIMIT:
+        raise module.error(ABSMAX, f"has nested blocks of {str(size)[:40]} and offset {str(offset)[:40]}")
     module.expect(ABSMAX, (blocks,), "uint8")
     module.expect(NESTED[0], (-(-blocks // size),), "float32")
     module.expect(NESTED[1], (256,), "float32")
-    outer = np.repeat(module.scales(NESTED[0]), size)[:blocks]
+    outer = module.scales(NESTED[0])[np.arange(blocks) // size]
     return module.scales(NESTED[1])[module.whole(ABSMAX)] * outer + np.float32(offset)

@@ -11,12 +11,12 @@ Layouts: https://github.com/vllm-project/compressed-tensors. Rounded activations
 here. Four-bit integers that are meant for eight-bit activations, sparse layouts and rotated weights are refused.
 """
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
+import regex
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
@@ -24,7 +24,7 @@ from convert.quantized.bits import BITS, packed, unpack, whole_words
 from convert.quantized.fp4 import open_mxfp4, open_nvfp4
 from convert.quantized.fp8 import VALUES as E4M3
 from convert.quantized.fp8 import open_blocks
-from convert.quantized.grouped import grouped
+from convert.quantized.grouped import configured_size, group_size, grouped, groups_of_inputs
 from convert.quantized.method import FLOATS, Method, Module
 
 PACKED, SCALE, ZERO, ORDER, SHAPE = (
@@ -38,6 +38,9 @@ GLOBAL = ".weight_global_scale"
 OF_INPUTS = (".input_scale", ".input_zero_point", ".input_global_scale")
 PARTS = (".weight", PACKED, SCALE, ZERO, ORDER, SHAPE, GLOBAL, *OF_INPUTS)
 PLAIN = ("int-quantized", "float-quantized", "naive-quantized")
+STRATEGIES = (None, "tensor", "channel", "group", "block", "tensor_group")
+MATCH_SECONDS = 1.0  # a pattern of a checkpoint may take for ever
+MAX_SIDE = 2**31
 FORMATS = (*PLAIN, "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
 
 
@@ -47,63 +50,83 @@ def compressed_tensors(config: Config) -> Method:
     Raises:
         CheckpointError: a layout or a scheme that is not supported.
     """
-    if config.get("transform_config") or config.get("sparsity_config"):
-        key = "transform_config" if config.get("transform_config") else "sparsity_config"
-        raise config.error(key, "is not supported")
+    if config.get("transform_config"):
+        raise config.error("transform_config", "is not supported")
+    sparsity = config.section("sparsity_config")
+    if sparsity is not None and sparsity.get("format") not in (None, "dense"):
+        raise sparsity.error("format", "must be dense")
     groups = config.section("config_groups")
     if groups is None or not groups.values:
         raise config.error("config_groups", "must describe at least one group")
     schemes: dict[str, Config] = {}
     for name in groups.values:
-        group = groups.section(name)
-        assert group is not None
-        scheme = _scheme(group, group.text("format", config.text("format")))
+        if (group := groups.section(name)) is None:
+            raise groups.error(name, "must be an object")
+        scheme = _scheme(group, config)
         targets = group.get("targets")
-        if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+        if not isinstance(targets, list) or not targets or not all(isinstance(each, str) for each in targets):
             raise group.error("targets", "must be a list of names")
         schemes |= dict.fromkeys(targets, scheme)
     return Method("compressed-tensors", (SCALE,), PARTS, partial(_open, schemes=schemes, where=config))
 
 
-def _scheme(group: Config, format: str) -> Config:
+def _scheme(group: Config, whole: Config) -> Config:
     """The weights' part of a group with its layout added; checked as far as it does not depend on a module."""
     weights = group.section("weights")
     if weights is None:
         raise group.error("weights", "must be an object")
-    if format not in FORMATS:
-        raise group.error("format", f"must be one of {', '.join(FORMATS)}, not {format!r}")
+    at = group if group.get("format") is not None else whole
+    if (format := at.text("format")) not in FORMATS:
+        raise at.error("format", f"must be one of {', '.join(FORMATS)}")
+    bits, kind = weights.integer("num_bits"), weights.text("type", "int")
+    if kind not in ("int", "float"):
+        raise weights.error("type", "must be int or float")
+    if (strategy := weights.get("strategy")) not in STRATEGIES:
+        raise weights.error("strategy", f"must be one of {', '.join(filter(None, STRATEGIES))}")
     if format == "pack-quantized":
-        if weights.integer("num_bits") not in BITS or weights.text("type", "int") != "int":
+        if bits not in BITS or kind != "int":
             raise weights.error("num_bits", f"must be one of {', '.join(map(str, BITS))}, integers")
-        if weights.integer("num_bits") < 8 and group.get("input_activations"):
+        if bits < 8 and group.get("input_activations"):
             raise group.error("input_activations", "must be null beside packed integers")
-    elif format in PLAIN and weights.integer("num_bits") != 8:
-        raise weights.error("num_bits", f"must be 8 in {format}")
+        if strategy == "block":
+            raise weights.error("strategy", f"must not be that in {format}")
+    elif bits != (8 if format in PLAIN else 4):
+        raise weights.error("num_bits", f"must be {8 if format in PLAIN else 4} in {format}")
     return Config({**weights.values, "format": format}, weights.where)
 
 
 def _open(module: Module, *, schemes: Mapping[str, Config], where: Config) -> QuantizedMatrix:
-    scheme = _scheme_of(module.name, schemes)
-    if scheme is None:
-        raise where.error("config_groups", f"have no target for {module.name!r}, which is quantised")
+    scheme = _scheme_of(module.name, schemes, where)
     match scheme.text("format"):
         case "pack-quantized":
-            return _open_packed(module, scheme.integer("num_bits"))
+            return _open_packed(module, scheme)
         case "nvfp4-pack-quantized":
             return open_nvfp4(module, PACKED, SCALE, GLOBAL, divides=True)
         case "mxfp4-pack-quantized":
             return open_mxfp4(module, PACKED, SCALE)
     if scheme.get("strategy") == "block":
         return open_blocks(module, suffix=SCALE, blocks=_blocks(scheme))
-    return _open_plain(module, "int8" if scheme.text("type", "int") == "int" else E4M3)
+    return _open_plain(module, scheme)
 
 
-def _scheme_of(name: str, schemes: Mapping[str, Config]) -> Config | None:
+def _scheme_of(name: str, schemes: Mapping[str, Config], where: Config) -> Config:
     """The scheme of module `name`: its own name counts before a pattern, a pattern before a class of modules."""
-    patterns = [each for each in sorted(schemes) if each.startswith("re:")]
-    named = [each for each in patterns if re.match(each.removeprefix("re:"), name)]
-    chosen = name if name in schemes else named[0] if named else "Linear"
-    return schemes.get(chosen)
+    chosen = name if name in schemes else next((each for each in sorted(schemes) if _matches(each, name, where)), "")
+    scheme = schemes.get(chosen or "Linear")
+    if scheme is None:
+        raise where.error("config_groups", f"have no target for {name!r}, which is quantised")
+    return scheme
+
+
+def _matches(target: str, name: str, where: Config) -> bool:
+    """Whether `target` is a pattern, and of `name`."""
+    if not target.startswith("re:"):
+        return False
+    try:
+        return regex.match(target.removeprefix("re:"), name, timeout=MATCH_SECONDS) is not None
+    except (regex.error, TimeoutError, RecursionError, OverflowError) as error:
+        problem = f"have a target {target[:80]!r} that cannot be matched ({type(error).__name__} {error})"
+        raise where.error("config_groups", problem) from error
 
 
 def _blocks(scheme: Config) -> list[int]:
@@ -113,11 +136,15 @@ def _blocks(scheme: Config) -> list[int]:
     return blocks
 
 
-def _open_packed(module: Module, bits: int) -> QuantizedMatrix:
+def _open_packed(module: Module, scheme: Config) -> QuantizedMatrix:
+    bits = scheme.integer("num_bits")
     outputs, inputs = module.integers(SHAPE, 2)
+    if min(outputs, inputs) < 1 or max(outputs, inputs) >= MAX_SIDE:
+        raise module.error(SHAPE, f"is {[outputs, inputs]}, must be positive")
     module.expect(PACKED, (outputs, packed(inputs, bits)), "int32")
-    scales, zeros, middle = _per_group(module, outputs), None, np.uint8(1 << (bits - 1))
-    if module.has(ZERO):
+    scales, size = _per_group(module, scheme, outputs, inputs)
+    zeros, middle = None, np.uint8(1 << (bits - 1))
+    if module.has(ZERO) or not scheme.flag("symmetric", True):
         module.expect(ZERO, (packed(outputs, bits), scales.shape[1]), "int32")
         zeros = unpack(module.whole(ZERO).T, bits)[:, :outputs].T
 
@@ -127,28 +154,35 @@ def _open_packed(module: Module, bits: int) -> QuantizedMatrix:
         return codes if zeros is not None else (codes - middle).view(np.int8)
 
     dtype = "int8" if zeros is None else "uint8"
-    order = module.whole(ORDER) if module.has(ORDER) else None
+    ordered = module.has(ORDER) or scheme.get("actorder") in ("group", "dynamic")
+    order = groups_of_inputs(module, ORDER, inputs, scales.shape[1]) if ordered else None
     return grouped(
-        module, f"pack-quantized of {bits} bits", inputs, dtype, values, scales, zeros, bits=bits, of_inputs=order
+        f"pack-quantized of {bits} bits", inputs, dtype, values, scales, zeros, bits=bits, size=size, of_inputs=order
     )
 
 
-def _open_plain(module: Module, dtype: str) -> QuantizedMatrix:
+def _open_plain(module: Module, scheme: Config) -> QuantizedMatrix:
+    dtype = "int8" if scheme.text("type", "int") == "int" else E4M3
     outputs, inputs = module.axes(".weight", 2)
     module.expect(".weight", (outputs, inputs), dtype)
-    scales, zeros = _per_group(module, outputs), None
-    if module.has(ZERO):
+    (scales, size), zeros = _per_group(module, scheme, outputs, inputs), None
+    if module.has(ORDER):
+        raise module.error(ORDER, "is not supported in this layout")
+    if module.has(ZERO) or not scheme.flag("symmetric", True):
         module.expect(ZERO, module.shape(SCALE), "int8")
         zeros = np.broadcast_to(module.whole(ZERO).reshape(-1, scales.shape[1]), scales.shape)
         zeros = zeros if zeros.any() else None
-    return grouped(module, f"{dtype} in groups", inputs, dtype, partial(module.read, ".weight"), scales, zeros)
+    return grouped(f"{dtype} in groups", inputs, dtype, partial(module.read, ".weight"), scales, zeros, size=size)
 
 
-def _per_group(module: Module, outputs: int) -> np.ndarray:
-    """[out, groups]: the scales, of which there may be a single one."""
+def _per_group(module: Module, scheme: Config, outputs: int, inputs: int) -> tuple[np.ndarray, int]:
+    """[out, groups]: the scales, of which there may be a single one; and how many inputs a group has."""
     shape = module.shape(SCALE)
-    if shape not in ((), (1,), (1, 1)) and (shape[0] != outputs or len(shape) > 2):
+    whole = shape in ((), (1,), (1, 1))
+    if (not whole and shape not in ((outputs,), (outputs, *shape[1:2]))) or 0 in shape:
         raise module.error(SCALE, f"has shape {list(shape)}, must have one scale or {outputs} rows")
     module.expect(SCALE, shape, *FLOATS)
     scales = module.scales(SCALE)
-    return np.broadcast_to(scales.reshape(1, 1), (outputs, 1)) if scales.size == 1 else scales.reshape(outputs, -1)
+    scales = np.broadcast_to(scales.reshape(1, 1), (outputs, 1)) if whole else scales.reshape(outputs, -1)
+    size = configured_size(scheme, "group_size") if scheme.get("strategy") in (None, "group") else -1
+    return scales, group_size(module, SCALE, inputs, scales.shape[1], size)

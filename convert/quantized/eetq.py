@@ -33,4 +33,4 @@ def _open(module: Module) -> QuantizedMatrix:
     def values(rows: slice, columns: slice) -> np.ndarray:
         return module.read(".weight", columns, rows).T
 
-    return grouped(module, "int8", inputs, "int8", values, module.scales(".weight_scales")[:, None])
+    return grouped("int8", inputs, "int8", values, module.scales(".weight_scales")[:, None])

@@ -25,7 +25,7 @@ def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
     inputs = _inputs(module, codes)
     outputs = module.axes(codes, 2)[0]
     module.expect(scales, (outputs, inputs // MX_GROUP), "uint8")
-    return grouped(module, "mxfp4", inputs, "uint8", _values(module, codes), powers(module, scales), bits=4, table=E2M1)
+    return grouped("mxfp4", inputs, "uint8", _values(module, codes), powers(module, scales), bits=4, table=E2M1)
 
 
 def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: bool) -> QuantizedMatrix:
@@ -40,7 +40,6 @@ def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: 
         raise module.error(whole, f"must be positive, is {factor}")
     each = module.scales(scales).astype(np.float32)
     return grouped(
-        module,
         "nvfp4",
         inputs,
         "uint8",

@@ -1,9 +1,10 @@
 """Floats of 8 bits (e4m3) with scales for the whole matrix, for each output channel, or for each block of it.
 
     weight  e4m3 [out, in]
-    weight_scale      floats: one, [out] or [out, 1]         AutoFP8, vLLM, fbgemm, ModelOpt, compressed-tensors
+    weight_scale      floats: one, [out] or [out, 1]                  AutoFP8, vLLM, fbgemm, ModelOpt
     weight_scale_inv  floats [⌈out/b⌉, ⌈in/b⌉], multiplied despite its name                    DeepSeek, Qwen3
-    input_scale       one float, where activations were quantised with a fixed scale
+    weight_scale_inv  one float, likewise multiplied                                           Mistral
+    input_scale, activation_scale   one float, where activations were quantised with a fixed scale
 
 Activations keep their type here, so scales of inputs are not used.
 """
@@ -20,7 +21,7 @@ from convert.quantized.method import FLOATS, Method, Module
 
 VALUES = "float8_e4m3fn"
 CHANNEL, BLOCK = ".weight_scale", ".weight_scale_inv"
-PARTS = (".weight", CHANNEL, BLOCK, ".input_scale", ".input_scale_ub")
+PARTS = (".weight", CHANNEL, BLOCK, ".input_scale", ".input_scale_ub", ".activation_scale")
 
 
 def fp8(config: Config) -> Method:
@@ -33,7 +34,7 @@ def fp8(config: Config) -> Method:
         raise config.error("fmt", "must be e4m3")
     blocks = config.get("weight_block_size")
     if blocks is None:
-        return Method("fp8", (CHANNEL,), PARTS, open_channels)
+        return Method("fp8", (CHANNEL, BLOCK), PARTS, open_channels)
     if not isinstance(blocks, list) or len(blocks) != 2 or any(type(each) is not int or each < 1 for each in blocks):
         raise config.error("weight_block_size", "must be two positive integers")
     return Method("fp8", (BLOCK,), PARTS, partial(open_blocks, suffix=BLOCK, blocks=blocks))
@@ -42,11 +43,13 @@ def fp8(config: Config) -> Method:
 def open_channels(module: Module) -> QuantizedMatrix:
     """A matrix with one scale, or one for each output channel."""
     outputs, inputs = _shape(module)
-    if module.shape(CHANNEL) not in ((), (1,), (1, 1), (outputs,), (outputs, 1)):
-        raise module.error(CHANNEL, f"has shape {list(module.shape(CHANNEL))}, must have one scale or {outputs}")
-    module.expect(CHANNEL, module.shape(CHANNEL), *FLOATS)
-    scales = np.broadcast_to(module.scales(CHANNEL).reshape(-1, 1), (outputs, 1))
-    return grouped(module, "fp8", inputs, VALUES, partial(module.read, ".weight"), scales)
+    suffix = CHANNEL if module.has(CHANNEL) else BLOCK
+    shape = module.shape(suffix)
+    if shape not in ((), (1,), (1, 1), (outputs,), (outputs, 1)):
+        raise module.error(suffix, f"has shape {list(shape)}, must have one scale or {outputs}")
+    module.expect(suffix, shape, *FLOATS)
+    scales = np.broadcast_to(module.scales(suffix).reshape(-1, 1), (outputs, 1))
+    return grouped("fp8", inputs, VALUES, partial(module.read, ".weight"), scales)
 
 
 def open_blocks(module: Module, *, suffix: str, blocks: Sequence[int]) -> QuantizedMatrix:
@@ -54,10 +57,7 @@ def open_blocks(module: Module, *, suffix: str, blocks: Sequence[int]) -> Quanti
     (outputs, inputs), (tall, wide) = _shape(module), blocks
     module.expect(suffix, (-(-outputs // tall), -(-inputs // wide)), *FLOATS)
     scales = np.repeat(module.scales(suffix), tall, axis=0)[:outputs]
-    of_inputs = np.arange(inputs) // wide
-    return grouped(
-        module, "fp8 in blocks", inputs, VALUES, partial(module.read, ".weight"), scales, of_inputs=of_inputs
-    )
+    return grouped("fp8 in blocks", inputs, VALUES, partial(module.read, ".weight"), scales, size=wide)
 
 
 def _shape(module: Module) -> tuple[int, ...]:

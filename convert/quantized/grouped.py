@@ -2,13 +2,15 @@
 
 import numpy as np
 
+from convert.config.config import Config
 from convert.formats.quantized_matrix import Box, QuantizedMatrix
 from convert.quantized.method import Module
 from jaxengine.architecture.weight_format import Component, WeightFormat
 
+INTEGERS = ("int32", "int64")
+
 
 def grouped(
-    module: Module,
     name: str,
     inputs: int,
     dtype: str,
@@ -17,6 +19,7 @@ def grouped(
     zeros: np.ndarray | None = None,
     *,
     bits: int = 8,
+    size: int | None = None,
     of_inputs: np.ndarray | None = None,
     table: tuple[float, ...] = (),
 ) -> QuantizedMatrix:
@@ -25,13 +28,12 @@ def grouped(
     Args:
         name: of the format, in messages. Eight bits with one scale a channel are the engine's own format.
         bits: of a value.
-        scales, zeros: [out, groups]; each group has as many inputs as the others, the last one perhaps fewer.
+        scales, zeros: [out, groups]
+        size: of a group; the last one may be smaller. None where the groups are of one size.
         of_inputs: [inputs], the group of each input where groups are not consecutive.
-
-    Raises:
-        CheckpointError: an input of no group.
     """
-    outputs, groups = scales.shape
+    groups = scales.shape[1]
+    size = size or -(-inputs // groups)
     if groups == 1:
         scales = scales.astype(np.float32)
     plain = groups == 1 and zeros is None and not table
@@ -40,7 +42,7 @@ def grouped(
         dtype,
         str(scales.dtype),
         None if zeros is None else str(zeros.dtype),
-        0 if groups == 1 else -(-inputs // groups),
+        0 if groups == 1 else size,
         table,
         4 if bits <= 4 else 8,
     )
@@ -52,17 +54,49 @@ def grouped(
         assert shared is not None
         return shared[rows, columns]
 
-    return QuantizedMatrix((outputs, inputs), format, read, _irregular(module, inputs, groups, of_inputs))
+    return QuantizedMatrix((scales.shape[0], inputs), format, read, _irregular(inputs, size, of_inputs))
 
 
-def _irregular(module: Module, inputs: int, groups: int, of_inputs: np.ndarray | None) -> np.ndarray | None:
+def _irregular(inputs: int, size: int, of_inputs: np.ndarray | None) -> np.ndarray | None:
     """i32 [inputs], or None where all groups are consecutive and of one size."""
-    if groups > inputs:
-        raise module.error("", f"has {groups} groups for {inputs} inputs")
-    consecutive = np.arange(inputs, dtype=np.int32) // -(-inputs // groups)
-    if of_inputs is None:
-        return None if inputs % groups == 0 else consecutive
+    consecutive = np.arange(inputs, dtype=np.int32) // size
+    of_inputs = consecutive if of_inputs is None else of_inputs.astype(np.int32)
+    return None if inputs % size == 0 and np.array_equal(of_inputs, consecutive) else of_inputs
+
+
+def configured_size(config: Config, *keys: str) -> int | None:
+    """How many inputs share a scale, by the first of `keys` that is set: -1 for all of them, None where none is set."""
+    key = config.spelled(*keys)
+    if (size := config.get(key)) is None:
+        return None
+    if type(size) is not int or not (size == -1 or 0 < size < 2**31):
+        raise config.error(key, "must be a positive integer, or -1")
+    return size
+
+
+def group_size(module: Module, suffix: str, inputs: int, groups: int, size: int | None) -> int:
+    """The size of the groups that tensor `suffix` has: as configured, or else an even part of the inputs.
+
+    Raises:
+        CheckpointError: groups of that size are not so many.
+    """
+    size = inputs if size == -1 else size or max(1, inputs // groups)
+    if groups != -(-inputs // size):
+        raise module.error(
+            suffix, f"has {groups} groups, {inputs} inputs in groups of {size} must have {-(-inputs // size)}"
+        )
+    return size
+
+
+def groups_of_inputs(module: Module, suffix: str, inputs: int, groups: int) -> np.ndarray:
+    """[inputs]: tensor `suffix`, the group of each input.
+
+    Raises:
+        CheckpointError: another shape or type, or an input of no group.
+    """
+    module.expect(suffix, (inputs,), *INTEGERS)
+    of_inputs = module.whole(suffix)
     outside = of_inputs[(of_inputs < 0) | (of_inputs >= groups)]
-    if of_inputs.shape != (inputs,) or len(outside):
-        raise module.error("", f"has inputs of group {outside[:1].tolist()}, there are {groups} for {inputs} inputs")
-    return None if inputs % groups == 0 and np.array_equal(of_inputs, consecutive) else of_inputs.astype(np.int32)
+    if len(outside):
+        raise module.error(suffix, f"has an input of group {int(outside[0])}, must be of 0 to {groups - 1}")
+    return of_inputs

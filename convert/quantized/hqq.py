@@ -58,4 +58,4 @@ def _open(module: Module) -> QuantizedMatrix:
         return codes.reshape(-1, inputs)[:, columns]
 
     scales, zeros = (module.scales(each).reshape(outputs, per_row) for each in (".scale", ".zero"))
-    return grouped(module, f"hqq of {bits} bits", inputs, "uint8", values, scales, zeros, bits=bits)
+    return grouped(f"hqq of {bits} bits", inputs, "uint8", values, scales, zeros, bits=bits)

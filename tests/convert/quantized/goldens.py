@@ -1,0 +1,110 @@
+"""The goldens of tests/goldens/quantized: what libraries store of a matrix, and what they make of it again."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors import safe_open
+
+from convert.config.config import Config
+from convert.formats.safetensors import SafetensorsFile
+from convert.formats.tensors import Index, Tensors, whole
+from convert.quantized.methods import method_of
+from convert.quantized.tensors import QuantizedTensors
+
+FOLDER = Path(__file__).parents[2] / "goldens" / "quantized"
+MODULE = "model.layers.0.self_attn.q_proj"
+WEIGHT = f"{MODULE}.weight"
+
+
+class Arrays(Tensors):
+    """Arrays as a checkpoint's tensors."""
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        self.arrays = arrays
+        self.reads: list[str] = []
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.arrays[name].shape
+
+    def dtype(self, name: str) -> str:
+        return self.arrays[name].dtype.name
+
+    def where(self, name: str) -> str:
+        assert name in self.arrays
+        return "model.safetensors"
+
+    def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
+        self.reads.append(name)
+        return self.arrays[name].reshape(view)[index]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One case of a library's file."""
+
+    library: str
+    case: str
+    config: dict[str, Any]  # of the quantisation
+
+    @cached_property
+    def _file(self) -> SafetensorsFile:
+        return SafetensorsFile(FOLDER / f"{self.library}.safetensors")
+
+    @cached_property
+    def dense(self) -> np.ndarray:
+        """What the library makes of the tensors, in the type it computes in."""
+        return whole(self._file, f"{self.case}.dense")
+
+    @cached_property
+    def parts(self) -> dict[str, np.ndarray]:
+        """The stored tensors by their suffixes, such as ".qweight"."""
+        names = [name for name in self._file if name.startswith(f"{self.case}.") and name != f"{self.case}.dense"]
+        return {name.removeprefix(self.case): whole(self._file, name) for name in names}
+
+    def tensors(self, **changes: np.ndarray | None) -> Arrays:
+        """A checkpoint of this module alone. Of `changes`, None removes a part."""
+        parts = {suffix: array for suffix, array in (self.parts | changes).items() if array is not None}
+        return Arrays({f"{MODULE}{suffix}": array for suffix, array in parts.items()})
+
+    def configuration(self) -> Config:
+        return Config({"quantization_config": json.loads(json.dumps(self.config))}, "config.json")
+
+    def opened(self) -> QuantizedTensors:
+        method = method_of(self.configuration())
+        assert method is not None
+        return QuantizedTensors(self.tensors(), method)
+
+
+def goldens() -> list[Golden]:
+    found = []
+    for path in sorted(FOLDER.glob("*.safetensors")):
+        with safe_open(path, "np") as file:
+            configs = json.loads(file.metadata()["configs"])
+        found += [Golden(path.stem, case, config) for case, config in configs.items()]
+    return found
+
+
+GOLDENS = {f"{each.library}-{each.case}": each for each in goldens()}
+
+
+def rounded(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """f32: `values` as the type of `like` can hold them."""
+    return values.astype(like.dtype).astype(np.float32)
+
+
+def spacing(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """How far apart numbers of the type of `like` lie at the largest of each row of `values`."""
+    bits = ml_dtypes.finfo(like.dtype).nmant
+    return np.abs(values.astype(np.float32)).max(1, keepdims=True) * np.float32(2.0**-bits)

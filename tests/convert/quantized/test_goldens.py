@@ -1,0 +1,99 @@
+"""Quantised matrices are what the libraries that wrote them make of them.
+
+Where a library computes in f32, bit for bit. One that multiplies a code by a scale in 16 bits rounds once, and f32
+holds the product exactly, so the result rounded to its type is again bit for bit the same. HQQ rounds twice in 16 bits,
+zero point and product, and bitsandbytes multiplies by 1/127 where we divide by 127: one step of the type at the largest
+weight of the row.
+"""
+
+import numpy as np
+import pytest
+
+from convert.quantized.methods import METHODS, method_of
+from convert.quantized.tensors import QuantizedTensors
+from jaxengine.architecture.weight_format import Component
+from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, rounded, spacing
+
+STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "bitsandbytes-int8": 1}
+OF_WEIGHTS = (".qweight", ".weight_packed", ".W_q", ".weight")
+every_golden = pytest.mark.parametrize("name", GOLDENS)
+
+
+def whole_of(name: str) -> np.ndarray:
+    matrix = GOLDENS[name].opened().quantized(WEIGHT)
+    assert matrix is not None
+    return matrix.dense(matrix.shape, ())
+
+
+@every_golden
+def test_the_matrix_is_the_library_s(name: str) -> None:
+    golden = GOLDENS[name]
+    ours, theirs = rounded(whole_of(name), golden.dense), golden.dense.astype(np.float32)
+    assert ours.shape == theirs.shape
+    assert (np.abs(ours - theirs) <= STEPS.get(name, 0) * spacing(theirs, golden.dense)).all()
+
+
+@every_golden
+def test_a_slice_is_that_part_of_the_matrix(name: str) -> None:
+    """Rows and columns that begin and end within words, bytes, groups and blocks."""
+    tensors, whole = GOLDENS[name].opened(), whole_of(name)
+    outputs, inputs = whole.shape
+    for rows in (slice(None), slice(1, 2), slice(3, outputs - 1), slice(outputs - 1, outputs)):
+        for columns in (slice(None), slice(0, 1), slice(5, 6), slice(7, inputs - 3), slice(inputs - 1, inputs)):
+            part = tensors.read(WEIGHT, whole.shape, (rows, columns))
+            np.testing.assert_array_equal(part, whole[rows, columns])
+
+
+@every_golden
+def test_a_view_cuts_rows_into_heads_and_inputs_into_parts(name: str) -> None:
+    tensors, whole = GOLDENS[name].opened(), whole_of(name)
+    outputs, inputs = whole.shape
+    heads, parts = (next(each for each in (4, 2, 3, 7) if size % each == 0) for size in (outputs, inputs))
+    for view in ((heads, outputs // heads, inputs), (outputs, parts, inputs // parts)):
+        index = tuple(slice(size // 2, size) for size in view)
+        np.testing.assert_array_equal(tensors.read(WEIGHT, view, index), whole.reshape(view)[index])
+    flat = tensors.read(WEIGHT, (outputs * inputs,), (slice(3, 11),))  # rows joined
+    np.testing.assert_array_equal(flat, whole.reshape(-1)[3:11])
+
+
+@every_golden
+def test_components_multiply_out_to_the_matrix(name: str) -> None:
+    matrix = GOLDENS[name].opened().quantized(WEIGHT)
+    assert matrix is not None
+    (outputs, inputs), format = matrix.shape, matrix.format
+    if matrix.groups is not None:
+        return  # such groups are multiplied out while reading
+    groups = inputs // format.group if format.group else 1
+
+    def component(which: Component) -> np.ndarray:
+        width = inputs if which == "values" else groups
+        read = matrix.component(which, (outputs, width), ())
+        assert read.dtype.name == format.dtypes[which]
+        assert read.shape == (outputs, width)
+        np.testing.assert_array_equal(
+            matrix.component(which, (outputs, width), (slice(1, 3), slice(width // 2, width))), read[1:3, width // 2 :]
+        )
+        return read.astype(np.int64 if format.table and which == "values" else np.float32)
+
+    values = component("values")
+    numbers = np.asarray(format.table, np.float32)[values] if format.table else values
+    if format.zeros is not None:
+        numbers = numbers - np.repeat(component("zeros"), inputs // groups, 1)
+    product = numbers * np.repeat(component("scales"), inputs // groups, 1)
+    np.testing.assert_array_equal(product.astype(np.float32), whole_of(name))
+
+
+@every_golden
+def test_nothing_is_read_of_the_weights_before_they_are_asked_for(name: str) -> None:
+    """EETQ apart, of which a few rows tell the order."""
+    tensors = GOLDENS[name].tensors()
+    method = method_of(GOLDENS[name].configuration())
+    assert method is not None
+    QuantizedTensors(tensors, method)
+    assert not {f"{MODULE}{suffix}" for suffix in OF_WEIGHTS} & set(tensors.reads)
+
+
+def test_every_method_has_a_golden_but_eetq() -> None:
+    of_goldens = {golden.config["quant_method"] for golden in GOLDENS.values()}
+    same_as_others = {"auto-round", "intel/auto-round", "fbgemm_fp8"}
+    assert METHODS.keys() - of_goldens == {"eetq", *same_as_others}
