@@ -16,6 +16,7 @@ from convert.cache import cache_root, disk_errors, locked, stamp
 from convert.compose import compose
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
+from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.formats.gguf import GgufFile
@@ -104,8 +105,10 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
 
 
 def _configuration(directory: Path) -> Config:
-    """config.json. generation_config.json wins where both have a setting of generation, as in transformers."""
+    """config.json, and what else describes the model. generation_config.json wins where both have a setting of
+    generation, as in transformers."""
     config, path = Config.load(directory / "config.json"), directory / "generation_config.json"
+    add_quantization(config, directory)
     generation = read_json(path) if path.is_file() else {}
     if generation.get("decoder_start_token_id") is not None:
         config.values["decoder_start_token_id"] = generation["decoder_start_token_id"]

@@ -38,6 +38,7 @@ class Config:
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self.values = {key: value for key, value in values.items() if key == KEPT or not re.match("_|auto_map$", key)}
         self.where = where
+        self.places: dict[str, str] = {}  # of sections that are not in `where` but in another file
 
     @classmethod
     def load(cls, path: Path) -> "Config":
@@ -80,7 +81,7 @@ class Config:
             return None
         if not isinstance(value, dict):
             raise self.error(key, "must be an object")
-        return Config(value, f"{self.where}: {key}")
+        return Config(value, self.places.get(key, f"{self.where}: {key}"))
 
     def error(self, key: str, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {key} {problem}, got {str(self.get(key))[:100]!r}")

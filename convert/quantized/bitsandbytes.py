@@ -19,12 +19,13 @@ import numpy as np
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.quantized.grouped import grouped
-from convert.quantized.method import Method, Module
+from convert.quantized.method import FLOATS, Method, Module
 
 STATES = {f".weight.quant_state.bitsandbytes__{kind}": kind for kind in ("nf4", "fp4")}
 TABLE, ABSMAX, NESTED = ".weight.quant_map", ".weight.absmax", (".weight.nested_absmax", ".weight.nested_quant_map")
 FOUR_BITS = (*STATES, ".weight", TABLE, ABSMAX, *NESTED)
 EIGHT_BITS = (".SCB", ".weight", ".weight_format")
+STORAGE = ("uint8", "int8", *FLOATS)
 LARGEST = 127
 LIMIT = 3e38  # of a float32, nearly
 ENTRIES = 16
@@ -94,7 +95,9 @@ def _state(module: Module) -> dict[str, Any]:
 
 def _check_octets(module: Module, count: int) -> None:
     """Raise CheckpointError unless the packed codes are `count` bytes, of whatever type (`bnb_4bit_quant_storage`)."""
-    stored = math.prod(module.shape(".weight")) * np.dtype(module.dtype(".weight")).itemsize
+    if (dtype := module.dtype(".weight")) not in STORAGE:
+        raise module.error(".weight", f"has type {dtype}, must have {' or '.join(STORAGE)}")
+    stored = math.prod(module.shape(".weight")) * np.dtype(dtype).itemsize
     if stored != count:
         raise module.error(".weight", f"has {stored} bytes, must have {count}")
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from convert.config.config import Config
+from convert.config.quantization import KEY, METHOD
 from convert.quantized.awq import awq
 from convert.quantized.bitsandbytes import bitsandbytes
 from convert.quantized.compressed_tensors import compressed_tensors
@@ -14,7 +15,6 @@ from convert.quantized.gptq import gptq
 from convert.quantized.hqq import hqq
 from convert.quantized.method import Method
 
-KEY = "quantization_config"
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
 PACKINGS = {"auto_gptq": gptq, "auto_awq": awq}  # of AutoRound
 
@@ -63,9 +63,9 @@ def method_of(config: Config) -> Method | None:
     if quantization is None or _only_of_cache(quantization):
         return None
     default = "bitsandbytes" if {"load_in_8bit", "load_in_4bit"} & quantization.values.keys() else None
-    name = quantization.text("quant_method", default)
+    name = quantization.text(METHOD, default)
     if name not in METHODS:
-        raise quantization.error("quant_method", f"must be one of {', '.join(METHODS)}")
+        raise quantization.error(METHOD, f"must be one of {', '.join(METHODS)}")
     return METHODS[name](quantization)
 
 
@@ -78,7 +78,8 @@ def method_name(config: Config) -> str | None:
 def _only_of_cache(quantization: Config) -> bool:
     """Whether only the cache is quantised: compressed-tensors then has no groups of weights, ModelOpt no algorithm."""
     of_weights = quantization.get("config_groups") or quantization.get("quant_algo")
-    scheme = quantization.section("kv_cache_scheme")
-    if quantization.get("quant_method") not in ("compressed-tensors", "modelopt") or of_weights or scheme is None:
+    if quantization.get(METHOD) not in ("compressed-tensors", "modelopt") or of_weights:
         return False
+    if (scheme := quantization.section("kv_cache_scheme")) is None:
+        return quantization.get("kv_cache_quant_algo") == "FP8"
     return (scheme.get("num_bits"), scheme.get("type")) == (8, "float") and scheme.get("symmetric") is not False

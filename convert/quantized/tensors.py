@@ -5,12 +5,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from convert.config.config import Config
+from convert.config.quantization import KEY
+from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import Index, QuantizedMatrix
 from convert.formats.tensors import Tensors
 from convert.quantized.method import Method, Module
-from convert.quantized.methods import KEY, method_of
+from convert.quantized.methods import method_of
 
 WEIGHT = ".weight"
+QUANTIZED = (  # suffixes that only quantised modules have, also of layouts that are not supported
+    *(".qweight", ".weight_packed", ".W_q", ".SCB", ".weight_scales", ".weight_scale_inv", ".weight_scale_2"),
+    *(".weight_scale", ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"),
+    *(".q_weight", ".trellis", ".Qidxs", ".codebooks"),  # EXL2, EXL3, QuIP#, AQLM
+)
 
 
 def with_weights(config: Config, tensors: Tensors) -> Tensors:
@@ -21,12 +28,15 @@ def with_weights(config: Config, tensors: Tensors) -> Tensors:
     """
     method = method_of(config)
     if method is None:
+        if found := next((name for name in tensors if name.endswith(QUANTIZED)), None):
+            lacks = f"is quantised, but {config.where} lacks a {KEY} that says how"
+            raise CheckpointError(f"{tensors.where(found)}: tensor {found!r} {lacks}")
         return tensors
-    found = QuantizedTensors(tensors, method)
-    if not found.matrices:
+    quantized = QuantizedTensors(tensors, method)
+    if not quantized.matrices:
         wanted = " or ".join(method.markers)
         raise config.error(KEY, f"says {method.name}, but no tensor ends in {wanted}")
-    return found
+    return quantized
 
 
 class QuantizedTensors(Tensors):
@@ -40,6 +50,10 @@ class QuantizedTensors(Tensors):
         self._tensors = tensors
         names = {name.removesuffix(marker) for marker in method.markers for name in tensors if name.endswith(marker)}
         self._parts = {f"{name}{suffix}" for name in names for suffix in method.suffixes}
+        both = sorted(f"{name}{WEIGHT}" for name in names if f"{name}{WEIGHT}" in tensors)
+        if both and both[0] not in self._parts:
+            problem = f"is beside a quantised matrix of the same module ({method.name})"
+            raise CheckpointError(f"{tensors.where(both[0])}: tensor {both[0]!r} {problem}")
         self._stored = [name for name in tensors if name not in self._parts]
         self._markers = method.markers
         self.matrices = {f"{name}{WEIGHT}": method.open(Module(tensors, name)) for name in sorted(names)}

@@ -92,6 +92,8 @@ def test_our_own_checkpoint_keeps_the_scales(copy_of: CopyOf, tmp_path: Path) ->
     [
         ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": CACHE_ONLY}, True),
         ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, True),
+        ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, True),
+        ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "NVFP4"}, False),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": CACHE_ONLY}, False),
         ({"quant_method": "compressed-tensors", "config_groups": {"0": {}}, "kv_cache_scheme": CACHE_ONLY}, False),
         ({"quant_method": "compressed-tensors", "kv_cache_scheme": {**CACHE_ONLY, "num_bits": 4}}, False),

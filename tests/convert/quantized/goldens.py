@@ -71,15 +71,15 @@ class Golden:
     def parts(self) -> dict[str, np.ndarray]:
         """The stored tensors by their suffixes, such as ".qweight"."""
         names = [name for name in self._file if name.startswith(f"{self.case}.") and name != f"{self.case}.dense"]
-        return {name.removeprefix(self.case): whole(self._file, name) for name in names}
+        return {name.removeprefix(self.case): np.asarray(whole(self._file, name)) for name in names}
 
     def tensors(self, **changes: np.ndarray | None) -> Arrays:
         """A checkpoint of this module alone. Of `changes`, None removes a part."""
         parts = {suffix: array for suffix, array in (self.parts | changes).items() if array is not None}
         return Arrays({f"{MODULE}{suffix}": array for suffix, array in parts.items()})
 
-    def configuration(self) -> Config:
-        return Config({"quantization_config": json.loads(json.dumps(self.config))}, "config.json")
+    def configuration(self, **changes: Any) -> Config:
+        return Config({"quantization_config": self.config | changes}, "config.json")
 
     def opened(self) -> QuantizedTensors:
         method = method_of(self.configuration())
