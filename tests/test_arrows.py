@@ -50,7 +50,7 @@ FLOORS = {
         {"source"},
         {"origin", "llama_cpp"},
         {"checkpoint", "compose"},
-        {"families", "tokenizer", "hf"},
+        {"families", "tokenizer", "hf", "quantized"},
         {"config", "mapping", "cache"},
         {"formats"},
         {"errors", "announce"},

@@ -76,14 +76,16 @@ class ComposedSource:
         component: Component,
         index: Index,
     ) -> np.ndarray:
-        shape = self._parameters[name].component(component, format).shape
+        parameter = self._parameters[name]
+        shape = parameter.component(component, format).shape
 
         def read(tensor: str, view: tuple[int, ...], index: Index) -> np.ndarray:
             return matrices[tensor].component(component, view, index)
 
         if component == "values":
             return _assemble(self._recipes[name], _ranges(index, shape), read)
-        recipe = _of_groups(self._recipes[name], max(1, format.group and shape[-1]))
+        outputs = len(parameter.shape) - parameter.inputs
+        recipe = _of_groups(self._recipes[name], outputs, max(1, format.group and shape[-1]))
         wanted = _ranges(index, shape)
         if format.group:
             return _assemble(recipe, wanted, read)
@@ -104,11 +106,10 @@ def _turned(recipe: Recipe, tensors: Tensors) -> Recipe:
     return replace(recipe, parts=parts)
 
 
-def _of_groups(recipe: Recipe, groups: int) -> Recipe:
-    """The recipe of scales and zeros: the same rows, with `groups` in place of the inputs."""
+def _of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
+    """The recipe of scales and zeros: the same rows, with `groups` in place of the axes behind the first `outputs`."""
 
     def part_of(part: Part) -> Part:
-        outputs = len(part.shape) - part.inputs
         rows = math.prod(part.stored[:-1])
         return replace(
             part,

@@ -1,0 +1,108 @@
+"""Quantised checkpoints of whole models: their parameters are those of the floats that the written numbers stand for.
+
+Fused projections, rows in another order, matrices stored `[in, out]` and experts, in floats and as they are stored.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.compose import compose
+from convert.config.config import Config
+from convert.errors import CheckpointError
+from convert.formats.shards import open_tensors
+from convert.source import open_model
+from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.weight_format import Component, StoredWeight
+from tests.conftest import Checkpoints
+from tests.tiny_quantized import FORMATS, write_quantized
+
+PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
+FAMILIES = {  # with what is special
+    "gpt2": "fused rows, matrices stored [in, out]",
+    "mixtral": "experts",
+    "codegen": "rows of q and k in another order, qkv in parts",
+    "gpt_neox": "qkv interleaved by head",
+    "falcon_40b": "qkv interleaved by key/value head",
+    "phi3": "qkv and gate_up in one tensor each",
+    "bloom": "qkv interleaved by head, biases",
+}
+
+
+def opened(directory: Path) -> ParameterSource:
+    return compose(Config.load(directory / "config.json"), open_tensors(directory))
+
+
+def multiplied_out(stored: StoredWeight, shape: tuple[int, ...], inputs: int) -> np.ndarray:
+    """A matrix from its components, all read whole."""
+    format, outputs = stored.format, shape[: len(shape) - inputs]
+    groups = math.prod(shape[len(outputs) :]) // format.group if format.group else 1
+    parts: dict[Component, np.ndarray] = {name: stored.read(name, ()) for name in format.dtypes}
+    assert {name: part.dtype.name for name, part in parts.items()} == format.dtypes
+    wide = (*outputs, groups, -1)
+    values = parts["values"].reshape(wide)
+    numbers = np.asarray(format.table, np.float32)[values] if format.table else values.astype(np.float32)
+    shared = {name: parts[name].astype(np.float32).reshape(*outputs, groups, 1) for name in parts if name != "values"}
+    return ((numbers - shared.get("zeros", np.float32(0))) * shared["scales"]).reshape(shape)
+
+
+def check(target: Path, format: str) -> set[str]:
+    """Which parameters keep the format that they are stored in."""
+    ours, dense = opened(target / format), opened(target / "dense")
+    assert ours.spec == dense.spec
+    kept = set()
+    for name, parameter in parameter_table(ours.spec).items():
+        whole = dense.read(name, ())
+        np.testing.assert_array_equal(ours.read(name, ()), whole, name)
+        middle = tuple(slice(size // 2, size) for size in parameter.shape)
+        np.testing.assert_array_equal(ours.read(name, middle), whole[middle], name)
+        if stored := ours.stored(name):
+            kept.add(name)
+            np.testing.assert_array_equal(multiplied_out(stored, parameter.shape, parameter.inputs), whole, name)
+            np.testing.assert_array_equal(stored.read("values", middle), stored.read("values", ())[middle])
+            rows = middle[: len(parameter.shape) - parameter.inputs]
+            np.testing.assert_array_equal(stored.read("scales", rows), stored.read("scales", ())[rows])
+    return kept
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_llama_in_every_format_has_the_floats_that_were_written(
+    format: str, tiny: Checkpoints, tmp_path: Path
+) -> None:
+    kept = check(write_quantized(tiny("llama2_gqa"), tmp_path, format), format)
+    projections = {f"layers.{i}.{kind}" for i in range(2) for kind in ("qkv", "out", "gate_up", "down")}
+    assert kept == (set() if format == "gptq_act" else projections)
+
+
+@pytest.mark.parametrize("format", ["gptq_asym", "nf4", "eetq", "fp8_blocks"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_lay_quantised_matrices_out_as_they_do_floats(
+    family: str, format: str, zoo: Checkpoints, tmp_path: Path
+) -> None:
+    kept = check(write_quantized(zoo(family), tmp_path, format), format)
+    assert {name.rpartition(".")[2] for name in kept} <= PROJECTIONS
+    assert kept
+
+
+def test_a_configuration_in_a_file_of_the_tool_s_own_counts_as_one_in_config_json(
+    tiny: Checkpoints, tmp_path: Path
+) -> None:
+    directory = write_quantized(tiny("llama2_gqa"), tmp_path, "gptq") / "gptq"
+    config = json.loads((directory / "config.json").read_text())
+    quantization = config.pop("quantization_config")
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"tensor '.*qweight' is quantised, but .* lacks a quantization_config"):
+        open_model(str(directory), cache_dir=tmp_path / "cache")
+    (directory / "quantize_config.json").write_text(json.dumps(quantization))
+    assert open_model(str(directory), cache_dir=tmp_path / "cache").source.stored("layers.0.qkv") is not None
+
+
+def test_a_matrix_of_another_shape_than_the_model_s_is_refused(tiny: Checkpoints, tmp_path: Path) -> None:
+    directory = write_quantized(tiny("llama2_gqa"), tmp_path, "gptq") / "gptq"
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"intermediate_size": 128}))
+    with pytest.raises(CheckpointError, match=r"gate_proj.weight' has shape \[96, 64\], the configuration says \[128"):
+        opened(directory)

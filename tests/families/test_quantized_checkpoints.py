@@ -1,0 +1,69 @@
+"""Checkpoints that are quantised already: their logits are transformers', of the floats that the numbers stand for.
+
+`tests/convert/quantized` shows that the numbers are read as the libraries that write them mean them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convert.source import open_model
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import ParameterSource
+from jaxengine.architecture.weight_format import StoredWeight
+from tests.conftest import Checkpoints
+from tests.families.forward import Forward
+from tests.families.references import zoo_logits
+from tests.jaxengine.engines import prompt
+from tests.tiny import reference_logits
+from tests.tiny_quantized import FORMATS, write_quantized
+
+pytestmark = pytest.mark.slow
+
+IDS = prompt(24, seed=1)
+
+
+@dataclass(frozen=True)
+class InFloats:
+    """`source`, multiplied out while it is read. A CPU would round what is stored quantised to int8."""
+
+    source: ParameterSource
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.source.spec
+
+    @property
+    def dtype(self) -> str:
+        return self.source.dtype
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return self.source.read(name, index)
+
+    def stored(self, name: str) -> StoredWeight | None:
+        return None
+
+
+def logits(directory: Path, tmp_path: Path) -> np.ndarray:
+    source = open_model(str(directory), cache_dir=tmp_path / "cache").source
+    return Forward(InFloats(source), slots=1).prefill(0, IDS, 0, len(IDS))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_llama_in_every_format_has_the_logits_of_its_floats(format: str, tiny: Checkpoints, tmp_path: Path) -> None:
+    directory = write_quantized(tiny("llama2_gqa"), tmp_path, format)
+    ours, reference = logits(directory / format, tmp_path), reference_logits(directory / "dense", IDS)
+    np.testing.assert_allclose(ours, reference, atol=1e-3)
+    assert (ours.argmax(-1) == reference.argmax(-1)).all()
+    assert np.abs(reference - reference_logits(tiny("llama2_gqa"), IDS)).max() > 1e-3  # the rounding is seen
+
+
+@pytest.mark.parametrize(("family", "format"), [("gpt2", "gptq"), ("mixtral", "awq"), ("codegen", "nf4")])
+def test_other_families_have_the_logits_of_their_floats(
+    family: str, format: str, zoo: Checkpoints, tmp_path: Path
+) -> None:
+    directory = write_quantized(zoo(family), tmp_path, format)
+    ours, reference = logits(directory / format, tmp_path), zoo_logits(directory / "dense", IDS)
+    np.testing.assert_allclose(ours, reference, atol=1e-3)

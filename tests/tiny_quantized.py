@@ -1,0 +1,306 @@
+"""Tiny checkpoints in every quantised format: our own writers, and the floats that the written numbers stand for.
+
+A writer rounds to nearest and packs; it multiplies codes and scales out before it packs them. So what it says of the
+weights owes nothing to the reader. That the layouts are those of the libraries is shown in `tests/convert/quantized`.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from convert.formats.safetensors import encode_header
+
+GROUP = 16
+E4M3 = ml_dtypes.float8_e4m3fn
+LARGEST_E4M3 = 448
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+NF4 = np.array(
+    [
+        *(-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0),
+        *(0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0),
+    ],
+    np.float32,
+)  # Dettmers et al., QLoRA, appendix E
+FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
+FP4 = np.concatenate([FP4, -FP4])
+NOT_QUANTISED = r"embed|wte|wpe|lm_head|norm|ln_|\.gate\.weight"
+
+
+@dataclass(frozen=True)
+class Written:
+    """Of one module: its tensors by their suffixes, and its matrix f32 [out, in]."""
+
+    tensors: dict[str, np.ndarray]
+    dense: np.ndarray
+
+
+@dataclass(frozen=True)
+class Format:
+    config: dict[str, Any]  # `quantization_config`
+    write: Callable[[np.ndarray], Written]  # of f32 [out, in]
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """codes u8 [out, in], scales f32 [out, groups] that f16 can hold, zeros [out, groups], of_inputs [in]."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zeros: np.ndarray
+    of_inputs: np.ndarray
+
+    @property
+    def dense(self) -> np.ndarray:
+        whole = (self.codes.astype(np.float32) - self.zeros[:, self.of_inputs]) * self.scales[:, self.of_inputs]
+        return whole.astype(np.float32)
+
+
+def rounded(weight: np.ndarray, bits: int, group: int, sym: bool, shuffled: bool = False) -> Rounded:
+    inputs, largest = weight.shape[1], (1 << bits) - 1
+    of_inputs = np.arange(inputs, dtype=np.int32) // (group if group > 0 else inputs)
+    if shuffled:
+        of_inputs = np.random.default_rng(inputs).permutation(of_inputs)
+    parts = [weight[:, of_inputs == each] for each in range(of_inputs.max() + 1)]
+    low = np.minimum(np.stack([part.min(1) for part in parts], 1), 0)
+    high = np.maximum(np.stack([part.max(1) for part in parts], 1), 0)
+    if sym:
+        scales = _of_f16(2 * np.maximum(high, -low) / largest)
+        zeros = np.full(scales.shape, 1 << (bits - 1))
+    else:
+        scales = _of_f16((high - low) / largest)
+        zeros = np.clip(np.round(-low / scales), 0, largest).astype(int)
+    codes = np.round(weight / scales[:, of_inputs]) + zeros[:, of_inputs]
+    return Rounded(np.clip(codes, 0, largest).astype(np.uint8), scales, zeros, of_inputs)
+
+
+def _of_f16(scales: np.ndarray) -> np.ndarray:
+    return scales.astype(np.float16).astype(np.float32)
+
+
+def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """i32 [n, words]: each row of codes [n, count] as a little-endian stream of bits."""
+    stream = (codes.astype(np.uint8)[..., None] >> np.arange(bits, dtype=np.uint8)) & 1
+    stream = stream.reshape(len(codes), -1)
+    stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % 32)))
+    return np.packbits(stream, axis=1, bitorder="little").view(np.int32)
+
+
+def write_gptq(weight: np.ndarray, bits: int, group: int, sym: bool, shuffled: bool, version: int) -> Written:
+    made = rounded(weight, bits, group, sym, shuffled)
+    zeros = packed(made.zeros.T, bits)
+    if version == 1 and bits == 3:
+        zeros = packed((made.zeros.T - 1) % 8, bits)
+    elif version == 1:
+        zeros = (zeros.view(np.uint32) - np.uint32(0xFFFFFFFF // ((1 << bits) - 1))).view(np.int32)
+    tensors = {".qweight": packed(made.codes, bits).T, ".qzeros": zeros, ".scales": made.scales.T.astype(np.float16)}
+    return Written(tensors | {".g_idx": made.of_inputs}, made.dense)
+
+
+def write_awq(weight: np.ndarray) -> Written:
+    made = rounded(weight, 4, GROUP, False)
+
+    def words(codes: np.ndarray) -> np.ndarray:
+        in_order = codes.reshape(len(codes), -1, 8)[..., [0, 2, 4, 6, 1, 3, 5, 7]]
+        return packed(in_order.reshape(codes.shape), 4)
+
+    tensors = {".qweight": words(made.codes.T), ".qzeros": words(made.zeros.T)}
+    return Written(tensors | {".scales": made.scales.T.astype(np.float16)}, made.dense)
+
+
+def write_bits_and_bytes(weight: np.ndarray, kind: str, double: bool) -> Written:
+    table, block = (NF4 if kind == "nf4" else FP4), 64
+    flat = np.pad(weight.reshape(-1), (0, -weight.size % block)).reshape(-1, block)
+    largest = np.abs(flat).max(1).astype(np.float32)
+    state = {"quant_type": kind, "blocksize": block, "dtype": "float32", "shape": list(weight.shape)}
+    tensors = {".weight.absmax": largest, ".weight.quant_map": table}
+    if double:
+        offset, inner, outer = float(largest.mean()), np.linspace(-1, 1, 256).astype(np.float32), 256
+        rest = largest - np.float32(offset)
+        whole = np.array([np.abs(rest[at : at + outer]).max() for at in range(0, len(rest), outer)], np.float32)
+        of_blocks = whole[np.arange(len(rest)) // outer]
+        codes = np.abs((rest / of_blocks)[:, None] - inner).argmin(1).astype(np.uint8)
+        largest = inner[codes] * of_blocks + np.float32(offset)
+        tensors |= {".weight.absmax": codes, ".weight.nested_absmax": whole, ".weight.nested_quant_map": inner}
+        state |= {"nested_blocksize": outer, "nested_dtype": "float32", "nested_offset": offset}
+    entries = np.abs((flat / largest[:, None])[..., None] - table).argmin(-1).astype(np.uint8)
+    dense = (table[entries] * largest[:, None]).reshape(-1)[: weight.size].reshape(weight.shape)
+    pairs = entries.reshape(-1)[: weight.size].reshape(-1, 2)
+    text = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    tensors |= {".weight": (pairs[:, 0] << 4 | pairs[:, 1])[:, None]}
+    return Written(tensors | {f".weight.quant_state.bitsandbytes__{kind}": text}, dense)
+
+
+def write_int8(weight: np.ndarray, style: str) -> Written:
+    """A scale for each channel, as bitsandbytes, EETQ or compressed-tensors store it."""
+    largest = np.abs(weight).max(1).astype(np.float32)
+    scales = largest / np.float32(127)
+    if style == "eetq":
+        scales = _of_f16(scales)
+    codes = np.clip(np.round(weight / scales[:, None]), -127, 127).astype(np.int8)
+    tensors = {
+        "bitsandbytes": {".weight": codes, ".SCB": largest, ".weight_format": np.zeros((), np.uint8)},
+        "eetq": {".weight": codes.T, ".weight_scales": scales.astype(np.float16)},
+        "compressed-tensors": {".weight": codes, ".weight_scale": scales[:, None]},
+    }
+    return Written(tensors[style], codes * scales[:, None])
+
+
+def write_fp8(weight: np.ndarray, shape: str) -> Written:
+    """Scales of the whole matrix, of its channels, or of blocks of 32 by 32."""
+    outputs, inputs = weight.shape
+    if shape == "blocks":
+        padded = np.pad(np.abs(weight), ((0, -outputs % 32), (0, -inputs % 32)))
+        scales = padded.reshape(padded.shape[0] // 32, 32, padded.shape[1] // 32, 32).max((1, 3))
+    else:
+        scales = np.abs(weight).max(1, keepdims=True) if shape == "channels" else np.abs(weight).max()
+    scales = np.asarray(scales / LARGEST_E4M3, np.float32)
+    wide = scales.repeat(32, 0).repeat(32, 1)[:outputs, :inputs] if shape == "blocks" else scales
+    codes = (weight / wide).astype(E4M3)
+    name = ".weight_scale_inv" if shape == "blocks" else ".weight_scale"
+    return Written({".weight": codes, name: scales}, codes.astype(np.float32) * wide)
+
+
+def write_packed(weight: np.ndarray, bits: int, sym: bool) -> Written:
+    """compressed-tensors' pack-quantized."""
+    made = rounded(weight, bits, GROUP, sym)
+    tensors = {".weight_packed": packed(made.codes, bits), ".weight_scale": made.scales.astype(ml_dtypes.bfloat16)}
+    scales = tensors[".weight_scale"].astype(np.float32)
+    tensors[".weight_shape"] = np.array(weight.shape, np.int64)
+    if not sym:
+        tensors[".weight_zero_point"] = packed(made.zeros.T, bits).T
+    return Written(tensors, Rounded(made.codes, scales, made.zeros, made.of_inputs).dense)
+
+
+def write_hqq(weight: np.ndarray, bits: int) -> Written:
+    outputs, inputs = weight.shape
+    made = rounded(weight, bits, GROUP, False)
+    zeros = (made.zeros + 0.25).astype(np.float32)  # which need not be whole numbers
+    rows = made.codes.reshape(-1, GROUP)
+    parts = rows.reshape(8 // bits, -1, GROUP)  # those of one byte, the first in its highest bits
+    shifts = np.arange(8 - bits, -1, -bits, dtype=np.uint8)[:, None, None]
+    tensors = {".W_q": np.bitwise_or.reduce(parts << shifts, axis=0)}
+    tensors |= {".scale": made.scales.reshape(-1, 1), ".zero": zeros.reshape(-1, 1)}
+    facts = {".nbits": bits, ".axis": 1, ".group_size": GROUP}
+    tensors |= {name: np.array(value, np.int32) for name, value in facts.items()}
+    tensors[".shape"] = np.array([outputs, inputs], np.int64)
+    return Written(tensors, Rounded(made.codes, made.scales, zeros, made.of_inputs).dense)
+
+
+def write_fp4(weight: np.ndarray, style: str) -> Written:
+    """Floats of four bits: MXFP4 in groups of 32, NVFP4 in groups of 16 with a scale of the whole matrix."""
+    group = 32 if style == "mxfp4" else 16
+    parts = weight.reshape(len(weight), -1, group)
+    ideal = np.abs(parts).max(2) / 6
+    if style == "mxfp4":
+        powers = np.floor(np.log2(ideal)).astype(int)
+        scales = np.ldexp(np.float32(1), powers).astype(np.float32)
+        tensors = {".weight_scale": (powers + 127).astype(np.uint8)}
+    else:
+        whole = np.float32(ideal.max() / LARGEST_E4M3)
+        stored = (ideal / whole).astype(E4M3)
+        inverse = np.float32(1) / whole
+        divided = style == "compressed-tensors"
+        scales = stored.astype(np.float32) / inverse if divided else stored.astype(np.float32) * whole
+        name, value = (".weight_global_scale", inverse) if divided else (".weight_scale_2", whole)
+        tensors = {".weight_scale": stored, name: np.array([value] if divided else value, np.float32)}
+    codes = np.abs((parts / scales[..., None])[..., None] - E2M1).argmin(-1).astype(np.uint8)
+    pairs = codes.reshape(len(weight), -1, 2)
+    tensors[".weight" if style == "modelopt" else ".weight_packed"] = pairs[..., 0] | pairs[..., 1] << 4
+    return Written(tensors, (E2M1[codes] * scales[..., None]).reshape(weight.shape))
+
+
+def _gptq(bits: int, group: int, sym: bool = True, shuffled: bool = False, version: int = 1) -> Format:
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": sym, "desc_act": shuffled}
+    config["checkpoint_format"] = "gptq" if version == 1 else "gptq_v2"
+    return Format(config, partial(write_gptq, bits=bits, group=group, sym=sym, shuffled=shuffled, version=version))
+
+
+def _bits_and_bytes(kind: str, double: bool = False) -> Format:
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": kind}
+    return Format(config, partial(write_bits_and_bytes, kind=kind, double=double))
+
+
+def _compressed_tensors(layout: str, write: Callable[[np.ndarray], Written], bits: int, **weights: Any) -> Format:
+    group = {"targets": ["Linear"], "weights": {"num_bits": bits, **weights}}
+    config = {"quant_method": "compressed-tensors", "format": layout, "config_groups": {"group_0": group}}
+    return Format(config, write)
+
+
+INTEGERS = {"type": "int", "strategy": "group", "group_size": GROUP}
+BLOCKS = {"strategy": "block", "block_structure": [32, 32]}
+FORMATS: dict[str, Format] = {
+    "gptq": _gptq(4, GROUP),
+    "gptq_asym": _gptq(4, GROUP, sym=False),
+    "gptq_act": _gptq(4, GROUP, shuffled=True),
+    "gptq_v2": _gptq(4, GROUP, sym=False, version=2),
+    "gptq_8bit": _gptq(8, -1),
+    "gptq_3bit": _gptq(3, GROUP, sym=False),
+    "gptq_2bit": _gptq(2, GROUP, sym=False),
+    "awq": Format({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, write_awq),
+    "nf4": _bits_and_bytes("nf4"),
+    "nf4_double": _bits_and_bytes("nf4", double=True),
+    "fp4": _bits_and_bytes("fp4"),
+    "int8": Format({"quant_method": "bitsandbytes", "load_in_8bit": True}, partial(write_int8, style="bitsandbytes")),
+    "eetq": Format({"quant_method": "eetq", "weights": "int8"}, partial(write_int8, style="eetq")),
+    "fp8": Format({"quant_method": "fp8", "activation_scheme": "dynamic"}, partial(write_fp8, shape="whole")),
+    "fp8_blocks": Format({"quant_method": "fp8", "weight_block_size": [32, 32]}, partial(write_fp8, shape="blocks")),
+    "fbgemm_fp8": Format(
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, partial(write_fp8, shape="channels")
+    ),
+    "modelopt_fp8": Format({"quant_method": "modelopt", "quant_algo": "FP8"}, partial(write_fp8, shape="whole")),
+    "modelopt_nvfp4": Format({"quant_method": "modelopt", "quant_algo": "NVFP4"}, partial(write_fp4, style="modelopt")),
+    "ct_fp8": _compressed_tensors(
+        "float-quantized", partial(write_fp8, shape="channels"), 8, type="float", strategy="channel"
+    ),
+    "ct_int8": _compressed_tensors(
+        "int-quantized", partial(write_int8, style="compressed-tensors"), 8, type="int", strategy="channel"
+    ),
+    "ct_w4": _compressed_tensors("pack-quantized", partial(write_packed, bits=4, sym=True), 4, **INTEGERS),
+    "ct_w4_asym": _compressed_tensors(
+        "pack-quantized", partial(write_packed, bits=4, sym=False), 4, **INTEGERS, symmetric=False
+    ),
+    "ct_nvfp4": _compressed_tensors(
+        "nvfp4-pack-quantized", partial(write_fp4, style="compressed-tensors"), 4, type="float", strategy="tensor_group"
+    ),
+    "ct_mxfp4": _compressed_tensors(
+        "mxfp4-pack-quantized", partial(write_fp4, style="mxfp4"), 4, type="float", strategy="group", group_size=32
+    ),
+    "hqq": Format({"quant_method": "hqq"}, partial(write_hqq, bits=4)),
+}  # as many as libraries write them; GGUF is in `tests/convert/tiny_gguf.py`
+
+
+def write_quantized(source: Path, target: Path, format: str) -> Path:
+    """The checkpoint in `source` as `target`/`format`, and in floats as `target`/`dense`. Returns `target`."""
+    tensors = load_file(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    input_major = config["model_type"] == "gpt2"  # whose own matrices are [in, out]; tools quantise them turned
+    stored: dict[str, np.ndarray] = {}
+    for name, tensor in list(tensors.items()):
+        if tensor.ndim != 2 or re.search(NOT_QUANTISED, name):
+            stored[name] = tensor
+            continue
+        written = FORMATS[format].write(np.ascontiguousarray(tensor.T) if input_major else tensor)
+        tensors[name] = np.ascontiguousarray(written.dense.T if input_major else written.dense)
+        stored |= {name.removesuffix(".weight") + suffix: each for suffix, each in written.tensors.items()}
+    shutil.copytree(source, target / format)
+    shutil.copytree(source, target / "dense")
+    save_file(tensors, target / "dense" / "model.safetensors", {"format": "pt"})
+    save_arrays(stored, target / format / "model.safetensors")
+    config["quantization_config"] = FORMATS[format].config
+    (target / format / "config.json").write_text(json.dumps(config))
+    return target
+
+
+def save_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """With the types that `safetensors.numpy` lacks."""
+    header = encode_header({name: (array.dtype.name, array.shape) for name, array in arrays.items()})
+    path.write_bytes(header + b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
