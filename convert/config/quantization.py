@@ -30,11 +30,10 @@ def add_quantization(config: Config, directory: Path) -> None:
         _add(config, text.get(KEY), f"{text.where}: {KEY}")
     elif config.get(OLD_KEY) is not None:
         _add(config, config.get(OLD_KEY), f"{config.where}: {OLD_KEY}", "compressed-tensors")
-    elif path := next((path for name in FILES if (path := directory / name).is_file()), None):
-        settings = read_json(path)
-        if path.name == "hf_quant_config.json":
-            settings = settings.get("quantization")
-        _add(config, settings, str(path), FILES[path.name])
+    elif name := next((name for name in FILES if (directory / name).is_file()), None):
+        settings = read_json(directory / name)
+        whole = settings.get("quantization") if name == "hf_quant_config.json" else settings
+        _add(config, whole, str(directory / name), FILES[name])
 
 
 def _add(config: Config, settings: Any, where: str, method: str | None = None) -> None:
