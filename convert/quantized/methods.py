@@ -16,7 +16,6 @@ from convert.quantized.hqq import hqq
 from convert.quantized.method import Method
 
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
-PACKINGS = {"auto_gptq": gptq, "auto_awq": awq}  # of AutoRound
 
 
 def modelopt(config: Config) -> Method:
@@ -31,11 +30,18 @@ def modelopt(config: Config) -> Method:
 
 
 def auto_round(config: Config) -> Method:
-    """AutoRound: its files have the layout of another method."""
-    packing = config.text("packing_format", "auto_round:auto_gptq").removeprefix("auto_round:")
-    if packing not in PACKINGS:
-        raise config.error("packing_format", f"must be one of {', '.join(PACKINGS)}")
-    return PACKINGS[packing](config)
+    """AutoRound: its files have the layout of another method, of GPTQ's first version where they do not say which."""
+    key = config.spelled("packing_format", "backend")
+    if config.text("data_type", "int") != "int":
+        raise config.error("data_type", "must be int")
+    match config.text(key, "auto_round:auto_gptq").removeprefix("auto_round:"):
+        case "auto_gptq" | "gptq":
+            return gptq(config)
+        case "auto_round" | "gptqmodel":
+            return gptq(Config({**config.values, "checkpoint_format": "gptq_v2"}, config.where))
+        case "auto_awq" | "awq":
+            return awq(config)
+    raise config.error(key, "must be that of GPTQ or AWQ: auto_round, auto_round:auto_gptq or auto_round:auto_awq")
 
 
 METHODS: Mapping[str, Callable[[Config], Method]] = {

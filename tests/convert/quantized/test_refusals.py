@@ -247,7 +247,13 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
             ("auto_gptq-4bit_act", {"quant_method": each}, f"quant_method must be one of .*, got '{each}'")
             for each in ("exl2", "exl3", "quip", "aqlm", "marlin", "torchao", "quark", "vptq", "bitnet", "mxfp4")
         ),
-        ("auto_gptq-4bit_act", {"quant_method": "auto-round", "packing_format": "auto_round:fp8"}, "packing_format"),
+        (
+            "auto_round-4bit_plain",
+            {"packing_format": "auto_round:llm_compressor"},
+            "packing_format must be that of GPTQ",
+        ),
+        ("auto_round-4bit_plain", {"packing_format": 4}, "packing_format must be a string"),
+        ("auto_round-4bit_plain", {"data_type": "mx_fp"}, "data_type must be int, got 'mx_fp'"),
     ],
 )
 def test_a_configuration_that_fits_no_checkpoint_is_refused_by_its_key(

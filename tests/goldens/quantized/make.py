@@ -152,6 +152,27 @@ def gptqmodel() -> Iterator[Case]:
     yield "4bit_no_g_idx", gptq_config(4, 32, True, False, "gptq_v2"), tensors, layer.dequantize_weight().T
 
 
+def auto_round() -> Iterator[Case]:
+    """Its two `QuantLinear` in PyTorch: zero points less one, and as they are."""
+    from auto_round_extension.torch import qlinear_torch, qlinear_torch_zp
+
+    for name, module, packing in (
+        ("less_one", qlinear_torch_zp, "auto_round:auto_gptq"),
+        ("plain", qlinear_torch, "auto_round"),
+    ):
+        for bits in (4, 3):
+            weight, scales, zeros, _ = gptq_inputs("4bit", bits, 32, False, False, (32, 64))
+            if module is qlinear_torch_zp:
+                zeros = zeros.clamp(min=1)  # it stores a zero point of 0 wrong
+            layer = module.QuantLinear(bits, 32, 64, 32, bias=False)
+            layer.device = torch.device("cpu")  # which `pack` of one of them asks for and nothing sets
+            layer.pack(linear(weight), scales, zeros, None, device=torch.device("cpu"))
+            tensors = {each: getattr(layer, each).clone() for each in ("qweight", "qzeros", "scales")}
+            layer.scales = layer.scales.float()
+            config = {"quant_method": "auto-round", "bits": bits, "group_size": 32, "sym": False, "data_type": "int"}
+            yield f"{bits}bit_{name}", config | {"packing_format": packing}, tensors, layer(torch.eye(64)).T
+
+
 def autoawq() -> Iterator[Case]:
     """`WQLinear_GEMM`, and `dequantize_gemm` of its packing_utils."""
     from awq.modules.linear.gemm import WQLinear_GEMM
@@ -376,6 +397,7 @@ def transformers() -> Iterator[Case]:
 
 LIBRARIES: dict[str, tuple[Callable[[], Iterator[Case]], str]] = {  # with its name on PyPI
     "auto_gptq": (auto_gptq, "auto-gptq"),
+    "auto_round": (auto_round, "auto-round"),
     "autoawq": (autoawq, "autoawq"),
     "bitsandbytes": (bitsandbytes, "bitsandbytes"),
     "compressed_tensors": (compressed_tensors, "compressed-tensors"),
