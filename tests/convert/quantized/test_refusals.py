@@ -313,3 +313,30 @@ def test_weights_in_the_order_of_eetq_s_kernel_are_refused() -> None:
 
 def test_the_methods_are_those_of_the_readme() -> None:
     assert sorted(METHODS) == list(METHODS)
+
+
+HOSTILE = (None, [], {}, [[]], "x", "", -1, 0, 1, 2**40, 1.5, True, False)
+LAYOUTS = {"checkpoint_format", "packing_format"}  # say what the tensors mean
+
+
+def hostile(value: Any) -> Iterator[tuple[str, Any]]:
+    """`value` with each part of it replaced in turn, and the key of that part."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for at, changed in [*((key, each) for each in HOSTILE), *hostile(inner)]:
+            copied = value.copy()
+            copied[key] = changed
+            yield at, copied
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_value_in_a_configuration_does_harm(name: str) -> None:
+    golden = GOLDENS[name]
+    matrix = golden.opened().read(WEIGHT, golden.dense.shape, ())
+    for key, quantization in hostile(golden.config):
+        try:
+            found = with_weights(Config({"quantization_config": quantization}, "config.json"), golden.tensors())
+        except CheckpointError as error:
+            assert len(str(error)) < 1000
+            continue
+        if key not in LAYOUTS:
+            np.testing.assert_array_equal(found.read(WEIGHT, matrix.shape, ()), matrix, f"{key} of {quantization}")

@@ -384,14 +384,18 @@ def transformers() -> Iterator[Case]:
     from transformers import FineGrainedFP8Config
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 
-    for name, blocks, shape in (("fp8_block", (16, 32), (48, 96)), ("fp8_block_tall", (32, 8), (64, 40))):
+    for name, blocks, shape in (
+        ("fp8_block", (16, 32), (48, 96)),
+        ("fp8_block_tall", (32, 8), (64, 40)),
+        ("fp8_tensor", None, (16, 40)),
+    ):
         settings = FineGrainedFP8Config(weight_block_size=blocks)
         quantizer = SimpleNamespace(quantization_config=settings)
-        weight = matrix(*shape, seed=blocks[0])
+        weight = matrix(*shape, seed=shape[1])
         stored = Fp8Quantize(quantizer).convert({"linear.weight": weight})
         tensors = {key.removeprefix("linear."): value for key, value in stored.items()}
         restored = Fp8Dequantize(quantizer).convert(dict(tensors))["weight"]
-        config = {"quant_method": "fp8", "weight_block_size": list(blocks), "activation_scheme": "dynamic"}
+        config = {"quant_method": "fp8", "weight_block_size": blocks and list(blocks), "activation_scheme": "dynamic"}
         yield name, config, tensors, restored
 
 
