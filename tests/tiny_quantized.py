@@ -300,6 +300,25 @@ def write_quantized(source: Path, target: Path, format: str) -> Path:
     return target
 
 
+def write_gpt_oss(source: Path, target: Path) -> Path:
+    """gpt-oss with its experts in MXFP4, as `target`/mxfp4, and in floats as `target`/dense. Returns `target`."""
+    tensors = load_file(source / "model.safetensors")
+    stored = dict(tensors)
+    for name in [name for name in tensors if re.search(r"experts\.(gate_up|down)_proj$", name)]:
+        experts = [write_fp4(np.ascontiguousarray(each.T), "mxfp4") for each in stored.pop(name)]
+        tensors[name] = np.ascontiguousarray(np.stack([each.dense.T for each in experts]))
+        scales = stored[f"{name}_scales"] = np.stack([each.tensors[".weight_scale"] for each in experts])
+        codes = np.stack([each.tensors[".weight_packed"] for each in experts])
+        stored[f"{name}_blocks"] = codes.reshape(*scales.shape, 16)
+    shutil.copytree(source, target / "mxfp4")
+    shutil.copytree(source, target / "dense")
+    save_file(tensors, target / "dense" / "model.safetensors", {"format": "pt"})
+    save_arrays(stored, target / "mxfp4" / "model.safetensors")
+    config = json.loads((source / "config.json").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
+    (target / "mxfp4" / "config.json").write_text(json.dumps(config))
+    return target
+
+
 def save_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
     """With the types that `safetensors.numpy` lacks."""
     header = encode_header({name: (array.dtype.name, array.shape) for name, array in arrays.items()})

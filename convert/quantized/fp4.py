@@ -3,8 +3,8 @@
     MXFP4   codes u8 [out, in/2], scales u8 [out, in/32]: powers of two, stored as exponent + 127
     NVFP4   codes u8 [out, in/2], scales e4m3 [out, in/16], and one scale of the whole matrix
 
-The formats: OCP Microscaling 1.0, and NVIDIA's ModelOpt. gpt-oss stacks the experts in front. compressed-tensors
-divides by the scale of the whole, ModelOpt multiplies by it.
+The formats: OCP Microscaling 1.0, and NVIDIA's ModelOpt. compressed-tensors divides by the scale of the whole,
+ModelOpt multiplies by it. gpt-oss stacks the experts in front, see `mxfp4`.
 """
 
 import numpy as np
@@ -52,9 +52,18 @@ def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: 
 
 def powers(module: Module, suffix: str) -> np.ndarray:
     """f32: the powers of two that bytes of a tensor stand for. Raises CheckpointError for one that is no number."""
-    stored = module.whole(suffix)
-    if (stored == NOT_A_NUMBER).any():
+    check_powers(module, suffix)
+    return powers_of_two(module.whole(suffix))
+
+
+def check_powers(module: Module, suffix: str) -> None:
+    """Raise CheckpointError where a byte of the tensor stands for no number."""
+    if (module.whole(suffix) == NOT_A_NUMBER).any():
         raise module.error(suffix, "has a scale that is not a number")
+
+
+def powers_of_two(stored: np.ndarray) -> np.ndarray:
+    """f32 of exponents as bytes."""
     return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS).astype(np.float32)
 
 

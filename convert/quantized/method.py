@@ -37,8 +37,11 @@ class Module:
 
     def read(self, suffix: str, *index: slice) -> np.ndarray:
         """A slice of a tensor in its own shape."""
-        name = f"{self.name}{suffix}"
-        return self.tensors.read(name, self.tensors.shape(name), index)
+        return self.viewed(suffix, self.tensors.shape(f"{self.name}{suffix}"), *index)
+
+    def viewed(self, suffix: str, view: tuple[int, ...], *index: slice) -> np.ndarray:
+        """A slice of a tensor in the shape `view`."""
+        return self.tensors.read(f"{self.name}{suffix}", view, index)
 
     def expect(self, suffix: str, shape: Sequence[int], *dtypes: str) -> None:
         """Raise CheckpointError unless the tensor has this shape and one of these types."""
@@ -87,9 +90,13 @@ class Method:
     markers: suffixes of tensors of which every quantised module has one, and no other module has any.
     suffixes: of all the tensors that a quantised module may have in place of its weight.
     open: the matrix of a module. Raises CheckpointError.
+    weight: the suffix of the weight that a quantised module stands for.
+    input_major: whether the model has that weight `[…, in, out]`.
     """
 
     name: str
     markers: tuple[str, ...]
     suffixes: tuple[str, ...]
     open: Callable[[Module], QuantizedMatrix]
+    weight: str = ".weight"
+    input_major: bool = False

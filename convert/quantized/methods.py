@@ -14,6 +14,7 @@ from convert.quantized.fp8 import fp8
 from convert.quantized.gptq import gptq
 from convert.quantized.hqq import hqq
 from convert.quantized.method import Method
+from convert.quantized.mxfp4 import mxfp4
 
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
 
@@ -56,6 +57,7 @@ METHODS: Mapping[str, Callable[[Config], Method]] = {
     "hqq": hqq,
     "intel/auto-round": auto_round,
     "modelopt": modelopt,
+    "mxfp4": mxfp4,
 }
 
 

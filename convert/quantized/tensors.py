@@ -1,6 +1,7 @@
 """A quantised checkpoint's tensors as those of the model: each quantised module has a weight, read in floats."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from convert.formats.tensors import Tensors
 from convert.quantized.method import Method, Module
 from convert.quantized.methods import method_of
 
-WEIGHT = ".weight"
 QUANTIZED = (  # suffixes that only quantised modules have, also of layouts that are not supported
     *(".qweight", ".weight_packed", ".W_q", ".SCB", ".weight_scales", ".weight_scale_inv", ".weight_scale_2"),
     *(".weight_scale", ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"),
@@ -50,13 +50,13 @@ class QuantizedTensors(Tensors):
         self._tensors = tensors
         names = {name.removesuffix(marker) for marker in method.markers for name in tensors if name.endswith(marker)}
         self._parts = {f"{name}{suffix}" for name in names for suffix in method.suffixes}
-        both = sorted(f"{name}{WEIGHT}" for name in names if f"{name}{WEIGHT}" in tensors)
+        both = sorted(f"{name}{method.weight}" for name in names if f"{name}{method.weight}" in tensors)
         if both and both[0] not in self._parts:
             problem = f"is beside a quantised matrix of the same module ({method.name})"
             raise CheckpointError(f"{tensors.where(both[0])}: tensor {both[0]!r} {problem}")
         self._stored = [name for name in tensors if name not in self._parts]
-        self._markers = method.markers
-        self.matrices = {f"{name}{WEIGHT}": method.open(Module(tensors, name)) for name in sorted(names)}
+        self._method = method
+        self.matrices = {f"{name}{method.weight}": method.open(Module(tensors, name)) for name in sorted(names)}
 
     def __contains__(self, name: object) -> bool:
         return name in self.matrices or (name in self._tensors and name not in self._parts)
@@ -65,19 +65,32 @@ class QuantizedTensors(Tensors):
         return iter((*self._stored, *self.matrices))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.matrices[name].shape if name in self.matrices else self._tensors.shape(name)
+        if name not in self.matrices:
+            return self._tensors.shape(name)
+        shape = self.matrices[name].shape
+        return _turned(shape) if self._method.input_major else shape
 
     def dtype(self, name: str) -> str:
         return "float32" if name in self.matrices else self._tensors.dtype(name)
 
     def where(self, name: str) -> str:
-        marks = (name.removesuffix(WEIGHT) + marker for marker in self._markers)
+        marks = (name.removesuffix(self._method.weight) + marker for marker in self._method.markers)
         return self._tensors.where(next(filter(self._tensors.__contains__, marks)) if name in self.matrices else name)
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
-        if name in self.matrices:
+        if name not in self.matrices:
+            return self._tensors.read(name, view, index)
+        if not self._method.input_major:
             return self.matrices[name].dense(view, index)
-        return self._tensors.read(name, view, index)
+        shape = self.matrices[name].shape
+        if view != _turned(shape):
+            return self.matrices[name].dense(shape, ()).swapaxes(-1, -2).reshape(view)[index]
+        index = (*index, *(slice(None) for _ in shape[len(index) :]))
+        return self.matrices[name].dense(shape, _turned(index)).swapaxes(-1, -2)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
-        return self.matrices.get(name)
+        return None if self._method.input_major else self.matrices.get(name)
+
+
+def _turned(axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*axes[:-2], axes[-1], axes[-2])

@@ -17,12 +17,13 @@ from tests.conftest import Checkpoints
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
 from tests.jaxengine.engines import prompt
-from tests.tiny import reference_logits
-from tests.tiny_quantized import FORMATS, write_quantized
+from tests.tiny import BASE, reference_logits, write_model
+from tests.tiny_quantized import FORMATS, write_gpt_oss, write_quantized
 
 pytestmark = pytest.mark.slow
 
 IDS = prompt(24, seed=1)
+GPT_OSS = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,17 @@ def test_other_families_have_the_logits_of_their_floats(
 ) -> None:
     directory = write_quantized(zoo(family), tmp_path, format)
     ours, reference = logits(directory / format, tmp_path), zoo_logits(directory / "dense", IDS)
+    np.testing.assert_allclose(ours, reference, atol=1e-3)
+
+
+def test_a_module_of_transformers_has_the_logits_of_its_floats(tmp_path: Path) -> None:
+    directory = write_quantized(write_model(tmp_path / "olmo", {"model_type": "olmo", **BASE}), tmp_path / "x", "nf4")
+    ours, reference = logits(directory / "nf4", tmp_path), zoo_logits(directory / "dense", IDS)
+    np.testing.assert_allclose(ours, reference, atol=1e-3)
+
+
+def test_gpt_oss_has_the_logits_of_its_experts_in_floats(tmp_path: Path) -> None:
+    fields = {"model_type": "gpt_oss", **BASE, **GPT_OSS}
+    directory = write_gpt_oss(write_model(tmp_path / "gpt_oss", fields), tmp_path / "x")
+    ours, reference = logits(directory / "mxfp4", tmp_path), zoo_logits(directory / "dense", IDS)
     np.testing.assert_allclose(ours, reference, atol=1e-3)

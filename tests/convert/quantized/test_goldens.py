@@ -96,4 +96,4 @@ def test_nothing_is_read_of_the_weights_before_they_are_asked_for(name: str) -> 
 def test_every_method_has_a_golden_but_eetq() -> None:
     of_goldens = {golden.config["quant_method"] for golden in GOLDENS.values()}
     same_as_others = {"intel/auto-round", "fbgemm_fp8"}
-    assert METHODS.keys() - of_goldens == {"eetq", *same_as_others}
+    assert METHODS.keys() - of_goldens == {"eetq", "mxfp4", *same_as_others}

@@ -245,7 +245,7 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("auto_gptq-4bit_act", {"quant_method": 5}, "quant_method must be a string"),
         *(
             ("auto_gptq-4bit_act", {"quant_method": each}, f"quant_method must be one of .*, got '{each}'")
-            for each in ("exl2", "exl3", "quip", "aqlm", "marlin", "torchao", "quark", "vptq", "bitnet", "mxfp4")
+            for each in ("exl2", "exl3", "quip", "aqlm", "marlin", "torchao", "quark", "vptq", "bitnet")
         ),
         (
             "auto_round-4bit_plain",

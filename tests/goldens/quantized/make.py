@@ -379,6 +379,17 @@ def modelopt() -> Iterator[Case]:
     yield "fp8", {"quant_method": "modelopt", "quant_algo": "FP8"}, tensors, held.dequantize(torch.float32, scale=scale)
 
 
+def gpt_oss() -> Iterator[Case]:
+    """Experts in MXFP4, of random bytes: each is a number. transformers computes powers of two in bf16, exactly."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    generator = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (3, 10, 2, 16), generator=generator, dtype=torch.uint8)
+    scales = torch.randint(118, 128, (3, 10, 2), generator=generator, dtype=torch.uint8)
+    dense = convert_moe_packed_tensors(blocks, scales)
+    yield "experts", {"quant_method": "mxfp4"}, {"gate_up_proj_blocks": blocks, "gate_up_proj_scales": scales}, dense
+
+
 def transformers() -> Iterator[Case]:
     """Its own FP8 in blocks: `Fp8Quantize` and `Fp8Dequantize`."""
     from transformers import FineGrainedFP8Config
@@ -406,6 +417,7 @@ LIBRARIES: dict[str, tuple[Callable[[], Iterator[Case]], str]] = {  # with its n
     "bitsandbytes": (bitsandbytes, "bitsandbytes"),
     "compressed_tensors": (compressed_tensors, "compressed-tensors"),
     "compressed_tensors_0_9": (compressed_tensors_0_9, "compressed-tensors"),
+    "gpt_oss": (gpt_oss, "transformers"),
     "gptqmodel": (gptqmodel, "gptqmodel"),
     "hqq": (hqq, "hqq"),
     "modelopt": (modelopt, "nvidia-modelopt"),
