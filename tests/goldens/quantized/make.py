@@ -163,7 +163,7 @@ def auto_round() -> Iterator[Case]:
         for bits in (4, 3):
             weight, scales, zeros, _ = gptq_inputs("4bit", bits, 32, False, False, (32, 64))
             if module is qlinear_torch_zp:
-                zeros = zeros.clamp(min=1)  # it stores a zero point of 0 wrong
+                zeros = zeros.clamp(min=1)  # it stores a zero point of 0 as 1
             layer = module.QuantLinear(bits, 32, 64, 32, bias=False)
             layer.device = torch.device("cpu")  # which `pack` of one of them asks for and nothing sets
             layer.pack(linear(weight), scales, zeros, None, device=torch.device("cpu"))
