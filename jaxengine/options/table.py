@@ -69,7 +69,7 @@ class ComputeOptions:
         None,
         values.one_of(*QUANTIZE),
         "what the layers' weights in floats become at start: 8 bits, or on a GPU 4; eetq and bitsandbytes are int8; "
-        "none is floats whatever the checkpoint holds. A quantised checkpoint needs nothing, and no other method's name",
+        "none is floats whatever the checkpoint holds. A quantised checkpoint needs none of them, and refuses most",
         after="dtype",
     )
     kv_cache_dtype: str = option(
