@@ -48,6 +48,11 @@ class DeviceTraits:
     costly_first_run: bool = True
     duplicates_shared_work: bool = False
 
+    @property
+    def much_shared_memory(self) -> bool:
+        """Whether a program may take 160 KB: on an A100 and from Hopper on. Others of Ampere and Ada have 99."""
+        return self.capability is not None and (self.capability == (8, 0) or (9, 0) <= self.capability < (12, 0))
+
     @classmethod
     def of(cls, device: Device) -> "DeviceTraits":
         """The traits of a device that JAX has found."""

@@ -41,7 +41,8 @@ def weight_layout(
     """
     if device.kernels and format is not None and not format.per_channel:
         plane = plane_of(inputs, format.group) if format.bits <= 4 else 0
-        return WeightLayout(parameter.inputs, parameter.stacked, grouped=True, plane=plane, format=format)
+        most = 128 if device.much_shared_memory else 64
+        return WeightLayout(parameter.inputs, parameter.stacked, format=format, grouped=most, plane=plane)
     wide = parameter.stacked > 0 or dtype not in NARROW
     input_major = device.input_major and wide and not parameter.by_row
     return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format)
@@ -125,6 +126,7 @@ def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
         group=rows.shape[1] // len(scales),
         offset=format.offset,
         table=format.table,
+        most=weight.layout.grouped,
     )
     return y.astype(dtype).reshape(len(x), *outputs)
 

@@ -32,8 +32,8 @@ class WeightLayout:
     input_major: values are `[stacked…, in…, out…]` instead.
     flat: a product takes the values as one matrix of two axes.
     format: None for floats.
-    grouped: as the kernel `ops/triton/grouped` reads a format with groups. The input axes of the values are one. The
-        axis of groups is the first of scales and zeros.
+    grouped: not 0 where the kernel `ops/triton/grouped` reads a format with groups: how many tokens it multiplies at
+        once. The input axes of the values are then one, and the axis of groups is the first of scales and zeros.
     plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
     """
 
@@ -42,7 +42,7 @@ class WeightLayout:
     input_major: bool = False
     flat: bool = False
     format: WeightFormat | None = None
-    grouped: bool = False
+    grouped: int = 0
     plane: int = 0
 
     def order(self, rank: int) -> tuple[int, ...]:
@@ -100,5 +100,5 @@ class Weight:
         if layout.plane:
             values = unpack(values, layout.plane).astype(format.values) - jnp.asarray(format.offset, format.values)
         zeros = None if self.zeros is None else jnp.moveaxis(self.zeros, 0, -1)
-        plain = replace(layout, inputs=1, grouped=False, plane=0)
+        plain = replace(layout, inputs=1, grouped=0, plane=0)
         return Weight(values, plain, jnp.moveaxis(self.scales, 0, -1), zeros)

@@ -180,7 +180,7 @@ def _ungrouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout) -> Weight
     """The abstract weight as the parameter table has it, from which a grouped one is made."""
     assert layout.format is not None
     values, scaling = _shape(parameter, mesh, layout.format.values), _scaling(parameter, mesh, layout.format)
-    return Weight(values, replace(layout, grouped=False, plane=0), **scaling)
+    return Weight(values, replace(layout, grouped=0, plane=0), **scaling)
 
 
 def _fill(

@@ -183,7 +183,7 @@ def _compiled(layout: WeightLayout, shardings: Any) -> Any:
     """Layers share their shapes, so a model of any depth compiles a handful of these."""
 
     def make(array: Array | Weight) -> Weight:
-        plain = replace(layout, grouped=False, plane=0)
+        plain = replace(layout, grouped=0, plane=0)
         weight = array if isinstance(array, Weight) else quantize_weight(plain, array)
         return group_weight(layout, weight) if layout.grouped else weight
 

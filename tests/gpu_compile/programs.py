@@ -122,6 +122,7 @@ PROGRAMS = {
     "mixed": lambda: mixed(FOUR_LAYERS, 1),
     "decode_int8": lambda: decode(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),
     "decode_fp8": lambda: decode(FOUR_LAYERS, 1, quantize="fp8", cache="float8_e5m2"),
+    "decode_4_layers": lambda: decode(FOUR_LAYERS, 1),
     "decode_int4": lambda: decode(FOUR_LAYERS, 1, quantize="int4"),
     "decode_1_int4": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int4"),
     "decode_1_nf4": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="nf4"),

@@ -67,18 +67,23 @@ class Tiles:
         plane: int,
         group: int,
         table: tuple[float, ...] = (),
+        most: int = 128,
+        wide: bool = False,
         interpret: bool = False,
     ) -> "Tiles":
-        """Tiles for x [tokens, inputs] and a matrix [outputs, inputs]; `plane` is 0 for 8-bit values."""
+        """Tiles for x [tokens, inputs], in f32 if `wide`, and a matrix [outputs, inputs]; `plane` is 0 for 8 bits.
+
+        `most` tokens are multiplied at once.
+        """
         few = tokens <= FEW_TOKENS
-        columns = max(16, min(128, pl.next_power_of_2(tokens)))
-        rows = _divisor(outputs, 64 if few and outputs < 8192 else 128)
-        wide, planes = (plane, CODES) if plane else (_divisor(group or inputs, DEPTH), 1)
-        steps = inputs // (wide * planes)
+        columns = max(16, min(32 if wide else most, pl.next_power_of_2(tokens)))
+        rows = _divisor(outputs, 64 if wide or (few and outputs < 8192) else 128)
+        depth, planes = (plane, CODES) if plane else (_divisor(group or inputs, DEPTH), 1)
+        steps = inputs // (depth * planes)
         programs = outputs // rows * -(-tokens // columns)
         wanted = max(1, PROGRAMS // programs)
         splits = min(MAX_SPLITS, steps, pl.next_power_of_2(wanted + 1) // 2) if few else 1
-        return cls(rows, columns, wide, planes, plane > 0, group or inputs, splits, table, interpret)
+        return cls(rows, columns, depth, planes, plane > 0, group or inputs, splits, table, interpret)
 
     @property
     def step(self) -> int:
@@ -87,7 +92,9 @@ class Tiles:
 
     @property
     def params(self) -> Any:
-        return plt.CompilerParams(num_warps=8 if self.tokens == 128 else 4, num_stages=3)
+        return plt.CompilerParams(
+            num_warps=8 if self.outputs * self.tokens >= 128 * 64 else 4, num_stages=2 if self.tokens >= 64 else 3
+        )
 
 
 def unsupported(outputs: int, inputs: int, group: int, bits: int) -> str:
@@ -111,6 +118,7 @@ def product(
     group: int,
     offset: int = 0,
     table: tuple[float, ...] = (),
+    most: int = 128,
     interpret: bool = False,
 ) -> Array:
     """x [T, in] times a matrix → [T, out] in x's type.
@@ -122,10 +130,11 @@ def product(
         group: inputs of a group.
         offset: subtracted from every code where there are no zeros.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
+        most: tokens that are multiplied at once: 128 take 152 KB of shared memory, 64 take 76.
         interpret: run the kernel as plain JAX, on any device.
     """
     (tokens, inputs), outputs = x.shape, len(values)
-    tiles = Tiles.choose(tokens, outputs, inputs, plane, group, table, interpret)
+    tiles = Tiles.choose(tokens, outputs, inputs, plane, group, table, most, x.dtype.itemsize == 4, interpret)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
     partials = (tiles.splits if tiles.splits > 1 else 0, *((tokens, outputs) if tiles.splits > 1 else (0, 0)))
     made = pl.pallas_call(

@@ -1,0 +1,32 @@
+"""What weights in 4 bits cost an H200's step, with none at hand: a kernel for each product, and nothing around it.
+
+A kernel's counters begin as zeros that XLA fills in, once for all products of one size.
+"""
+
+import pytest
+
+from tests.gpu_compile.conftest import FactsByProgram
+
+pytestmark = pytest.mark.slow
+
+PLAIN = {
+    "decode_int4": "decode_4_layers",
+    "decode_1_int4": "decode_1",
+    "decode_1_nf4": "decode_1",
+    "mixed_int4": "mixed",
+    "decode_int4_tp8": "decode_tp8",
+}
+LAYERS, MIB = 4, 1 << 20
+
+
+@pytest.mark.parametrize("step", PLAIN)
+def test_no_weight_is_written_out_in_more_bits(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["rewrites"] == facts[step]["copies"] == []
+    assert facts[step]["temporaries"] <= facts[PLAIN[step]]["temporaries"] + MIB
+
+
+@pytest.mark.parametrize("step", PLAIN)
+def test_a_layer_has_hardly_more_kernels_than_in_16_bits(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["kernels"] <= facts[PLAIN[step]]["kernels"] + LAYERS
+    assert facts[step]["collectives"] == facts[PLAIN[step]]["collectives"]
+    assert facts[step]["launched"] == ["CommandBuffer"]

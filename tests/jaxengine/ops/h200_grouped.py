@@ -1,0 +1,83 @@
+"""The product with grouped formats, compiled for an H200 that is not there. Run by `toolchain.run`."""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxengine.ops.packing import CODES, plane_of
+from jaxengine.ops.triton import grouped
+from jaxengine.sharding import make_mesh, replicated
+from jaxengine.weights.quantization import NF4
+from tests.gpu_compile import h200, thunks
+from tests.jaxengine.ops.h200_kernels import kernel
+
+OUTPUTS = INPUTS = 4096
+
+
+def compile_product(
+    tokens: int,
+    *,
+    group: int = 128,
+    values: str = "",
+    zeros: str = "",
+    table: tuple[float, ...] = (),
+    outputs: int = OUTPUTS,
+    dtype: str = "bfloat16",
+    most: int = 128,
+) -> dict[str, Any]:
+    """Codes of 4 bits, or 8-bit `values`."""
+    sharding = replicated(make_mesh(1, h200.devices(1)))
+
+    def array(*shape: int, dtype: str) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    plane = 0 if values else plane_of(INPUTS, group)
+    matrix = array(outputs, INPUTS if values else INPUTS // CODES, dtype=values or "uint16")
+    scales = array(INPUTS // group, outputs, dtype="bfloat16")
+    base = array(INPUTS // group, outputs, dtype=zeros) if zeros else None
+    product = partial(
+        grouped.product, plane=plane, group=group, offset=0 if zeros or values else 8, table=table, most=most
+    )
+    lowered = jax.jit(product).lower(array(tokens, INPUTS, dtype=dtype), matrix, scales, base)
+    return h200.once(judge, lowered, {})  # type: ignore[no-any-return]
+
+
+def judge(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as dump:
+        compiled = lowered.compile(compiler_options={**options, **h200.dumping(dump)})
+        sequence = thunks.read(Path(dump))
+        (path,) = (path for path in Path(dump).glob("*.ptx") if "grouped_product" in path.read_text())
+        found = dataclasses.asdict(kernel(path, sequence)[1])
+    return found | {"temporaries": compiled.memory_analysis().temp_size_in_bytes}
+
+
+PRODUCTS = {
+    "1 token": partial(compile_product, 1),
+    "1 token, zeros": partial(compile_product, 1, zeros="uint8"),
+    "1 token, zeros that are not whole": partial(compile_product, 1, zeros="float16"),
+    "1 token, many outputs": partial(compile_product, 1, outputs=28672),
+    "1 token, groups of 32": partial(compile_product, 1, group=32),
+    "1 token, table": partial(compile_product, 1, group=64, table=NF4),
+    "1 token, f16": partial(compile_product, 1, dtype="float16"),
+    "1 token, int8": partial(compile_product, 1, values="int8"),
+    "1 token, fp8": partial(compile_product, 1, values="float8_e4m3fn"),
+    "64 tokens": partial(compile_product, 64, zeros="uint8"),
+    "64 tokens, table": partial(compile_product, 64, group=64, table=NF4),
+    "64 tokens, fp8": partial(compile_product, 64, values="float8_e4m3fn"),
+    "2048 tokens": partial(compile_product, 2048),
+    "2048 tokens, 64 at once": partial(compile_product, 2048, most=64),
+    "2048 tokens, table, 64 at once": partial(compile_product, 2048, group=64, table=NF4, most=64),
+    "2048 tokens, fp8, 64 at once": partial(compile_product, 2048, values="float8_e4m3fn", most=64),
+    "2048 tokens, table": partial(compile_product, 2048, group=64, table=NF4),
+    "2048 tokens, fp8": partial(compile_product, 2048, values="float8_e4m3fn"),
+    "2048 tokens, f32": partial(compile_product, 2048, dtype="float32"),
+}
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps({name: make() for name, make in PRODUCTS.items()}, indent=1))
