@@ -41,7 +41,7 @@ def weight_elements(spec: ModelSpec) -> int:
 
 
 def weight_bytes(spec: ModelSpec, itemsize: float, quantize: str | None = None) -> float:
-    """Of the weights a step reads: `itemsize` an element, or one byte and a scale for each channel."""
+    """Of the weights a step reads: `itemsize` an element, or what a quantised format holds."""
     formats = chosen_formats(spec, quantize)
 
     def size(name: str, parameter: Parameter) -> float:
@@ -49,7 +49,9 @@ def weight_bytes(spec: ModelSpec, itemsize: float, quantize: str | None = None) 
         if format is None:
             return itemsize * math.prod(parameter.shape)
         return sum(
-            jnp.dtype(dtype).itemsize * math.prod(parameter.component(component, format).shape)
+            jnp.dtype(dtype).itemsize
+            * math.prod(parameter.component(component, format).shape)
+            * (format.bits / 8 if component == "values" else 1)
             for component, dtype in format.dtypes.items()
         )
 

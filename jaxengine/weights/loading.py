@@ -163,7 +163,7 @@ def _load(source: ParameterSource, mesh: Mesh, dtype: str, targets: Mapping[str,
     if not isinstance(target, Weight):
         return _fill(target, jnp.dtype(dtype), read)
     if target.layout.grouped:
-        target = _ungrouped(parameter_table(source.spec)[name], mesh, target.layout)
+        target = ungrouped(parameter_table(source.spec)[name], mesh, target.layout)
     order = target.layout.order(target.values.ndim)
     if stored is None or stored.format != target.layout.format:
         return _fill(target.values, jnp.dtype(dtype), read, order)
@@ -176,7 +176,7 @@ def _load(source: ParameterSource, mesh: Mesh, dtype: str, targets: Mapping[str,
     return replace(target, **arrays)
 
 
-def _ungrouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout) -> Weight:
+def ungrouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout) -> Weight:
     """The abstract weight as the parameter table has it, from which a grouped one is made."""
     assert layout.format is not None
     values, scaling = _shape(parameter, mesh, layout.format.values), _scaling(parameter, mesh, layout.format)

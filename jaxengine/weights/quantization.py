@@ -1,8 +1,9 @@
 """Projections in 8 or 4 bits, quantised while they are loaded or stored so; activations keep their type.
 
-A quantised matrix is a `Weight` of values in 8 bits and scales in f32. The product is scaled, not the weight, so a step
-reads one byte a weight (XLA fuses the cast into the product, see `tests/gpu_compile`). A channel has one scale even
-where several devices share its inputs.
+With 8 bits a quantised matrix is a `Weight` of values and f32 scales of its output channels. The product is scaled, not
+the weight, so a step reads one byte a weight (XLA fuses the cast into the product, see `tests/gpu_compile`). A channel
+has one scale even where several devices share its inputs. Where groups of inputs have scales, a GPU multiplies by a
+kernel of our own (`ops/triton/grouped`); XLA would write out the whole weight in each step.
 
 The projections of the layers are quantised; those of experts too, with scales for each expert's channels. Embedding and
 head are not: often they are one array, and the head's rounding would go straight into the logits. Neither are the

@@ -55,7 +55,7 @@ def _output(command: list[str]) -> str:
 def derive(tables: Tables) -> None:
     """Adds rates, shares of the roofline and ratios to the rows, in place."""
     rates = {row["unit"]: row["rate"] for row in tables.get("ceilings", ())}
-    for row in [row for name in ("decode", "prefill", "experts") for row in tables.get(name, ())]:
+    for row in [row for name in ("decode", "prefill", "experts", "products") for row in tables.get(name, ())]:
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         row["bandwidth"] = row["bytes"] / row["seconds"]
         row["arithmetic"] = row["operations"] / row["seconds"]
@@ -137,6 +137,17 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("GB/s", "bandwidth", 1e-9, ",.0f"),
             number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
             SHARE,
+        ),
+    ),
+    "products": (
+        "Products of a layer, with weights in fewer bits",
+        (
+            *map(text, ("shape", "weights", "tokens")),
+            number("µs", "seconds", 1e6),
+            number("GB/s", "bandwidth", 1e-9, ",.0f"),
+            number("TFLOP/s", "arithmetic", 1e-12, ",.0f"),
+            SHARE,
+            number("faster than 16 bits", "faster_than_16_bits", form=",.2f"),
         ),
     ),
     "loads": (

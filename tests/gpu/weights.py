@@ -21,7 +21,7 @@ from jaxengine.architecture.parameters import Parameter, parameter_table
 from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.weight import Weight
-from jaxengine.weights.loading import abstract_parameters, as_stored
+from jaxengine.weights.loading import abstract_parameters, as_stored, ungrouped
 from jaxengine.weights.quantization import chosen_formats
 
 
@@ -45,11 +45,15 @@ def random_parameters(
     spec: ModelSpec, mesh: Mesh, dtype: str, device: DeviceTraits, quantize: str | None = None
 ) -> dict[str, Any]:
     """Every parameter of `abstract_parameters`, made on the devices: each draws its own shard, the host sees none."""
-    targets = abstract_parameters(spec, mesh, dtype, device, chosen_formats(spec, quantize))
+    targets = abstract_parameters(spec, mesh, dtype, device, chosen_formats(spec, quantize, mesh.size))
     parameters: dict[str, Any] = {}
     for name, parameter in parameter_table(spec).items():
         target = targets[name]
-        shape = (target.values if isinstance(target, Weight) else target).update(dtype=jnp.dtype(dtype))
+        if isinstance(target, Weight) and target.layout.grouped:
+            target_shape = ungrouped(parameter, mesh, target.layout).values
+        else:
+            target_shape = target.values if isinstance(target, Weight) else target
+        shape = target_shape.update(dtype=jnp.dtype(dtype))
         parameters[name] = as_stored(_draw(shape, amplitude(parameter), centre(name), seed_of(name)), target)
     parameters.setdefault("head", parameters["embedding"])
     return parameters

@@ -1,0 +1,122 @@
+"""Products of one layer with weights in few bits: are they right, and how do they stand beside 16 bits?
+
+At the shapes of Llama-3.1-8B, from one token to a prompt. On a CPU the kernel is interpreted.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from jaxengine.architecture.parameters import Parameter
+from jaxengine.architecture.weight_format import WeightFormat
+from jaxengine.device import DeviceTraits
+from jaxengine.model import linear
+from jaxengine.model.linear import Linear, weight_layout
+from jaxengine.ops.triton import grouped
+from jaxengine.ops.weight import Weight
+from jaxengine.weights.quantization import FORMATS, FOUR_BITS, group_weight, quantize_weight
+from tests.gpu.ceilings import seconds_per_call
+from tests.gpu.record import Record
+from tests.gpu.scale import Scale
+from tests.shapes import H200
+
+CHECKED = 8  # tokens that are computed again
+LIMIT = 2e-2  # ‖ours - exact‖ / ‖exact‖, of activations and tables rounded to bf16
+HELD: dict[str, WeightFormat | None] = {
+    "bfloat16": None,
+    **FORMATS,
+    **FOUR_BITS,
+    "int4 with zeros": WeightFormat("int4 with zeros", "uint8", "float16", "uint8", 128, bits=4),
+    "int8 in groups": WeightFormat("int8 in groups", "int8", "float16", group=32),
+    "fp8 in blocks": WeightFormat("fp8 in blocks", "float8_e4m3fn", "float32", group=128),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    name: str
+    outputs: int
+    inputs: int
+
+
+FULL = (Shape("qkv", 6144, 4096), Shape("out", 4096, 4096), Shape("gate_up", 28672, 4096), Shape("down", 4096, 14336))
+TINY = (Shape("tiny", 64, 256),)
+TOKENS = (1, 16, 64, 128, 2048)
+
+
+def run(record: Record, scale: Scale) -> None:
+    full = scale.name == "full"
+    interpreted = partial(grouped.product, interpret=DeviceTraits.of(jax.devices()[0]).on_host)
+    with patch.object(linear.grouped, "product", interpreted):
+        for shape in FULL if full else TINY:
+            baseline: dict[int, float] = {}
+            for name, format in HELD.items():
+                with record.part(f"product {shape.name} in {name}"):
+                    measure(record, shape, scale, TOKENS if full else TOKENS[:2], name, format, baseline)
+
+
+def measure(
+    record: Record,
+    shape: Shape,
+    scale: Scale,
+    sizes: tuple[int, ...],
+    name: str,
+    format: WeightFormat | None,
+    baseline: dict[int, float],
+) -> None:
+    """A row of "products" for each of `sizes`, and "correctness" of the first and the last, which split the inputs and
+    do not. `baseline`: seconds in 16 bits.
+    """
+    weight = drawn(shape, format)
+    graph, state = nnx.split(Linear(weight, None))
+    product = jax.jit(lambda state, x: nnx.merge(graph, state)(x))
+    held = sum(array.nbytes for array in jax.tree.leaves(weight))
+    for tokens in sizes:
+        x = jax.random.normal(jax.random.key(tokens), (tokens, shape.inputs), jnp.bfloat16)
+        seconds = seconds_per_call(product, (state, x), scale.repeats)
+        baseline.setdefault(tokens, seconds)
+        row = {"seconds": seconds, "bytes": held, "operations": 2 * tokens * shape.outputs * shape.inputs}
+        beside = baseline[tokens] / seconds
+        record.add("products", shape=shape.name, weights=name, tokens=tokens, faster_than_16_bits=beside, **row)
+        if tokens not in (sizes[0], sizes[-1]):
+            continue
+        found = error(weight, x, product(state, x))
+        check = f"product {shape.name} in {name}, {tokens} tokens"
+        record.add("correctness", check=check, dtype="bfloat16", error=found, limit=LIMIT, ok=found <= LIMIT)
+
+
+def drawn(shape: Shape, format: WeightFormat | None) -> Weight:
+    """A random matrix as a GPU holds it."""
+    parameter = Parameter((shape.outputs, shape.inputs), (None, None), 1)
+    values = "bfloat16" if format is None else format.values
+    layout = weight_layout(parameter, H200, values, format, shape.inputs)
+    if format is None or format in (FORMATS | FOUR_BITS).values():
+        matrix = jax.random.normal(jax.random.key(0), parameter.shape, jnp.bfloat16) * shape.inputs**-0.5
+        if format is None:
+            return Weight(matrix, layout)
+        made = quantize_weight(layout, matrix)
+    else:
+        made = random(parameter, format)
+    return group_weight(layout, made) if layout.grouped else made
+
+
+def random(parameter: Parameter, format: WeightFormat) -> Weight:
+    """A matrix in the parameter table's layout of which every component is random."""
+    draw = np.random.default_rng(0)
+    values = jnp.asarray(draw.integers(0, 1 << min(format.bits, 6), parameter.shape), format.values)
+    shared = parameter.component("scales", format).shape
+    scales = jnp.asarray(draw.uniform(1e-3, 2e-3, shared), format.scales)
+    zeros = None if format.zeros is None else jnp.asarray(draw.integers(0, 16, shared), format.zeros)
+    return Weight(values, weight_layout(parameter, H200, format.values, format, parameter.shape[-1]), scales, zeros)
+
+
+def error(weight: Weight, x: Array, ours: Array) -> float:
+    """Relative, of the first tokens, to the product of what the weight stands for in f32."""
+    exact = jnp.dot(x[:CHECKED].astype(jnp.float32), weight.dense("float32").T, precision="highest")
+    return float(jnp.linalg.norm(ours[:CHECKED].astype(jnp.float32) - exact) / jnp.linalg.norm(exact))
