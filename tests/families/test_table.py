@@ -20,7 +20,8 @@ OTHER_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "
 def table() -> dict[str, tuple[str, str, str]]:
     """By model_type: the models, the checkpoints of the proof, the architecture of GGUF files."""
     found: dict[str, tuple[str, str, str]] = {}
-    for types, models, proof, architecture in ROW.findall(README.read_text()):
+    _, _, families = README.read_text().partition("\n## The families\n")
+    for types, models, proof, architecture in ROW.findall(families.partition("\n## ")[0]):
         for model_type in re.split(r"`, `", types):
             assert model_type not in found, f"{model_type} has two rows"
             found[model_type] = (models, proof, architecture)

@@ -13,8 +13,9 @@ TOOL = {"type": "function", "function": {"name": "record", "description": "Recor
 
 
 def call(answer: object) -> list:
-    (one,) = answer.choices[0].message.tool_calls
-    return [one.function.name, one.function.arguments, bool(one.id)]
+    """The first: a tool that is required may be called several times."""
+    first, *_ = answer.choices[0].message.tool_calls
+    return [first.function.name, first.function.arguments, bool(first.id)]
 
 
 def streamed_call(chunks: list) -> list[str]:
