@@ -3,19 +3,16 @@
 `tests/convert/quantized` shows that the numbers are read as the libraries that write them mean them.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from convert.source import open_model
-from jaxengine.architecture.model import ModelSpec
-from jaxengine.architecture.parameters import ParameterSource
-from jaxengine.architecture.weight_format import StoredWeight
 from tests.conftest import Checkpoints
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
+from tests.in_floats import InFloats
 from tests.jaxengine.engines import prompt
 from tests.tiny import BASE, reference_logits, write_model
 from tests.tiny_quantized import FORMATS, write_gpt_oss, write_quantized
@@ -24,27 +21,6 @@ pytestmark = pytest.mark.slow
 
 IDS = prompt(24, seed=1)
 GPT_OSS = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
-
-
-@dataclass(frozen=True)
-class InFloats:
-    """`source`, multiplied out while it is read. A CPU would round what is stored quantised to int8."""
-
-    source: ParameterSource
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.source.spec
-
-    @property
-    def dtype(self) -> str:
-        return self.source.dtype
-
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        return self.source.read(name, index)
-
-    def stored(self, name: str) -> StoredWeight | None:
-        return None
 
 
 def logits(directory: Path, tmp_path: Path) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Grammars that force calls: what llguidance lets through is read as calls, and they fit their schemas."""
 
-import re
-from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
@@ -9,72 +7,26 @@ import pytest
 
 from gateway.grammar.json_schema import ANY_OBJECT, guided
 from gateway.parsing.calls import Arguments
-from gateway.parsing.harmony import answer_grammar, or_answer
 from gateway.parsing.parser import parser
 from gateway.parsing.pieces import Tool
 from gateway.parsing.tagged_calls import TaggedCalls
 from gateway.parsing.tool_format import MarkedFormat, ToolFormat
-from gateway.parsing.tool_formats import GENERIC, TOOL_FORMATS, tool_format
+from gateway.parsing.tool_formats import GENERIC, tool_format
 from tests.gateway.parsing.messages import ReadMessage, read
-from tests.gateway.parsing.walks import Vocabulary, accepts, vocabulary, walk
-
-PLACE = {
-    "type": "object",
-    "properties": {"at": {"type": "array", "items": {"type": "number"}, "maxItems": 3}, "near": {"type": "boolean"}},
-    "required": ["at"],
-    "additionalProperties": False,
-}
-SCHEMAS: dict[str, dict[str, Any]] = {
-    "look": {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string", "minLength": 2, "maxLength": 12},
-            "days": {"type": "integer", "minimum": 1, "maximum": 99},
-            "unit": {"enum": ["c", "f"]},
-            "code": {"type": "string", "pattern": "^[a-c]{2}[0-9]$"},
-            "place": {"$ref": "#/$defs/place"},
-            "again": {"type": "boolean"},
-        },
-        "required": ["city", "unit", "place"],
-        "additionalProperties": False,
-        "$defs": {"place": PLACE},
-    },
-    "wait": {"type": "object", "properties": {}, "additionalProperties": False},
-    "stop": {
-        "type": "object",
-        "properties": {"why": {"type": "string", "maxLength": 9}},
-        "additionalProperties": False,
-    },
-}
-GUIDED = {name: Arguments(guided(schema, param="tools")) for name, schema in SCHEMAS.items()}
-TOOLS = [Tool(name, schema) for name, schema in SCHEMAS.items()]
-FORMATS = list({tool_format(name).name: tool_format(name) for name in TOOL_FORMATS}.values())
-EACH = pytest.mark.parametrize("written", [*FORMATS, GENERIC], ids=lambda written: written.name)
-SEEDS = pytest.mark.parametrize(
-    "seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.slow)], ids=["few", "many"]
+from tests.gateway.parsing.tools_to_force import (
+    EACH,
+    ENDS,
+    FORMATS,
+    FREE,
+    GUIDED,
+    NATIVE,
+    PLACE,
+    SCHEMAS,
+    SEEDS,
+    message,
+    spellings,
 )
-# Ends of parts, which random tokens would hardly spell.
-ENDS = [
-    *("</parameter>", "\n</parameter>\n", "</parameter>\n", "</arg_value>", "</arg_value>\n", '"', '"}}', "}]"),
-    *(
-        "</｜DSML｜parameter>\n",
-        "</｜DSML｜ parameter>\n",
-        "<|close|>argument<|sep|>",
-        '<|"|>',
-        "<escape>",
-        "<|end|><|start|>assistant",
-    ),
-]
-
-
-def spellings(written: ToolFormat) -> list[Vocabulary]:
-    """A tokenizer with a special token for each mark that can be one, and one without any."""
-    single = [mark for mark in written.marks if re.fullmatch(r"<\S+>|\[\S+\]|｜\S+｜", mark)]
-    return [vocabulary(*dict.fromkeys(single)), vocabulary()]
-
-
-def message(written: ToolFormat, text: str, tools: Sequence[Tool] = TOOLS) -> ReadMessage:
-    return read(parser(written, None, tools, prompt=""), [text])
+from tests.gateway.parsing.walks import accepts, vocabulary, walk
 
 
 def assert_fitting(read: ReadMessage, text: str) -> None:
@@ -339,34 +291,6 @@ def test_a_choice_that_holds_a_mark_of_the_format_can_be_written(name: str) -> N
         assert message(written, text, [Tool("stop", schema)]).calls[0].value == {"why": f"a{mark}b"}
 
 
-FREE = {"city": {"type": "string"}, "days": {"type": "integer"}, "near": {"type": "boolean"}, "how": {}}
-FREELY = {
-    "qwen3_coder": "<tool_call>\n<function=look>\n<parameter=days>\n3\n</parameter>\n"
-    "<parameter=city>\n7\n</parameter>\n</function>\n</tool_call>",
-    "glm45": "<tool_call>look\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
-    "<arg_key>city</arg_key>\n<arg_value>7</arg_value>\n</tool_call>",
-    "minimax_m2": '<minimax:tool_call>\n<invoke name="look">\n<parameter name="days">3</parameter>\n'
-    '<parameter name="city">7</parameter>\n</invoke>\n</minimax:tool_call>',
-    "deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n'
-    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
-    '<｜DSML｜parameter name="city" string="true">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
-    "pythonic": '[look(days=3, city="7")]',
-    "gemma4": '<|tool_call>call:look{days:3,city:<|"|>7<|"|>}<tool_call|>',
-    "hermes": '<tool_call>\n{"name": "look", "arguments": {"days": 3, "city": "7"}}\n</tool_call>',
-}
-
-
-@pytest.mark.parametrize("name", FREELY)
-def test_a_free_call_is_in_the_model_s_own_notation(name: str) -> None:
-    written, tools = tool_format(name), [Tool("look", {"type": "object", "properties": FREE})]
-    for words in spellings(written):
-        arguments = {"look": Arguments(ANY_OBJECT, tuple(FREE))}
-        grammar = written.grammar(arguments, parallel=False, token_id=words.token_id)
-        assert accepts(words, grammar, FREELY[name])
-        [call] = message(written, FREELY[name], tools).calls
-        assert call.value == {"days": 3, "city": "7"}
-
-
 @SEEDS
 @EACH
 def test_a_free_call_has_any_values_of_arguments_that_are_declared(written: ToolFormat, seeds: range) -> None:
@@ -413,42 +337,3 @@ def test_formats_with_marks_constrain_free_text_and_others_do_not() -> None:
         if written.auto_grammar(GUIDED, parallel=True, token_id=words.token_id) is None
     }
     assert without == {"json_list", "llama3_json", "llama4_pythonic", "pythonic", "xlam"}
-
-
-NATIVE = {
-    "hermes": '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>',
-    "llama3_json": '{"name": "stop", "parameters": {"why": "no"}}; {"name": "wait", "parameters": {}}',
-    "mistral": '[TOOL_CALLS]stop[ARGS]{"why": "no"}[TOOL_CALLS]wait[ARGS]{}',
-    "mistral_v3": '[TOOL_CALLS] [{"name": "wait", "arguments": {}}, {"name": "stop", "arguments": {}}]',
-    "qwen3_coder": "<tool_call>\n<function=stop>\n<parameter=why>\nno\n</parameter>\n</function>\n</tool_call>",
-    "openai": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    "<|channel|>commentary to=functions.wait <|constrain|>json<|message|>{}",
-    "glm45": "<tool_call>stop\n<arg_key>why</arg_key>\n<arg_value>no</arg_value>\n</tool_call>",
-    "glm47": "<tool_call>wait</tool_call><tool_call>stop<arg_key>why</arg_key><arg_value>no</arg_value></tool_call>",
-    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.wait:0<|tool_call_argument_begin|>{}"
-    "<|tool_call_end|><|tool_calls_section_end|>",
-    "llama4_pythonic": '[stop(why="no"), wait()]',
-    "gemma4": '<|tool_call>call:stop{why:<|"|>no<|"|>}<tool_call|><|tool_call>call:wait{}<tool_call|>',
-    "functiongemma": "<start_function_call>call:stop{why:<escape>no<escape>}<end_function_call>",
-}
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_what_a_model_writes_by_itself_is_let_through(name: str) -> None:
-    written = tool_format(name)
-    for words in spellings(written):
-        grammar = written.grammar(GUIDED, parallel=True, token_id=words.token_id)
-        assert accepts(words, grammar, NATIVE[name])
-        assert accepts(words, grammar, "\n\n" + NATIVE[name]) or name == "openai"
-
-
-def test_harmony_s_answer_is_a_document_or_a_call_behind_reasoning() -> None:
-    written, schema = tool_format("openai"), guided(PLACE, param="response_format")
-    document = '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"at": [1]}'
-    for words in spellings(written):
-        calls = written.grammar(GUIDED, parallel=False, token_id=words.token_id)
-        either = or_answer(calls, schema, words.token_id)
-        assert accepts(words, answer_grammar(schema, words.token_id), document)
-        assert accepts(words, either, document) and accepts(words, either, NATIVE["openai"])
-        assert not accepts(words, calls, document)
-        assert not accepts(words, either, document.replace("1", "x"))

@@ -23,6 +23,7 @@ from jaxengine.weights.quantization import FORMATS, is_projection, weight_format
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.gpu.weights import RandomSource
+from tests.in_floats import InFloats
 from tests.jaxengine.engines import prompt
 from tests.shapes import H200
 
@@ -80,27 +81,6 @@ def dense(source: ParameterSource, name: str) -> np.ndarray:
         whole = whole - stored.read("zeros", ()).astype(np.float32).reshape(-1, 1)
     restored: np.ndarray = (whole * scales).reshape(parameter_table(source.spec)[name].shape)
     return restored
-
-
-@dataclass(frozen=True)
-class InFloats:
-    """`source` as if it held floats."""
-
-    source: ParameterSource
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.source.spec
-
-    @property
-    def dtype(self) -> str:
-        return self.source.dtype
-
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        return self.source.read(name, index)
-
-    def stored(self, name: str) -> StoredWeight | None:
-        return None
 
 
 @pytest.mark.parametrize(
