@@ -8,6 +8,7 @@ Without a table the values are numbers themselves. A tool's own layout ends at `
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -37,10 +38,10 @@ class QuantizedMatrix:
         return read_view(self.shape, view, index, self._dense)
 
     def component(self, component: Component, view: tuple[int, ...], index: Index) -> np.ndarray:
-        """`component.reshape(view)[index]`."""
-        width = self.shape[-1] if component == "values" else self._groups_of(slice(None)).max() + 1
-        read = lambda rows, columns: self.read(component, rows, columns)  # noqa: E731
-        return read_view((*self.shape[:-1], int(width)), view, index, read)
+        """`component.reshape(view)[index]`, where groups are as `format` says."""
+        of_one = 1 if component == "values" else self.format.group or self.shape[-1]  # inputs
+        shape = (*self.shape[:-1], self.shape[-1] // of_one)
+        return read_view(shape, view, index, partial(self.read, component))
 
     def _dense(self, rows: slice, columns: slice) -> np.ndarray:
         values = self.read("values", rows, columns)

@@ -4,7 +4,7 @@ A format knows bytes, not models. It checks its own file before the first read a
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,6 +46,11 @@ def whole(tensors: Tensors, name: str) -> np.ndarray:
     """All of a tensor, in its own shape."""
     shape = tensors.shape(name)
     return tensors.read(name, shape, tuple(slice(None) for _ in shape))
+
+
+def swapped(axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`axes`, or what is said of each, with the last two in the other order."""
+    return (*axes[:-2], axes[-1], axes[-2])
 
 
 def equal(tensors: Tensors, one: str, other: str) -> bool:

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import QuantizedMatrix
-from convert.formats.tensors import Index, Tensors, same_storage
+from convert.formats.tensors import Index, Tensors, same_storage, swapped
 from convert.mapping.recipes import Part, Recipe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, empty, parameter_table
@@ -147,7 +146,7 @@ def _read(part: Part, common: list[Range], read: Read) -> np.ndarray:
     cuts = [slice(low - start, high - start) for (low, high), start in zip(common, part.start, strict=True)]
     outputs = len(part.shape) - part.inputs
     if part.swapped:
-        view, index = (_swapped(part.shape), _swapped(tuple(cuts)))
+        view, index = (swapped(part.shape), swapped(tuple(cuts)))
         return read(part.tensor, view, index).swapaxes(-1, -2)
     if part.rows is None and not part.transposed:
         return read(part.tensor, part.shape, tuple(cuts))
@@ -184,10 +183,6 @@ class SourceWithSpec:
 
     def stored(self, name: str) -> StoredWeight | None:
         return self.source.stored(name)
-
-
-def _swapped(axes: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*axes[:-2], axes[-1], axes[-2])
 
 
 def _bounds(cut: slice, extent: int) -> Range:

@@ -28,7 +28,7 @@ def grouped(
     Args:
         name: of the format, in messages. Eight bits with one scale a channel are the engine's own format.
         bits: of a value.
-        scales, zeros: [out, groups]
+        scales, zeros: [out, groups].
         size: of a group; the last one may be smaller. None where the groups are of one size.
         of_inputs: [inputs], the group of each input where groups are not consecutive.
     """

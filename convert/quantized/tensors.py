@@ -1,7 +1,6 @@
 """A quantised checkpoint's tensors as those of the model: each quantised module has a weight, read in floats."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from convert.config.config import Config
 from convert.config.quantization import KEY
 from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import Index, QuantizedMatrix
-from convert.formats.tensors import Tensors
+from convert.formats.tensors import Tensors, swapped
 from convert.quantized.method import Method, Module
 from convert.quantized.methods import method_of
 
@@ -68,7 +67,7 @@ class QuantizedTensors(Tensors):
         if name not in self.matrices:
             return self._tensors.shape(name)
         shape = self.matrices[name].shape
-        return _turned(shape) if self._method.input_major else shape
+        return swapped(shape) if self._method.input_major else shape
 
     def dtype(self, name: str) -> str:
         return "float32" if name in self.matrices else self._tensors.dtype(name)
@@ -83,14 +82,10 @@ class QuantizedTensors(Tensors):
         if not self._method.input_major:
             return self.matrices[name].dense(view, index)
         shape = self.matrices[name].shape
-        if view != _turned(shape):
+        if view != swapped(shape):
             return self.matrices[name].dense(shape, ()).swapaxes(-1, -2).reshape(view)[index]
         index = (*index, *(slice(None) for _ in shape[len(index) :]))
-        return self.matrices[name].dense(shape, _turned(index)).swapaxes(-1, -2)
+        return self.matrices[name].dense(shape, swapped(index)).swapaxes(-1, -2)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
         return None if self._method.input_major else self.matrices.get(name)
-
-
-def _turned(axes: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*axes[:-2], axes[-1], axes[-2])

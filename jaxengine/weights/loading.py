@@ -77,15 +77,15 @@ def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits
     if layout.grouped and format is not None:
         return _abstract_grouped(parameter, mesh, layout, format)
     values = _shape(parameter, mesh, format.values if format else dtype, layout.order(len(parameter.shape)))
-    return Weight(values, layout, **_scaling(parameter, mesh, format))
+    return Weight(values, layout, **({} if format is None else _scaling(parameter, mesh, format)))
 
 
-def _scaling(parameter: Parameter, mesh: Mesh, format: WeightFormat | None) -> dict[str, Any]:
+def _scaling(parameter: Parameter, mesh: Mesh, format: WeightFormat) -> dict[str, Any]:
     """Scales, and zeros where there are any, in the parameter table's layout."""
     return {
         name: _shape(parameter.component(name, format), mesh, dtype)
-        for name, dtype in (format.dtypes if format else {}).items()
-        if format and name != "values"
+        for name, dtype in format.dtypes.items()
+        if name != "values"
     }
 
 

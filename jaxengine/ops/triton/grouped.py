@@ -2,9 +2,9 @@
 
 A program computes a tile of outputs for a tile of tokens, over a share of the inputs (a split). The weight is the left
 operand: its codes go from registers to the tensor cores, once they are numbers. A code less a whole zero point is exact
-in 16 bits, so it is the sum over a group, not the weight, that is scaled, in f32; what a zero point that is not whole
-takes away is computed apart. Splits leave f32 sums, which the last of
-them to finish adds up in order: results do not depend on who was last.
+in 16 bits, so it is the sum over a group, not the weight, that is scaled, in f32. What a zero point that is not whole
+takes away is computed apart. Splits leave f32 sums, which the last of them to finish adds up in order: results do not
+depend on who was last.
 
 Codes become numbers by two instructions of PTX for two of them: a shift, and a `lop3` that keeps a nibble and puts the
 exponent of 128 (bf16) or 1024 (f16) above it. What Triton makes of shifts and casts takes 4.8 to 7.9 instructions a
@@ -126,7 +126,7 @@ def product(
     Args:
         values: u16 [out, in/4] in planes of `plane`, or 8 bits [out, in] where that is 0.
         scales: [G, out], any floats.
-        zeros: [G, out], integers up to 128 or floats, or None.
+        zeros: [G, out], integers that a code may be, or floats, or None.
         group: inputs of a group.
         offset: subtracted from every code where there are no zeros.
         table: what each code stands for, rounded to x's type; codes of such a matrix have no zeros.
@@ -136,13 +136,12 @@ def product(
     (tokens, inputs), outputs = x.shape, len(values)
     tiles = Tiles.choose(tokens, outputs, inputs, plane, group, table, most, x.dtype.itemsize == 4, interpret)
     grid = (outputs // tiles.outputs, -(-tokens // tiles.tokens), tiles.splits)
-    partials = (tiles.splits if tiles.splits > 1 else 0, *((tokens, outputs) if tiles.splits > 1 else (0, 0)))
+    results = [jax.ShapeDtypeStruct((tokens, outputs), x.dtype)]
+    if tiles.splits > 1:
+        results.append(jax.ShapeDtypeStruct((tiles.splits, tokens, outputs), jnp.float32))
     made = pl.pallas_call(
         partial(_kernel, tiles, offset),
-        out_shape=(
-            jax.ShapeDtypeStruct((tokens, outputs), x.dtype),
-            *([jax.ShapeDtypeStruct(partials, jnp.float32)] if tiles.splits > 1 else []),
-        ),
+        out_shape=results,
         grid=grid,
         compiler_params=tiles.params,
         interpret=interpret,
@@ -263,7 +262,7 @@ def assembly(plane: int, table: tuple[float, ...], dtype: jnp.dtype) -> tuple[st
 
 def _table_asm(table: tuple[float, ...], dtype: jnp.dtype) -> str:
     """Bytes of the entries are permuted into place (`prmt`): low and high bytes of entries 0 to 7 and 8 to 15 by three
-    bits of each code, then those that its fourth bit chooses. 7 instructions a weight.
+    bits of each code, then those that its fourth bit chooses. 10 instructions a weight as compiled for an H200.
     """
     entries = np.asarray(table, np.float32).astype(dtype).view(np.uint16)
     (low_a, low_b), (high_a, high_b) = (_registers((entries >> shift & 255).tolist()) for shift in (0, 8))
