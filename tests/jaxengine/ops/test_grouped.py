@@ -12,6 +12,7 @@ import pytest
 
 from jaxengine.ops.packing import pack, plane_of, unpack
 from jaxengine.ops.triton import grouped
+from jaxengine.ops.triton.unpacking import assembly
 
 NF4 = tuple(np.sort(np.random.default_rng(4).normal(size=16)).astype(np.float32).tolist())
 EXACT = {"float32": 2e-6, "bfloat16": 2**-8, "float16": 2**-11}  # of the largest result
@@ -184,7 +185,7 @@ PTX: dict[str, Callable[..., int]] = {
 @pytest.mark.parametrize("plane", range(4))
 @pytest.mark.parametrize("table", [(), NF4], ids=["numbers", "table"])
 def test_the_assembly_makes_two_numbers_of_two_words(plane: int, table: tuple[float, ...], dtype: str) -> None:
-    asm, added = grouped.assembly(plane, table, jnp.dtype(dtype))
+    asm, added = assembly(plane, table, jnp.dtype(dtype))
     entries = np.asarray(table, np.float32) if table else np.arange(16, dtype=np.float32) + added
     expected = entries.astype(jnp.dtype(dtype)).view(np.uint16)
     for first in range(16):

@@ -1,0 +1,127 @@
+"""The inner loop of both products with grouped formats, a matrix's and the experts': some outputs times some tokens.
+
+The weight is the left operand: its codes go from registers to the tensor cores, once they are numbers. A code less a
+whole zero point is exact in 16 bits, so it is the sum over a group, not the weight, that is scaled, in f32. What a zero
+point that is not whole takes away is computed apart.
+
+Legend: T tokens, M outputs and N tokens of a tile, P inputs of a plane.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental.pallas import triton as plt
+
+from jaxengine.ops.packing import CODES
+from jaxengine.ops.triton.tile import matmul
+from jaxengine.ops.triton.unpacking import plain, unpacked
+
+DEPTH = 128  # inputs of a step with 8-bit values
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a matrix is stored; all of it is static.
+
+    plane: inputs that are multiplied at once.
+    planes: of a step; 4 share the words of packed codes.
+    packed: whether values are 4-bit codes in words of 16 bits.
+    group: inputs that share a scale.
+    offset: subtracted from every code where there are no zeros.
+    table: what codes stand for; empty where they are numbers.
+    """
+
+    plane: int
+    planes: int
+    packed: bool
+    group: int
+    offset: int
+    table: tuple[float, ...]
+    interpret: bool
+
+    @classmethod
+    def of(
+        cls, inputs: int, plane: int, group: int, offset: int, table: tuple[float, ...] = (), interpret: bool = False
+    ) -> "Stored":
+        """`plane` is 0 for 8 bits, `group` for one group of all `inputs`."""
+        group = group or inputs
+        depth, planes = (plane, CODES) if plane else (divisor(group, DEPTH), 1)
+        return cls(depth, planes, plane > 0, group, offset, table, interpret)
+
+    @property
+    def step(self) -> int:
+        """Inputs of a step."""
+        return self.plane * self.planes
+
+
+class Rows(NamedTuple):
+    """The tokens of a tile."""
+
+    x: Any  # [T, in]
+    row: Array  # i32 [N], of x
+    used: Array  # bool [N]
+
+
+class Matrix(NamedTuple):
+    """The outputs of a tile."""
+
+    values: Any  # [rows, in/4] in planes, or [rows, in]
+    scales: Any  # [groups, outputs]
+    zeros: Any  # like scales, or None
+    row: Array  # i32 [M], of values
+    output: Array  # i32 [M], of scales and zeros
+    group: Any  # i32, the first one
+
+
+def divisor(size: int, most: int) -> int:
+    """The largest power of two up to `most` that divides `size`: tiles that divide evenly need no masks."""
+    return min(most, size & -size)
+
+
+def compiler_params(outputs: int, tokens: int) -> Any:
+    """For a tile of so many outputs and tokens."""
+    return plt.CompilerParams(num_warps=8 if outputs * tokens >= 128 * 64 else 4, num_stages=2 if tokens >= 64 else 3)
+
+
+def add_products(stored: Stored, matrices: Sequence[Matrix], rows: Rows, i: Array, totals: list[Array]) -> list[Array]:
+    """`totals`, f32 [M, N] for each of `matrices`, with the products of step `i`."""
+    column = jnp.arange(stored.plane)
+    words = [plt.load(each.values.at[each.row[:, None], (i * stored.plane + column)[None, :]]) for each in matrices]
+    inside = jnp.broadcast_to(rows.used[:, None], (len(rows.used), stored.plane))
+    per_group = max(1, min(stored.planes, stored.group // stored.plane))  # planes
+    for first in range(0, stored.planes, per_group):
+        group = (i * stored.step + first * stored.plane) // stored.group
+        zeros = [_zero(each, group) for each in matrices]  # [M, 1]
+        sums, inputs = [jnp.zeros_like(total) for total in totals], jnp.zeros(len(rows.used), jnp.float32)
+        for plane in range(first, first + per_group):
+            at = i * stored.step + plane * stored.plane + column
+            part = plt.load(rows.x.at[rows.row[:, None], at[None, :]], mask=inside, other=0.0)  # [N, P]
+            for n, (packed, zero) in enumerate(zip(words, zeros, strict=True)):
+                numbers = _numbers(stored, packed, plane, zero, part.dtype)
+                sums[n] = sums[n] + matmul(numbers, part, 1, stored.interpret)
+            inputs = inputs + part.astype(jnp.float32).sum(1)
+        for n, (each, zero) in enumerate(zip(matrices, zeros, strict=True)):
+            if zero is not None and not _whole(zero):  # no type of 16 bits holds the difference
+                sums[n] = sums[n] - zero.astype(jnp.float32) * inputs[None, :]
+            scale = plt.load(each.scales.at[each.group + group, each.output]).astype(jnp.float32)
+            totals[n] = totals[n] + sums[n] * scale[:, None]
+    return totals
+
+
+def _zero(matrix: Matrix, group: Array) -> Array | None:
+    return None if matrix.zeros is None else plt.load(matrix.zeros.at[matrix.group + group, matrix.output])[:, None]
+
+
+def _whole(zero: Array) -> bool:
+    return bool(jnp.issubdtype(zero.dtype, jnp.integer))
+
+
+def _numbers(stored: Stored, words: Array, plane: int, zero: Array | None, dtype: jnp.dtype) -> Array:
+    """[M, P] of `dtype`: the values of a plane less what can be subtracted exactly."""
+    base = zero if zero is not None and _whole(zero) else stored.offset
+    if stored.packed:
+        return unpacked(words, plane, base, stored.table, dtype, stored.interpret)
+    return plain(words, base, dtype)
