@@ -8,7 +8,7 @@ Without a table the values are numbers themselves. A tool's own layout ends at `
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -25,7 +25,8 @@ class QuantizedMatrix:
     format: of the components.
     read: rows and columns of a component, both contiguous ranges → [rows, columns]. The columns of scales and zeros are
         groups, a single one where `format.group` is 0. Called from several threads at once.
-    groups: i32 [in], the group of each input; None where consecutive inputs share one, as `format` says.
+    groups: i32 [in], the group of each input; None where consecutive inputs share one, as `format` says. Where that is
+        ordered, they do once sorted by group.
     """
 
     shape: tuple[int, ...]
@@ -37,11 +38,29 @@ class QuantizedMatrix:
         """f32: `matrix.reshape(view)[index]` in floats."""
         return read_view(self.shape, view, index, self._dense)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether components can be read: groups are of one size, and consecutive at least in `order`."""
+        return self.groups is None or self.format.ordered
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """i32 [in]: the inputs sorted by their groups, each group's as they follow each other."""
+        return np.argsort(self._groups_of(slice(None)), kind="stable").astype(np.int32)
+
     def component(self, component: Component, view: tuple[int, ...], index: Index) -> np.ndarray:
-        """`component.reshape(view)[index]`, where groups are as `format` says."""
+        """`component.reshape(view)[index]` of the matrix with its inputs in `order`."""
+        if component == "order":
+            return self.order.reshape(view)[index]
         of_one = 1 if component == "values" else self.format.group or self.shape[-1]  # inputs
         shape = (*self.shape[:-1], self.shape[-1] // of_one)
-        return read_view(shape, view, index, partial(self.read, component))
+        sorted_values = component == "values" and self.format.ordered
+        return read_view(shape, view, index, self._sorted_values if sorted_values else partial(self.read, component))
+
+    def _sorted_values(self, rows: slice, columns: slice) -> np.ndarray:
+        span, at = _span(self.order[columns])
+        box = self.read("values", rows, span)
+        return box if at is None else box[:, at]
 
     def _dense(self, rows: slice, columns: slice) -> np.ndarray:
         values = self.read("values", rows, columns)

@@ -55,16 +55,19 @@ class ComposedSource:
         return _assemble(recipe, wanted, self._tensors.read)
 
     def stored(self, name: str) -> StoredWeight | None:
-        """How `name` is stored, where all its tensors are quantised in one way and hold whole groups of its inputs."""
+        """How `name` is stored, where all its tensors are quantised in one way, with the same inputs in each group."""
         recipe = self._recipes[name]
         if recipe.unit_rows or any(part.swapped or part.tensor not in self._tensors for part in recipe.parts):
             return None
         matrices = {part.tensor: self._tensors.quantized(part.tensor) for part in recipe.parts}
-        whole = {tensor: matrix for tensor, matrix in matrices.items() if matrix and matrix.groups is None}
+        whole = {tensor: matrix for tensor, matrix in matrices.items() if matrix and matrix.in_parts}
         formats = {matrix.format for matrix in whole.values()}
         if len(whole) != len(matrices) or len(formats) != 1:
             return None
         (format,) = formats
+        first, *others = whole.values()
+        if format.ordered and not all(np.array_equal(first.order, other.order) for other in others):
+            return None
         return StoredWeight(format, partial(self._read_component, name, format, whole))
 
     def _read_component(
@@ -81,6 +84,8 @@ class ComposedSource:
         def read(tensor: str, view: tuple[int, ...], index: Index) -> np.ndarray:
             return matrices[tensor].component(component, view, index)
 
+        if component == "order":  # the same of all
+            return next(iter(matrices.values())).component(component, shape, index)
         if component == "values":
             return _assemble(self._recipes[name], _ranges(index, shape), read)
         outputs = len(parameter.shape) - parameter.inputs

@@ -37,6 +37,7 @@ def grouped(
     if groups == 1:
         scales = scales.astype(np.float32)
     plain = groups == 1 and zeros is None and not table
+    of_inputs = _irregular(inputs, size, of_inputs)
     format = WeightFormat(
         "int8" if plain and dtype == "int8" else "fp8" if plain and dtype == "float8_e4m3fn" else name,
         dtype,
@@ -45,6 +46,7 @@ def grouped(
         0 if groups == 1 else size,
         table,
         4 if bits <= 4 else 8,
+        of_inputs is not None and bool((np.bincount(of_inputs, minlength=groups) == size).all()),
     )
 
     def read(component: Component, rows: slice, columns: slice) -> np.ndarray:
@@ -54,7 +56,7 @@ def grouped(
         assert shared is not None
         return shared[rows, columns]
 
-    return QuantizedMatrix((scales.shape[0], inputs), format, read, _irregular(inputs, size, of_inputs))
+    return QuantizedMatrix((scales.shape[0], inputs), format, read, of_inputs)
 
 
 def _irregular(inputs: int, size: int, of_inputs: np.ndarray | None) -> np.ndarray | None:

@@ -32,10 +32,14 @@ class Parameter:
     by_row: bool = False
 
     def component(self, component: Component, format: WeightFormat) -> "Parameter":
-        """One array of a quantised matrix. Values keep all axes; scales and zeros have groups in place of inputs."""
+        """One array of a quantised matrix. Values keep all axes; scales and zeros have groups in place of inputs. An
+        order has the inputs alone, as one axis.
+        """
         if component == "values":
             return self
         outputs = len(self.shape) - self.inputs
+        if component == "order":
+            return Parameter((math.prod(self.shape[outputs:]),), self.axes[outputs : outputs + 1])
         groups = () if format.group == 0 else (math.prod(self.shape[outputs:]) // format.group,)
         return Parameter(self.shape[:outputs] + groups, self.axes[: outputs + len(groups)])
 

@@ -2,7 +2,8 @@
 
     w[out, in] = (values[out, in] - zeros[out, group]) * scales[out, group]
 
-With a table, values number its entries, and the entries count in their place.
+With a table, values number its entries, and the entries count in their place. With an order, `in` counts the inputs
+sorted by their groups, and place `in` is that of input `order[in]`.
 
 A checkpoint that is quantised already and a matrix that the engine quantises while it loads are described alike. Like
 the rest of `spec`, this file imports no JAX.
@@ -14,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-Component = Literal["values", "scales", "zeros"]
+Component = Literal["values", "scales", "zeros", "order"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class WeightFormat:
     group: how many consecutive inputs of an output channel share a scale and a zero point; 0 for all of them.
     table: what each value stands for; empty where values are numbers themselves.
     bits: how many of a value say something. Of up to four, a device holds two values in a byte.
+    ordered: whether the inputs of a group lie apart in the model (GPTQ's order of activation), so values lie sorted.
     """
 
     name: str
@@ -36,6 +38,7 @@ class WeightFormat:
     group: int = 0
     table: tuple[float, ...] = ()
     bits: int = 8
+    ordered: bool = False
 
     @property
     def offset(self) -> int:
@@ -46,7 +49,9 @@ class WeightFormat:
     def dtypes(self) -> dict[Component, str]:
         """The components that the format has, and their dtypes."""
         dtypes: dict[Component, str] = {"values": self.values, "scales": self.scales}
-        return dtypes if self.zeros is None else dtypes | {"zeros": self.zeros}
+        if self.zeros is not None:
+            dtypes["zeros"] = self.zeros
+        return dtypes | {"order": "int32"} if self.ordered else dtypes
 
     @property
     def per_channel(self) -> bool:

@@ -100,13 +100,17 @@ class Linear(nnx.Module):
         *outputs, inputs = self.split
 
         def share(x: Array, weight: Weight) -> Array:
+            if weight.order is not None and inputs == TP:  # the inputs of a device's groups lie on all devices
+                x = jax.lax.all_gather(x.reshape(len(x), -1), TP, axis=1, tiled=True)
             y = _grouped_product(x, weight, dtype)
             return jax.lax.psum(y, TP) if inputs == TP else y
 
         assert weight.scales is not None
         of_groups = PartitionSpec(inputs if len(weight.scales) > 1 else None, *outputs)
         zeros = None if weight.zeros is None else of_groups
-        split: Any = replace(weight, values=PartitionSpec(*self.split), scales=of_groups, zeros=zeros)  # type: ignore[arg-type]
+        order = None if weight.order is None else PartitionSpec(inputs)
+        values = PartitionSpec(*self.split)
+        split: Any = replace(weight, values=values, scales=of_groups, zeros=zeros, order=order)  # type: ignore[arg-type]
         of_arguments, of_result = (PartitionSpec(None, inputs), split), PartitionSpec(None, *outputs)
         return jax.shard_map(share, in_specs=of_arguments, out_specs=of_result, check_vma=False)(x, weight)
 
@@ -117,6 +121,8 @@ def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
     assert format is not None and scales is not None
     matrix = weight.values.reshape(math.prod(outputs), -1)
     rows = x.reshape(len(x), -1)
+    if weight.order is not None:
+        rows = rows.at[:, weight.order].get(mode="promise_in_bounds", unique_indices=True)
     y = grouped.product(
         rows,
         matrix,

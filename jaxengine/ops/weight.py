@@ -1,9 +1,9 @@
 """A matrix of the model on the devices: one type for floats and for every quantised format.
 
-    w[out, in] = (values[out, in] - zeros[out, group]) * scales[out, group]
+    w[out, order[in]] = (values[out, in] - zeros[out, group]) * scales[out, group]
 
-Where the format has a table, its entry stands for a value. A float weight is its values alone, so it is one leaf among
-a step's arguments. What is static is `WeightLayout`.
+Where the format has a table, its entry stands for a value. Without an order, inputs lie as the model has them. A float
+weight is its values alone, so it is one leaf among a step's arguments. What is static is `WeightLayout`.
 `weights/` chooses a layout and fills a weight; `model/linear.py` and `ops/experts.py` multiply by one.
 """
 
@@ -55,19 +55,21 @@ class WeightLayout:
         return self.stacked if self.input_major else rank - self.inputs
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("values", "scales", "zeros"), meta_fields=("layout",))
+@partial(jax.tree_util.register_dataclass, data_fields=("values", "scales", "zeros", "order"), meta_fields=("layout",))
 @dataclass(frozen=True)
 class Weight:
     """One matrix, or a stack of them. Its leaves may also be shapes, shardings or partitions of the arrays.
 
     values: in the layout's order.
     scales, zeros: None for floats; zeros also where the format has none.
+    order: i32 [in], the input that each place of a sorted weight is of; None where inputs lie as the model has them.
     """
 
     values: Array
     layout: WeightLayout
     scales: Array | None = None
     zeros: Array | None = None
+    order: Array | None = None
 
     def matrix(self, index: Array) -> "Weight":
         """Matrix `index`, i32 [], of a stack."""
@@ -90,6 +92,8 @@ class Weight:
         if self.zeros is not None:
             grouped = grouped - self.zeros.astype(jnp.float32).reshape(by_group)
         whole = grouped * self.scales.astype(jnp.float32).reshape(by_group)
+        if self.order is not None:
+            whole = whole.reshape(*channels, -1)[..., jnp.argsort(self.order)]
         return whole.reshape(table.shape).transpose(order).astype(dtype)
 
     def _ungrouped(self) -> "Weight":
@@ -101,4 +105,4 @@ class Weight:
             values = unpack(values, layout.plane).astype(format.values) - jnp.asarray(format.offset, format.values)
         zeros = None if self.zeros is None else jnp.moveaxis(self.zeros, 0, -1)
         plain = replace(layout, inputs=1, grouped=0, plane=0)
-        return Weight(values, plain, jnp.moveaxis(self.scales, 0, -1), zeros)
+        return Weight(values, plain, jnp.moveaxis(self.scales, 0, -1), zeros, self.order)

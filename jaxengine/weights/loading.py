@@ -81,7 +81,7 @@ def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits
 
 
 def _scaling(parameter: Parameter, mesh: Mesh, format: WeightFormat) -> dict[str, Any]:
-    """Scales, and zeros where there are any, in the parameter table's layout."""
+    """Scales, and zeros and an order where there are any, in the parameter table's layout."""
     return {
         name: _shape(parameter.component(name, format), mesh, dtype)
         for name, dtype in format.dtypes.items()
@@ -98,11 +98,9 @@ def _abstract_grouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout, fo
     def shape(sizes: Sequence[int], names: Sequence[str | None], dtype: str) -> Any:
         return _shape(Parameter(tuple(sizes), tuple(names)), mesh, dtype)
 
-    shared = {
-        name: shape((groups, *outputs), (first if groups > 1 else None, *axes), dtype)
-        for name, dtype in format.dtypes.items()
-        if name != "values"
-    }
+    of_groups = (groups, *outputs), (first if groups > 1 else None, *axes)
+    sizes = {"scales": of_groups, "zeros": of_groups, "order": ((inputs,), (first,))}
+    shared = {name: shape(*sizes[name], dtype) for name, dtype in format.dtypes.items() if name != "values"}
     return Weight(shape((*outputs, width), (*axes, first), dtype), layout, **shared)
 
 

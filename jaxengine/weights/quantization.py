@@ -198,8 +198,10 @@ def group_weight(layout: WeightLayout, weight: Weight) -> Weight:
     values = weight.values.reshape(*outputs, -1)
     if layout.plane:
         values = pack(values.astype(jnp.int16) + layout.format.offset, layout.plane)
-    shared = (each if each is None else _groups_first(each, len(outputs)) for each in (weight.scales, weight.zeros))
-    return Weight(values, layout, *shared)
+    scales, zeros = (
+        each if each is None else _groups_first(each, len(outputs)) for each in (weight.scales, weight.zeros)
+    )
+    return Weight(values, layout, scales, zeros, weight.order)
 
 
 def _groups_first(array: Array, outputs: int) -> Array:

@@ -44,23 +44,32 @@ OPTIONS = COMPILER_OPTIONS["gpu"]
 
 
 def compiler(
-    spec: ModelSpec, devices: int, longest: int = 8192, quantize: str | None = None, cache: str = "bfloat16"
+    spec: ModelSpec,
+    devices: int,
+    longest: int = 8192,
+    quantize: str | None = None,
+    cache: str = "bfloat16",
+    ordered: bool = False,
 ) -> Compiler:
-    """The engine's compiler on `devices` imaginary H200s, weights being shapes without data."""
+    """The engine's compiler on `devices` imaginary H200s, weights being shapes without data, with sorted inputs if
+    `ordered`.
+    """
     mesh = make_mesh(devices, h200.devices(devices))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
-    weights = abstract_parameters(spec, mesh, "bfloat16", H200, chosen_formats(spec, quantize, devices))
+    formats = chosen_formats(spec, quantize, devices)
+    formats = {name: dataclasses.replace(format, ordered=ordered) for name, format in formats.items()}
+    weights = abstract_parameters(spec, mesh, "bfloat16", H200, formats)
     return Compiler(shapes, StepModel.build(shapes, weights, mesh, H200, back_end), mesh, H200)
 
 
-def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: str) -> Facts:
+def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: Any) -> Facts:
     made = compiler(spec, devices, longest, **stored)
     return facts(made.lower_backbone(made.shapes.decode(rows)), (made.caches(), made.slot_state()), OPTIONS)
 
 
-def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: str) -> Facts:
+def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: Any) -> Facts:
     made = compiler(spec, devices, longest, **stored)
     return facts(made.lower_backbone(made.shapes.mixed(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
 
@@ -125,9 +134,12 @@ PROGRAMS = {
     "decode_4_layers": lambda: decode(FOUR_LAYERS, 1),
     "decode_int4": lambda: decode(FOUR_LAYERS, 1, quantize="int4"),
     "decode_1_int4": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int4"),
+    "decode_int4_ordered": lambda: decode(FOUR_LAYERS, 1, quantize="int4", ordered=True),
+    "decode_1_int4_ordered": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int4", ordered=True),
     "decode_1_nf4": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="nf4"),
     "mixed_int4": lambda: mixed(FOUR_LAYERS, 1, quantize="int4"),
     "decode_int4_tp8": lambda: decode(FOUR_LAYERS, 8, quantize="int4"),
+    "decode_int4_ordered_tp8": lambda: decode(FOUR_LAYERS, 8, quantize="int4", ordered=True),
     "decode_1_int8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="int8"),
     "decode_1_fp8": lambda: decode(FOUR_LAYERS, 1, rows=1, quantize="fp8"),
     "mixed_int8": lambda: mixed(FOUR_LAYERS, 1, quantize="int8", cache="float8_e4m3fn"),

@@ -16,6 +16,11 @@ PLAIN = {
     "mixed_int4": "mixed",
     "decode_int4_tp8": "decode_tp8",
 }
+ORDERED = {
+    "decode_int4_ordered": "decode_int4",
+    "decode_1_int4_ordered": "decode_1_int4",
+    "decode_int4_ordered_tp8": "decode_int4_tp8",
+}
 LAYERS, MIB = 4, 1 << 20
 
 
@@ -29,4 +34,16 @@ def test_no_weight_is_written_out_in_more_bits(facts: FactsByProgram, step: str)
 def test_a_layer_has_hardly_more_kernels_than_in_16_bits(facts: FactsByProgram, step: str) -> None:
     assert facts[step]["kernels"] <= facts[PLAIN[step]]["kernels"] + LAYERS
     assert facts[step]["collectives"] == facts[PLAIN[step]]["collectives"]
+    assert facts[step]["launched"] == ["CommandBuffer"]
+
+
+@pytest.mark.parametrize("step", ORDERED)
+def test_sorted_inputs_cost_a_gather_for_each_product_but_the_down_projection(facts: FactsByProgram, step: str) -> None:
+    """Whose gather is part of what makes its inputs, on one device. Over several, two products gather all inputs."""
+    plain, devices = facts[ORDERED[step]], 8 if "tp8" in step else 1
+    assert facts[step]["rewrites"] == facts[step]["copies"] == []
+    assert facts[step]["temporaries"] <= plain["temporaries"] + MIB
+    gathers, gathered = (3, 0) if devices == 1 else (4, 2)
+    assert facts[step]["kernels"] <= plain["kernels"] + (gathers + gathered) * LAYERS
+    assert facts[step]["collectives"].get("all-gather", 0) == gathered * LAYERS
     assert facts[step]["launched"] == ["CommandBuffer"]

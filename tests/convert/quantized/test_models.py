@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from convert.compose import compose
 from convert.config.config import Config
@@ -42,11 +43,15 @@ def multiplied_out(stored: StoredWeight, shape: tuple[int, ...], inputs: int) ->
     groups = math.prod(shape[len(outputs) :]) // format.group if format.group else 1
     parts: dict[Component, np.ndarray] = {name: stored.read(name, ()) for name in format.dtypes}
     assert {name: part.dtype.name for name, part in parts.items()} == format.dtypes
+    order = parts.pop("order", None)
     wide = (*outputs, groups, -1)
     values = parts["values"].reshape(wide)
     numbers = np.asarray(format.table, np.float32)[values] if format.table else values.astype(np.float32)
     shared = {name: parts[name].astype(np.float32).reshape(*outputs, groups, 1) for name in parts if name != "values"}
-    return ((numbers - shared.get("zeros", np.float32(0))) * shared["scales"]).reshape(shape)
+    product = (numbers - shared.get("zeros", np.float32(0))) * shared["scales"]
+    if format.ordered:
+        product = product.reshape(*outputs, -1)[..., np.argsort(order)]
+    return product.reshape(shape)
 
 
 def check(target: Path, format: str) -> set[str]:
@@ -74,10 +79,31 @@ def test_a_llama_in_every_format_has_the_floats_that_were_written(
 ) -> None:
     kept = check(write_quantized(tiny("llama2_gqa"), tmp_path, format), format)
     projections = {f"layers.{i}.{kind}" for i in range(2) for kind in ("qkv", "out", "gate_up", "down")}
-    assert kept == (set() if format == "gptq_act" else projections)
+    assert kept == projections
 
 
-@pytest.mark.parametrize("format", ["gptq_asym", "nf4", "eetq", "fp8_blocks"])
+@pytest.mark.parametrize("change", ["in another order", "of two sizes"])
+def test_groups_that_no_single_order_makes_regular_are_read_in_floats(
+    change: str, tiny: Checkpoints, tmp_path: Path
+) -> None:
+    """q, k and v read the same inputs; an order of their own each would be three products."""
+    directory = write_quantized(tiny("llama2_gqa"), tmp_path, "gptq_act")
+    before = opened(directory / "gptq_act").read("layers.0.qkv", ())
+    path = directory / "gptq_act" / "model.safetensors"
+    tensors = load_file(path)
+    of_inputs = tensors["model.layers.0.self_attn.k_proj.g_idx"]
+    if change == "in another order":
+        of_inputs[:] = of_inputs[::-1]
+    else:
+        of_inputs[np.flatnonzero(of_inputs)[0]] = 0
+    save_file(tensors, path)
+    source = opened(directory / "gptq_act")
+    assert source.stored("layers.0.qkv") is None
+    assert source.stored("layers.0.gate_up") is not None
+    assert (source.read("layers.0.qkv", ()) != before).any()
+
+
+@pytest.mark.parametrize("format", ["gptq_asym", "gptq_act", "nf4", "eetq", "fp8_blocks"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_lay_quantised_matrices_out_as_they_do_floats(
     family: str, format: str, zoo: Checkpoints, tmp_path: Path

@@ -1,5 +1,7 @@
 """A weight stands for the same matrix whatever its format and its order in memory."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,6 +43,15 @@ def test_scales_and_zeros_have_groups_in_place_of_inputs() -> None:
     assert TABLE.component("values", FOUR_BITS) == TABLE
     assert TABLE.component("zeros", FOUR_BITS) == Parameter((3, 5, 8), (None, None, "kv_heads"))
     assert TABLE.component("scales", WeightFormat("int8", "int8")) == Parameter((3, 5), (None, None))
+
+
+def test_a_sorted_weight_stands_for_the_matrix_in_the_model_s_order() -> None:
+    weight, whole = grouped(WeightLayout(2, format=replace(FOUR_BITS, ordered=True)))
+    order = np.random.default_rng(2).permutation(64)
+    expected = np.zeros((3, 5, 64), np.float32)
+    expected[..., order] = whole.reshape(3, 5, 64)
+    dense = replace(weight, order=jnp.asarray(order)).dense("float32")
+    np.testing.assert_allclose(dense, expected.reshape(TABLE.shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize("flat", [False, True])

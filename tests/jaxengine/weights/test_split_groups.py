@@ -9,11 +9,15 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ARRAYS = {"four bits": 3, "eight bits in groups": 2, "table": 2}  # of a matrix
+ARRAYS = {"four bits": 3, "eight bits in groups": 2, "table": 2, "sorted four bits": 3}  # of a matrix
 MATRICES = 4  # of a layer, all of which are split
+ORDERS = 2  # that are split: those of matrices whose inputs are
 
 
-@pytest.mark.parametrize(("devices", "formats"), [(2, ["four bits", "table"]), (8, ["eight bits in groups"])])
+@pytest.mark.parametrize(
+    ("devices", "formats"),
+    [(2, ["four bits", "table", "sorted four bits"]), (8, ["eight bits in groups", "sorted four bits"])],
+)
 def test_logits_over_several_devices_are_those_of_one(devices: int, formats: list[str]) -> None:
     program = [sys.executable, "-m", "tests.jaxengine.weights.split_groups", str(devices), *formats]
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
@@ -23,4 +27,4 @@ def test_logits_over_several_devices_are_those_of_one(devices: int, formats: lis
     assert list(found) == formats
     for name, (off, split) in found.items():
         assert off < 1e-5, name
-        assert split == MATRICES * ARRAYS[name], name
+        assert split == MATRICES * ARRAYS[name] + (ORDERS if name.startswith("sorted") else 0), name

@@ -30,8 +30,9 @@ from tests.shapes import H200
 SPEC = replace(TINY, cache_scales=((0.5, 4.0),) * TINY.num_layers)
 FOUR_BITS = WeightFormat("four bits", "uint8", zeros="uint8", group=16, bits=4)
 EIGHT_BITS = WeightFormat("eight bits in groups", "int8", "float16", group=16)
+ORDERED = replace(FOUR_BITS, name="sorted four bits", ordered=True)
 each_format = pytest.mark.parametrize(
-    "format", [*FORMATS.values(), FOUR_BITS, EIGHT_BITS], ids=lambda format: format.name
+    "format", [*FORMATS.values(), FOUR_BITS, EIGHT_BITS, ORDERED], ids=lambda format: format.name
 )
 
 
@@ -66,6 +67,8 @@ def components(spec: ModelSpec, format: WeightFormat, name: str) -> dict[Compone
         shape = parameter.component(component, format).shape
         if component == "scales":
             made[component] = draw.uniform(1e-3, 2e-3, shape).astype(dtype)
+        elif component == "order":
+            made[component] = draw.permutation(shape[0]).astype(dtype)
         else:
             made[component] = np.asarray(jnp.asarray(draw.integers(0, 16, shape), dtype))
     return made
@@ -79,13 +82,23 @@ def dense(source: ParameterSource, name: str) -> np.ndarray:
     whole = stored.read("values", ()).astype(np.float32).reshape(len(scales), -1)
     if stored.format.zeros is not None:
         whole = whole - stored.read("zeros", ()).astype(np.float32).reshape(-1, 1)
-    restored: np.ndarray = (whole * scales).reshape(parameter_table(source.spec)[name].shape)
-    return restored
+    whole, shape = whole * scales, parameter_table(source.spec)[name].shape
+    if stored.format.ordered:
+        order = stored.read("order", ())
+        whole = whole.reshape(-1, len(order))[:, np.argsort(order)]
+    return whole.reshape(shape)
 
 
 @pytest.mark.parametrize(
     ("format", "device"),
-    [(FORMATS["int8"], CPU), (FORMATS["int8"], H200), (FORMATS["fp8"], H200), (FOUR_BITS, H200), (EIGHT_BITS, H200)],
+    [
+        (FORMATS["int8"], CPU),
+        (FORMATS["int8"], H200),
+        (FORMATS["fp8"], H200),
+        (FOUR_BITS, H200),
+        (EIGHT_BITS, H200),
+        (ORDERED, H200),
+    ],
     ids=lambda each: getattr(each, "platform", getattr(each, "name", "")),
 )
 @pytest.mark.parametrize("quantize", [None, "int8"])
@@ -104,7 +117,7 @@ def test_devices_hold_the_bits_that_are_stored(
         np.testing.assert_array_equal(weight.dense("float32").reshape(stored["values"].shape), dense(source, name))
 
 
-@pytest.mark.parametrize("format", [FORMATS["fp8"], FOUR_BITS], ids=lambda format: format.name)
+@pytest.mark.parametrize("format", [FORMATS["fp8"], FOUR_BITS, ORDERED], ids=lambda format: format.name)
 def test_a_cpu_holds_in_8_bits_what_it_cannot_multiply_by_as_stored(format: WeightFormat) -> None:
     """Unless it is told otherwise."""
     source = QuantizedCheckpoint(format)
