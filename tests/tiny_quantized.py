@@ -7,8 +7,8 @@ weights owes nothing to the reader. That the layouts are those of the libraries 
 import json
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,10 @@ class Written:
 class Format:
     config: dict[str, Any]  # `quantization_config`
     write: Callable[[np.ndarray], Written]  # of f32 [out, in]
+    of_modules: Mapping[str, Callable[[np.ndarray], Written]] = field(default_factory=dict)  # by part of their names
+
+    def of(self, module: str) -> Callable[[np.ndarray], Written]:
+        return next((write for part, write in self.of_modules.items() if part in module), self.write)
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,15 @@ def _gptq(bits: int, group: int, sym: bool = True, shuffled: bool = False, versi
     return Format(config, partial(write_gptq, bits=bits, group=group, sym=sym, shuffled=shuffled, version=version))
 
 
+def _gptq_mixed() -> Format:
+    """q and k have 4 bits, v has 8, with zero points in larger groups; gate has groups, up a scale for each channel."""
+    base, others = _gptq(4, GROUP), {"v_proj": _gptq(8, 2 * GROUP, sym=False), "up_proj": _gptq(4, -1)}
+    dynamic = {
+        f"+:.*{name}": {key: each.config[key] for key in ("bits", "group_size")} for name, each in others.items()
+    }
+    return Format(base.config | {"dynamic": dynamic}, base.write, {name: each.write for name, each in others.items()})
+
+
 def _bits_and_bytes(kind: str, double: bool = False) -> Format:
     config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": kind}
     return Format(config, partial(write_bits_and_bytes, kind=kind, double=double))
@@ -242,6 +255,9 @@ FORMATS: dict[str, Format] = {
     "gptq_asym": _gptq(4, GROUP, sym=False),
     "gptq_act": _gptq(4, GROUP, shuffled=True),
     "gptq_v2": _gptq(4, GROUP, sym=False, version=2),
+    "gptq_mixed": _gptq_mixed(),
+    "gptq_channels": _gptq(4, -1),
+    "gptq_channels_asym": _gptq(4, -1, sym=False),
     "gptq_8bit": _gptq(8, -1),
     "gptq_3bit": _gptq(3, GROUP, sym=False),
     "gptq_2bit": _gptq(2, GROUP, sym=False),
@@ -288,7 +304,7 @@ def write_quantized(source: Path, target: Path, format: str) -> Path:
         if tensor.ndim != 2 or re.search(NOT_QUANTISED, name):
             stored[name] = tensor
             continue
-        written = FORMATS[format].write(np.ascontiguousarray(tensor.T) if input_major else tensor)
+        written = FORMATS[format].of(name)(np.ascontiguousarray(tensor.T) if input_major else tensor)
         tensors[name] = np.ascontiguousarray(written.dense.T if input_major else written.dense)
         stored |= {name.removesuffix(".weight") + suffix: each for suffix, each in written.tensors.items()}
     shutil.copytree(source, target / format)

@@ -46,7 +46,7 @@ class QuantizedMatrix:
     @cached_property
     def order(self) -> np.ndarray:
         """i32 [in]: the inputs sorted by their groups, each group's as they follow each other."""
-        return np.argsort(self._groups_of(slice(None)), kind="stable").astype(np.int32)
+        return np.argsort(self.groups_of(slice(None)), kind="stable").astype(np.int32)
 
     def component(self, component: Component, view: tuple[int, ...], index: Index) -> np.ndarray:
         """`component.reshape(view)[index]` of the matrix with its inputs in `order`."""
@@ -66,7 +66,7 @@ class QuantizedMatrix:
         values = self.read("values", rows, columns)
         table = self.format.table
         whole = np.asarray(table, np.float32)[values] if table else values.astype(np.float32)
-        groups = self._groups_of(columns)
+        groups = self.groups_of(columns)
         span = slice(int(groups.min()), int(groups.max()) + 1)
 
         def per_input(component: Component) -> np.ndarray:
@@ -78,7 +78,7 @@ class QuantizedMatrix:
         whole *= per_input("scales")
         return whole
 
-    def _groups_of(self, columns: slice) -> np.ndarray:
+    def groups_of(self, columns: slice) -> np.ndarray:
         """i32 [columns]."""
         if self.groups is not None:
             return self.groups[columns]

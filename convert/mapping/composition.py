@@ -16,6 +16,7 @@ import numpy as np
 from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import QuantizedMatrix
 from convert.formats.tensors import Index, Tensors, same_storage, swapped
+from convert.mapping.joined import joined
 from convert.mapping.recipes import Part, Recipe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, empty, parameter_table
@@ -55,19 +56,16 @@ class ComposedSource:
         return _assemble(recipe, wanted, self._tensors.read)
 
     def stored(self, name: str) -> StoredWeight | None:
-        """How `name` is stored, where all its tensors are quantised in one way, with the same inputs in each group."""
+        """How `name` is stored, where all its tensors are quantised and one format holds them."""
         recipe = self._recipes[name]
         if recipe.unit_rows or any(part.swapped or part.tensor not in self._tensors for part in recipe.parts):
             return None
-        matrices = {part.tensor: self._tensors.quantized(part.tensor) for part in recipe.parts}
-        whole = {tensor: matrix for tensor, matrix in matrices.items() if matrix and matrix.in_parts}
-        formats = {matrix.format for matrix in whole.values()}
-        if len(whole) != len(matrices) or len(formats) != 1:
+        found = {part.tensor: self._tensors.quantized(part.tensor) for part in recipe.parts}
+        matrices = {tensor: matrix for tensor, matrix in found.items() if matrix}
+        whole = joined(matrices) if len(matrices) == len(found) else None
+        if whole is None:
             return None
-        (format,) = formats
-        first, *others = whole.values()
-        if format.ordered and not all(np.array_equal(first.order, other.order) for other in others):
-            return None
+        format = next(iter(whole.values())).format
         return StoredWeight(format, partial(self._read_component, name, format, whole))
 
     def _read_component(
