@@ -39,7 +39,7 @@ def grouped(
     plain = groups == 1 and zeros is None and not table
     of_inputs = _irregular(inputs, size, of_inputs)
     format = WeightFormat(
-        "int8" if plain and dtype == "int8" else "fp8" if plain and dtype == "float8_e4m3fn" else name,
+        "int8" if plain and dtype == "int8" and bits > 4 else "fp8" if plain and dtype == "float8_e4m3fn" else name,
         dtype,
         str(scales.dtype),
         None if zeros is None else str(zeros.dtype),

@@ -32,20 +32,29 @@ NARROW = ("bfloat16", "int8")
 
 
 def weight_layout(
-    parameter: Parameter, device: DeviceTraits, dtype: str, format: WeightFormat | None = None, inputs: int = 0
+    parameter: Parameter,
+    device: DeviceTraits,
+    dtype: str,
+    format: WeightFormat | None = None,
+    share: tuple[int, int] = (0, 0),
 ) -> WeightLayout:
     """How `device` stores the matrix `parameter` with values of `dtype`. The order of a stack ignores the dtype.
 
     Args:
-        inputs: of a device's share, where `format` has groups.
+        share: outputs and inputs of a device's share, where `format` has groups or 4 bits.
     """
-    if device.kernels and format is not None and not format.per_channel:
-        plane = plane_of(inputs, format.group) if format.bits <= 4 else 0
+    if device.kernels and format is not None and not (format.per_channel and _in_bytes(parameter, format, share)):
+        plane = plane_of(share[1], format.group) if format.bits <= 4 else 0
         most = 128 if device.much_shared_memory else 64
         return WeightLayout(parameter.inputs, parameter.stacked, format=format, grouped=most, plane=plane)
     wide = parameter.stacked > 0 or dtype not in NARROW
     input_major = device.input_major and wide and not parameter.by_row
     return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format)
+
+
+def _in_bytes(parameter: Parameter, format: WeightFormat, share: tuple[int, int]) -> bool:
+    """Whether values with one scale a channel are multiplied as bytes, by XLA, and not by the kernel for 4 bits."""
+    return format.bits > 4 or parameter.stacked > 0 or bool(grouped.unsupported(*share, format.group, format.bits))
 
 
 class Linear(nnx.Module):
@@ -69,10 +78,10 @@ class Linear(nnx.Module):
         format = weight.layout.format
         if format is None:
             y = _product(x, weight, dtype)
-        elif format.per_channel:
-            y = self._scaled(x, weight, dtype)
         elif weight.layout.grouped:
             y = self._grouped(x, weight, dtype)
+        elif format.per_channel:
+            y = self._scaled(x, weight, dtype)
         else:
             y = _product(x, replace(weight, values=weight.dense(x.dtype)), dtype)
         return y if self.bias is None else y + self.bias[...]

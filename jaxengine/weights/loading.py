@@ -72,8 +72,8 @@ def abstract_parameters(
 def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits, format: WeightFormat | None) -> Any:
     if not parameter.inputs:
         return _shape(parameter, mesh, dtype)
-    _, inputs = shared_sizes(parameter, mesh.size)
-    layout = weight_layout(parameter, device, format.values if format else dtype, format, inputs)
+    share = shared_sizes(parameter, mesh.size)
+    layout = weight_layout(parameter, device, format.values if format else dtype, format, share)
     if layout.grouped and format is not None:
         return _abstract_grouped(parameter, mesh, layout, format)
     values = _shape(parameter, mesh, format.values if format else dtype, layout.order(len(parameter.shape)))

@@ -95,7 +95,7 @@ def drawn(shape: Shape, format: WeightFormat | None) -> Weight:
     """A random matrix as a GPU holds it."""
     parameter = Parameter((shape.outputs, shape.inputs), (None, None), 1)
     values = "bfloat16" if format is None else format.values
-    layout = weight_layout(parameter, H200, values, format, shape.inputs)
+    layout = weight_layout(parameter, H200, values, format, (shape.outputs, shape.inputs))
     if format is None or format in (FORMATS | FOUR_BITS).values():
         matrix = jax.random.normal(jax.random.key(0), parameter.shape, jnp.bfloat16) * shape.inputs**-0.5
         if format is None:
@@ -113,7 +113,8 @@ def random(parameter: Parameter, format: WeightFormat) -> Weight:
     shared = parameter.component("scales", format).shape
     scales = jnp.asarray(draw.uniform(1e-3, 2e-3, shared), format.scales)
     zeros = None if format.zeros is None else jnp.asarray(draw.integers(0, 16, shared), format.zeros)
-    return Weight(values, weight_layout(parameter, H200, format.values, format, parameter.shape[-1]), scales, zeros)
+    outputs, inputs = parameter.shape
+    return Weight(values, weight_layout(parameter, H200, format.values, format, (outputs, inputs)), scales, zeros)
 
 
 def error(weight: Weight, x: Array, ours: Array) -> float:

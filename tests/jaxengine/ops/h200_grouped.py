@@ -63,6 +63,7 @@ PRODUCTS = {
     "1 token, zeros that are not whole": partial(compile_product, 1, zeros="float16"),
     "1 token, many outputs": partial(compile_product, 1, outputs=28672),
     "1 token, groups of 32": partial(compile_product, 1, group=32),
+    "1 token, a scale a channel": partial(compile_product, 1, group=INPUTS),
     "1 token, table": partial(compile_product, 1, group=64, table=NF4),
     "1 token, f16": partial(compile_product, 1, dtype="float16"),
     "1 token, int8": partial(compile_product, 1, values="int8"),

@@ -23,12 +23,12 @@ from jaxengine.weights.quantization import NF4
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.jaxengine.engines import prompt
-from tests.jaxengine.weights.test_stored import EIGHT_BITS, FOUR_BITS, ORDERED, QuantizedCheckpoint
+from tests.jaxengine.weights.test_stored import CHANNELS, EIGHT_BITS, FOUR_BITS, ORDERED, QuantizedCheckpoint
 from tests.shapes import H200
 
 SPEC = dataclasses.replace(TINY, num_heads=16, num_kv_heads=8, head_dim=32, ffn_size=512)
 TABLE = WeightFormat("table", "uint8", "float32", group=16, table=NF4, bits=4)
-FORMATS = {format.name: format for format in (FOUR_BITS, EIGHT_BITS, TABLE, ORDERED)}
+FORMATS = {format.name: format for format in (FOUR_BITS, EIGHT_BITS, TABLE, ORDERED, CHANNELS)}
 
 
 def difference(format: WeightFormat, devices: int) -> tuple[float, int]:

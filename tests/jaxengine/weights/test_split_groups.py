@@ -9,14 +9,21 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ARRAYS = {"four bits": 3, "eight bits in groups": 2, "table": 2, "sorted four bits": 3}  # of a matrix
-MATRICES = 4  # of a layer, all of which are split
-ORDERS = 2  # that are split: those of matrices whose inputs are
+SPLIT = {  # arrays of a layer: those of its four matrices, of which two have split inputs, and so a split order
+    "four bits": 4 * 3,
+    "eight bits in groups": 4 * 2,
+    "table": 4 * 2,
+    "sorted four bits": 4 * 3 + 2,
+    "four bits, a scale a channel": 4 + 2,
+}
 
 
 @pytest.mark.parametrize(
     ("devices", "formats"),
-    [(2, ["four bits", "table", "sorted four bits"]), (8, ["eight bits in groups", "sorted four bits"])],
+    [
+        (2, ["four bits", "table", "sorted four bits", "four bits, a scale a channel"]),
+        (8, ["eight bits in groups", "sorted four bits"]),
+    ],
 )
 def test_logits_over_several_devices_are_those_of_one(devices: int, formats: list[str]) -> None:
     program = [sys.executable, "-m", "tests.jaxengine.weights.split_groups", str(devices), *formats]
@@ -27,4 +34,4 @@ def test_logits_over_several_devices_are_those_of_one(devices: int, formats: lis
     assert list(found) == formats
     for name, (off, split) in found.items():
         assert off < 1e-5, name
-        assert split == MATRICES * ARRAYS[name] + (ORDERS if name.startswith("sorted") else 0), name
+        assert split == SPLIT[name], name

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxengine.architecture.model import ModelSpec
-from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.model import linear
@@ -31,8 +31,9 @@ SPEC = replace(TINY, cache_scales=((0.5, 4.0),) * TINY.num_layers)
 FOUR_BITS = WeightFormat("four bits", "uint8", zeros="uint8", group=16, bits=4)
 EIGHT_BITS = WeightFormat("eight bits in groups", "int8", "float16", group=16)
 ORDERED = replace(FOUR_BITS, name="sorted four bits", ordered=True)
+CHANNELS = WeightFormat("four bits, a scale a channel", "int8", bits=4)
 each_format = pytest.mark.parametrize(
-    "format", [*FORMATS.values(), FOUR_BITS, EIGHT_BITS, ORDERED], ids=lambda format: format.name
+    "format", [*FORMATS.values(), FOUR_BITS, EIGHT_BITS, ORDERED, CHANNELS], ids=lambda format: format.name
 )
 
 
@@ -70,7 +71,7 @@ def components(spec: ModelSpec, format: WeightFormat, name: str) -> dict[Compone
         elif component == "order":
             made[component] = draw.permutation(shape[0]).astype(dtype)
         else:
-            made[component] = np.asarray(jnp.asarray(draw.integers(0, 16, shape), dtype))
+            made[component] = np.asarray(jnp.asarray(draw.integers(0, 16, shape) - format.offset, dtype))
     return made
 
 
@@ -98,6 +99,7 @@ def dense(source: ParameterSource, name: str) -> np.ndarray:
         (FOUR_BITS, H200),
         (EIGHT_BITS, H200),
         (ORDERED, H200),
+        (CHANNELS, H200),
     ],
     ids=lambda each: getattr(each, "platform", getattr(each, "name", "")),
 )
@@ -130,6 +132,23 @@ def test_a_cpu_holds_in_8_bits_what_it_cannot_multiply_by_as_stored(format: Weig
         order = np.argsort(weight.layout.order(weight.values.ndim))
         ours = np.asarray(weight.dense("float32")).transpose(order)
         np.testing.assert_allclose(ours, exact, atol=0.51 / 127 * np.abs(exact).max())
+
+
+def test_a_cpu_keeps_4_bits_with_a_scale_a_channel_in_8() -> None:
+    source = QuantizedCheckpoint(CHANNELS)
+    loaded = load_parameters(source, make_mesh(), "float32", CPU, lambda *_: None)
+    for name in filter(is_projection, parameter_table(SPEC)):
+        weight, exact = loaded[name], dense(source, name)
+        order = np.argsort(weight.layout.order(weight.values.ndim))
+        assert weight.values.dtype == "int8"
+        np.testing.assert_array_equal(np.asarray(weight.dense("float32")).transpose(order), exact)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(24, 256), (64, 96)])
+def test_4_bits_that_do_not_divide_into_planes_are_held_in_8(outputs: int, inputs: int) -> None:
+    matrix = Parameter((outputs, inputs), (None, None), 1)
+    assert not linear.weight_layout(matrix, H200, "int8", CHANNELS, (outputs, inputs)).grouped
+    assert linear.weight_layout(matrix, H200, "int8", CHANNELS, (64, 256)).grouped
 
 
 @each_format
