@@ -110,7 +110,7 @@ def _measure(directory: Path, rounds: int) -> dict[str, float]:
 
     jax.block_until_ready(jax.numpy.zeros(1))
     for _ in range(rounds):
-        timed("read", lambda: _read(file))
+        timed("read", lambda: read_once(file))
         timed("read and kept", lambda: np.fromfile(file, np.uint8))
         timed("loaded as stored", lambda: load("bfloat16", DeviceTraits("gpu", "")))
         with peak_memory() as peak:
@@ -121,7 +121,7 @@ def _measure(directory: Path, rounds: int) -> dict[str, float]:
     return {"bytes": total, "largest": 2 * max(map(math.prod, shapes)), "beyond": beyond, **rates}
 
 
-def _read(path: Path) -> None:
+def read_once(path: Path) -> None:
     buffer = bytearray(BLOCK)
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):
