@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from jaxengine.architecture.weight_format import Component, WeightFormat
+from jaxengine.architecture.weight_format import CODES, Component, WeightFormat
 
 Index = tuple[slice, ...]
 Box = Callable[[slice, slice], np.ndarray]  # rows and columns of a matrix → that part of it
@@ -27,12 +27,15 @@ class QuantizedMatrix:
         groups, a single one where `format.group` is 0. Called from several threads at once.
     groups: i32 [in], the group of each input; None where consecutive inputs share one, as `format` says. Where that is
         ordered, they do once sorted by group.
+    words: rows and columns of the codes as they are packed, u32 [rows, in/8], with inputs as the model has them; see
+        `weight_format`. May be views. None where codes have another width or are not packed along the inputs.
     """
 
     shape: tuple[int, ...]
     format: WeightFormat
     read: Callable[[Component, slice, slice], np.ndarray]
     groups: np.ndarray | None = None
+    words: Box | None = None
 
     def dense(self, view: tuple[int, ...], index: Index) -> np.ndarray:
         """f32: `matrix.reshape(view)[index]` in floats."""
@@ -52,6 +55,9 @@ class QuantizedMatrix:
         """`component.reshape(view)[index]` of the matrix with its inputs in `order`."""
         if component == "order":
             return self.order.reshape(view)[index]
+        if component == "words":
+            assert self.words is not None
+            return read_view((*self.shape[:-1], self.shape[-1] // CODES), view, index, self.words)
         of_one = 1 if component == "values" else self.format.group or self.shape[-1]  # inputs
         shape = (*self.shape[:-1], self.shape[-1] // of_one)
         sorted_values = component == "values" and self.format.ordered

@@ -20,7 +20,7 @@ from convert.mapping.joined import joined
 from convert.mapping.recipes import Part, Recipe
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, empty, parameter_table
-from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
+from jaxengine.architecture.weight_format import CODES, Component, StoredWeight, WeightFormat
 
 FLOATING = ("float32", "bfloat16", "float16", "float64")
 
@@ -66,7 +66,8 @@ class ComposedSource:
         if whole is None:
             return None
         format = next(iter(whole.values())).format
-        return StoredWeight(format, partial(self._read_component, name, format, whole))
+        packed = all(matrix.words for matrix in whole.values()) and all(map(_of_whole_words, recipe.parts))
+        return StoredWeight(format, partial(self._read_component, name, format, whole), packed)
 
     def _read_component(
         self,
@@ -84,8 +85,9 @@ class ComposedSource:
 
         if component == "order":  # the same of all
             return next(iter(matrices.values())).component(component, shape, index)
-        if component == "values":
-            return _assemble(self._recipes[name], _ranges(index, shape), read)
+        if component in ("values", "words"):
+            recipe = self._recipes[name] if component == "values" else _of_words(self._recipes[name])
+            return _assemble(recipe, _ranges(index, shape), read)
         outputs = len(parameter.shape) - parameter.inputs
         recipe = _of_groups(self._recipes[name], outputs, max(1, format.group and shape[-1]))
         wanted = _ranges(index, shape)
@@ -122,6 +124,22 @@ def _of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
         )
 
     return Recipe(tuple(map(part_of, recipe.parts)))
+
+
+def _of_whole_words(part: Part) -> bool:
+    return part.start[-1] % CODES == 0 and part.shape[-1] % CODES == 0
+
+
+def _of_words(recipe: Recipe) -> Recipe:
+    """The recipe of values, with words in place of the codes of the last axis."""
+
+    def last(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return (*sizes[:-1], sizes[-1] // CODES)
+
+    parts = (
+        replace(part, stored=last(part.stored), start=last(part.start), shape=last(part.shape)) for part in recipe.parts
+    )
+    return Recipe(tuple(parts))
 
 
 def _ranges(index: Index, shape: Sequence[int]) -> list[Range]:

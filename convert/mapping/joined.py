@@ -41,7 +41,13 @@ def joined(matrices: Mapping[str, QuantizedMatrix]) -> Mapping[str, QuantizedMat
         groups = np.empty(inputs, np.int32)
         groups[order] = np.arange(inputs, dtype=np.int32) // format.group
     return {
-        name: QuantizedMatrix(matrix.shape, format, partial(_read, matrix, format), groups)
+        name: QuantizedMatrix(
+            matrix.shape,
+            format,
+            partial(_read, matrix, format),
+            groups,
+            matrix.words if format.bits <= 4 else None,  # whose codes are never negative
+        )
         for name, matrix in matrices.items()
     }
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
-from convert.quantized.bits import unpack
+from convert.quantized.bits import CACHED, unpack
 from convert.quantized.grouped import configured_size, group_size, grouped
 from convert.quantized.method import FLOATS, Method, Module
 
 PARTS = (".qweight", ".qzeros", ".scales")
 NIBBLE = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 BITS, PER_WORD = 4, 8
+HALVES = tuple((np.uint32(bits), np.uint32(mask)) for bits, mask in ((16, 0xFFFF), (8, 0xFF00FF), (4, 0xF0F0F0F)))
 VERSIONS = ("gemm", "exllama")
 
 
@@ -49,9 +50,33 @@ def _open(module: Module, *, size: int | None) -> QuantizedMatrix:
         codes = _codes(module.read(".qweight", columns, slice(first, -(-rows.stop // PER_WORD))))
         return codes[:, rows.start - first * PER_WORD :][:, : rows.stop - rows.start].T
 
+    def packed(rows: slice, columns: slice) -> np.ndarray:
+        first, of_inputs = rows.start // PER_WORD, slice(PER_WORD * columns.start, PER_WORD * columns.stop)
+        stored = module.read(".qweight", of_inputs, slice(first, -(-rows.stop // PER_WORD)))
+        return _turned(stored.view(np.uint32))[rows.start - first * PER_WORD :][: rows.stop - rows.start]
+
     size = group_size(module, ".scales", inputs, groups, size)
     scales, zeros = module.scales(".scales").T, _codes(module.whole(".qzeros")).T
-    return grouped("awq", inputs, "uint8", values, scales, zeros, bits=BITS, size=size)
+    return grouped("awq", inputs, "uint8", values, scales, zeros, bits=BITS, size=size, words=packed)
+
+
+def _turned(words: np.ndarray) -> np.ndarray:
+    """u32 [8n, w] of u32 [8w, n]: words of eight inputs of an output out of words of eight outputs of an input.
+
+    Eight words of eight nibbles are transposed by swapping halves, quarters and eighths of words (Warren, Hacker's
+    Delight, 7-3), a third of the steps that it takes one nibble at a time.
+    """
+    made = np.empty((words.shape[1], PER_WORD, len(words) // PER_WORD), np.uint32)
+    rows = words.reshape(-1, PER_WORD, words.shape[1])  # [w, 8, n]
+    step = max(1, CACHED // (4 * rows[0].size))
+    for first in range(0, len(rows), step):
+        block = rows[first : first + step].reshape(-1, 2, 2, 2, words.shape[1])
+        for axis, (bits, mask) in enumerate(HALVES, start=1):
+            low, high = np.split(block, 2, axis)
+            block = np.concatenate([low & mask | (high & mask) << bits, low >> bits & mask | high & ~mask], axis)
+        block = block.reshape(-1, PER_WORD, words.shape[1])[:, NIBBLE]
+        made[..., first : first + step] = block.transpose(2, 1, 0)
+    return made.reshape(-1, len(rows))
 
 
 def _codes(words: np.ndarray) -> np.ndarray:

@@ -1,9 +1,12 @@
 """Codes of a few bits, packed in words as a little-endian stream: the first code lies in the lowest bits."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 BITS = (2, 3, 4, 8)
 WORD = 32
+CACHED = 2**16  # bytes
 
 
 def unpack(words: np.ndarray, bits: int) -> np.ndarray:
@@ -13,23 +16,40 @@ def unpack(words: np.ndarray, bits: int) -> np.ndarray:
         return octets
     if bits == 4:
         return nibbles(octets)
-    if bits == 3:
-        stream = np.unpackbits(octets, axis=1, bitorder="little")
-        stream = stream[:, : stream.shape[1] // bits * bits].reshape(len(octets), -1, bits)
-        return (stream << np.arange(bits, dtype=np.uint8)).sum(2, dtype=np.uint8)
-    codes = np.empty((len(octets), octets.shape[1], 8 // bits), np.uint8)
-    for place in range(8 // bits):
-        codes[..., place] = octets >> np.uint8(bits * place)
-    codes &= np.uint8((1 << bits) - 1)
+    octets = np.pad(octets, ((0, 0), (0, -octets.shape[1] % bits)))
+    eights = octets.reshape(len(octets), -1, bits)  # the bytes of eight codes
+    wide = np.zeros(eights.shape[:2], np.uint32)
+    for place in range(bits):
+        wide |= eights[..., place].astype(np.uint32) << np.uint32(8 * place)
+    codes = np.empty((*wide.shape, 8), np.uint8)
+    for place in range(8):
+        codes[..., place] = wide >> np.uint32(bits * place) & np.uint32((1 << bits) - 1)
     return codes.reshape(len(octets), -1)
 
 
 def nibbles(octets: np.ndarray) -> np.ndarray:
     """u8 [n, 2m] of bytes [n, m], the low half first."""
-    codes = np.empty((*octets.shape, 2), np.uint8)
-    np.bitwise_and(octets, 15, out=codes[..., 0])
-    np.right_shift(octets, 4, out=codes[..., 1])
-    return codes.reshape(len(octets), -1)
+    pairs = np.empty(octets.shape, np.uint16)  # of the codes of a byte
+    for rows in blocks(octets.shape):
+        np.left_shift(octets[rows], 4, out=pairs[rows], dtype=np.uint16)
+        pairs[rows] |= octets[rows]
+        pairs[rows] &= np.uint16(0x0F0F)
+    return pairs.view(np.uint8)
+
+
+def turned(octets: np.ndarray) -> np.ndarray:
+    """u8 [n, m]: the halves of each byte in the other order."""
+    made = np.empty(octets.shape, np.uint8)
+    for rows in blocks(octets.shape):
+        np.left_shift(octets[rows], 4, out=made[rows])
+        made[rows] |= octets[rows] >> np.uint8(4)
+    return made
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Rows of an array so that few of its bytes, which the processor's caches hold, are worked on at a time."""
+    step = max(1, CACHED // max(1, shape[1]))
+    return (slice(first, first + step) for first in range(0, shape[0], step))
 
 
 def packed(count: int, bits: int) -> int:

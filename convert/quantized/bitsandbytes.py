@@ -18,6 +18,7 @@ import numpy as np
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
+from convert.quantized.bits import nibbles, turned
 from convert.quantized.grouped import grouped
 from convert.quantized.method import FLOATS, Method, Module
 
@@ -65,14 +66,21 @@ def _open_four_bits(module: Module) -> QuantizedMatrix:
     scales = _scales(module, state, blocks)  # [blocks]
     table = tuple(map(float, module.scales(TABLE)))
     size = math.gcd(block, inputs)  # blocks run over the ends of rows; a group of this size lies in one of them
-    of_groups = scales[np.arange(count // size) * size // block].reshape(outputs, -1)
+    of_groups = scales if size == block else scales[np.arange(count // size) * size // block]
+
+    def octets() -> np.ndarray:
+        return module.whole(".weight").reshape(-1).view(np.uint8)
 
     def values(rows: slice, columns: slice) -> np.ndarray:
-        elements = np.arange(rows.start * inputs, rows.stop * inputs).reshape(-1, inputs)[:, columns]
-        pair = module.whole(".weight").reshape(-1).view(np.uint8)[elements // 2]
-        return np.where(elements % 2, pair & 15, pair >> 4)
+        first, last = rows.start * inputs, rows.stop * inputs
+        codes = nibbles(turned(octets()[first // 2 : -(-last // 2)].reshape(1, -1)))
+        return codes[0, first % 2 :][: last - first].reshape(-1, inputs)[:, columns]
 
-    return grouped(state["quant_type"], inputs, "uint8", values, of_groups, bits=4, table=table)
+    def words(rows: slice, columns: slice) -> np.ndarray:
+        return turned(octets().reshape(outputs, -1)[rows, 4 * columns.start : 4 * columns.stop]).view(np.uint32)
+
+    scales = of_groups.reshape(outputs, -1)
+    return grouped(state["quant_type"], inputs, "uint8", values, scales, bits=4, table=table, words=words)
 
 
 def _state(module: Module) -> dict[str, Any]:

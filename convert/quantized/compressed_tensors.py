@@ -153,11 +153,23 @@ def _open_packed(module: Module, scheme: Config) -> QuantizedMatrix:
         codes = unpack(module.read(PACKED, rows, words), bits)[:, inside]
         return codes if zeros is not None else (codes - middle).view(np.int8)
 
+    def as_stored(rows: slice, columns: slice) -> np.ndarray:
+        return module.read(PACKED, rows, columns).view(np.uint32)
+
     dtype = "int8" if zeros is None else "uint8"
     ordered = module.has(ORDER) or scheme.get("actorder") in ("group", "dynamic")
     order = groups_of_inputs(module, ORDER, inputs, scales.shape[1]) if ordered else None
     return grouped(
-        f"pack-quantized of {bits} bits", inputs, dtype, values, scales, zeros, bits=bits, size=size, of_inputs=order
+        f"pack-quantized of {bits} bits",
+        inputs,
+        dtype,
+        values,
+        scales,
+        zeros,
+        bits=bits,
+        size=size,
+        of_inputs=order,
+        words=as_stored if bits == 4 else None,
     )
 
 

@@ -9,7 +9,7 @@ ModelOpt multiplies by it. gpt-oss stacks the experts in front, see `mxfp4`.
 
 import numpy as np
 
-from convert.formats.quantized_matrix import QuantizedMatrix
+from convert.formats.quantized_matrix import Box, QuantizedMatrix
 from convert.quantized.bits import nibbles
 from convert.quantized.grouped import grouped
 from convert.quantized.method import Module
@@ -25,7 +25,18 @@ def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
     inputs = _inputs(module, codes)
     outputs = module.axes(codes, 2)[0]
     module.expect(scales, (outputs, inputs // MX_GROUP), "uint8")
-    return grouped("mxfp4", inputs, "uint8", _values(module, codes), powers(module, scales), bits=4, table=E2M1)
+    check_powers(module, scales)
+    return grouped(
+        "mxfp4",
+        inputs,
+        "uint8",
+        _values(module, codes),
+        module.whole(scales),
+        scale_of=powers_of_two,
+        bits=4,
+        table=E2M1,
+        words=_words(module, codes),
+    )
 
 
 def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: bool) -> QuantizedMatrix:
@@ -38,22 +49,22 @@ def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: 
     factor = np.float32(module.scales(whole).reshape(()))
     if not factor > 0:
         raise module.error(whole, f"must be positive, is {factor}")
-    each = module.scales(scales).astype(np.float32)
+
+    def scale_of(stored: np.ndarray) -> np.ndarray:
+        each = stored.astype(np.float32)
+        return each / factor if divides else each * factor
+
     return grouped(
         "nvfp4",
         inputs,
         "uint8",
         _values(module, codes),
-        each / factor if divides else each * factor,
+        module.scales(scales),
+        scale_of=scale_of,
         bits=4,
         table=E2M1,
+        words=_words(module, codes),
     )
-
-
-def powers(module: Module, suffix: str) -> np.ndarray:
-    """f32: the powers of two that bytes of a tensor stand for. Raises CheckpointError for one that is no number."""
-    check_powers(module, suffix)
-    return powers_of_two(module.whole(suffix))
 
 
 def check_powers(module: Module, suffix: str) -> None:
@@ -73,7 +84,14 @@ def _inputs(module: Module, codes: str) -> int:
     return 2 * octets
 
 
-def _values(module: Module, codes: str):  # type: ignore[no-untyped-def]
+def _words(module: Module, codes: str) -> Box:
+    def words(rows: slice, columns: slice) -> np.ndarray:
+        return module.read(codes, rows, slice(4 * columns.start, 4 * columns.stop)).view(np.uint32)
+
+    return words
+
+
+def _values(module: Module, codes: str) -> Box:
     def values(rows: slice, columns: slice) -> np.ndarray:
         first = columns.start // 2
         both = nibbles(module.read(codes, rows, slice(first, -(-columns.stop // 2))))

@@ -81,6 +81,9 @@ def _open(
         codes = unpack(module.read(QWEIGHT, of_words, rows).T, bits)[:, inside]
         return (codes - np.uint8(middle)).view(np.int8) if symmetric else codes
 
+    def as_stored(rows: slice, columns: slice) -> np.ndarray:
+        return module.read(QWEIGHT, columns, rows).T.view(np.uint32)
+
     return grouped(
         f"gptq of {bits} bits",
         inputs,
@@ -91,6 +94,7 @@ def _open(
         bits=bits,
         size=size,
         of_inputs=of_inputs,
+        words=as_stored if bits == 4 else None,
     )
 
 

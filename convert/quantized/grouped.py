@@ -1,11 +1,13 @@
 """A matrix of codes with scales, and perhaps zero points, for groups of its inputs: what most methods come to."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import Box, QuantizedMatrix
 from convert.quantized.method import Module
-from jaxengine.architecture.weight_format import Component, WeightFormat
+from jaxengine.architecture.weight_format import CODES, Component, WeightFormat
 
 INTEGERS = ("int32", "int64")
 
@@ -22,6 +24,8 @@ def grouped(
     size: int | None = None,
     of_inputs: np.ndarray | None = None,
     table: tuple[float, ...] = (),
+    words: Box | None = None,
+    scale_of: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> QuantizedMatrix:
     """The matrix [out, inputs] of `values` in `dtype`.
 
@@ -31,17 +35,19 @@ def grouped(
         scales, zeros: [out, groups].
         size: of a group; the last one may be smaller. None where the groups are of one size.
         of_inputs: [inputs], the group of each input where groups are not consecutive.
+        words: the codes as `QuantizedMatrix` has them packed, where the inputs fill whole words.
+        scale_of: scales f32 of what `scales` has, which are then computed as they are read.
     """
     groups = scales.shape[1]
     size = size or -(-inputs // groups)
-    if groups == 1:
+    if groups == 1 and scale_of is None:
         scales = scales.astype(np.float32)
     plain = groups == 1 and zeros is None and not table
     of_inputs = _irregular(inputs, size, of_inputs)
     format = WeightFormat(
         "int8" if plain and dtype == "int8" and bits > 4 else "fp8" if plain and dtype == "float8_e4m3fn" else name,
         dtype,
-        str(scales.dtype),
+        "float32" if scale_of else str(scales.dtype),
         None if zeros is None else str(zeros.dtype),
         0 if groups == 1 else size,
         table,
@@ -52,11 +58,12 @@ def grouped(
     def read(component: Component, rows: slice, columns: slice) -> np.ndarray:
         if component == "values":
             return values(rows, columns)
-        shared = scales if component == "scales" else zeros
-        assert shared is not None
-        return shared[rows, columns]
+        if component == "scales":
+            return scale_of(scales[rows, columns]) if scale_of else scales[rows, columns]
+        assert zeros is not None
+        return zeros[rows, columns]
 
-    return QuantizedMatrix((scales.shape[0], inputs), format, read, of_inputs)
+    return QuantizedMatrix((scales.shape[0], inputs), format, read, of_inputs, None if inputs % CODES else words)
 
 
 def _irregular(inputs: int, size: int, of_inputs: np.ndarray | None) -> np.ndarray | None:

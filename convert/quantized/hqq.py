@@ -52,9 +52,14 @@ def _open(module: Module) -> QuantizedMatrix:
     per_row = inputs // size
 
     def values(rows: slice, columns: slice) -> np.ndarray:
-        wanted = np.arange(rows.start * per_row, rows.stop * per_row)
-        shift = (8 - bits - bits * (wanted // step)).astype(np.uint8)[:, None]
-        codes = (module.whole(".W_q")[wanted % step] >> shift) & np.uint8((1 << bits) - 1)
+        first, last = rows.start * per_row, rows.stop * per_row
+        codes = np.empty((last - first, size), np.uint8)
+        for part in range(8 // bits):
+            low, high = max(first, part * step), min(last, (part + 1) * step)
+            if low < high:
+                stored = module.read(".W_q", slice(low - part * step, high - part * step))
+                np.right_shift(stored, 8 - bits - bits * part, out=codes[low - first : high - first])
+        codes &= np.uint8((1 << bits) - 1)
         return codes.reshape(-1, inputs)[:, columns]
 
     scales, zeros = (module.scales(each).reshape(outputs, per_row) for each in (".scale", ".zero"))

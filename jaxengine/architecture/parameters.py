@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from jaxengine.architecture.model import Experts, LayerKind, ModelSpec, RelativePositions, StateSpace, Traced
-from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
+from jaxengine.architecture.weight_format import CODES, Component, StoredWeight, WeightFormat
 
 ALIGNMENT = 64  # bytes
 
@@ -37,6 +37,8 @@ class Parameter:
         """
         if component == "values":
             return self
+        if component == "words":
+            return Parameter((*self.shape[:-1], self.shape[-1] // CODES), self.axes)
         outputs = len(self.shape) - self.inputs
         if component == "order":
             return Parameter((math.prod(self.shape[outputs:]),), self.axes[outputs : outputs + 1])

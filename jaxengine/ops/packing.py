@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 CODES = 4  # in a word
+WORDS = "uint32"  # of a checkpoint, with eight codes in each
 WIDEST, NARROWEST = 64, 16  # the narrowest that tensor cores multiply
 
 
@@ -34,4 +35,10 @@ def unpack(words: Array, plane: int) -> Array:
     """u8 [..., in]: the codes in `words` u16 [..., in/4]."""
     tiles = words.reshape(*words.shape[:-1], -1, 1, plane)
     codes = tiles >> jnp.arange(0, 16, 4, dtype=jnp.uint16)[:, None] & 15
+    return codes.astype(jnp.uint8).reshape(*words.shape[:-1], -1)
+
+
+def codes_of_words(words: Array) -> Array:
+    """u8 [..., 8n]: the codes in a checkpoint's `words` u32 [..., n], the first in the lowest bits of each."""
+    codes = words[..., None] >> jnp.arange(0, 32, 4, dtype=jnp.uint32) & 15
     return codes.astype(jnp.uint8).reshape(*words.shape[:-1], -1)

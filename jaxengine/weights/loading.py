@@ -21,10 +21,10 @@ from jax.sharding import Mesh
 
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, ParameterSource, empty, parameter_table
-from jaxengine.architecture.weight_format import Component, WeightFormat
+from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
-from jaxengine.ops.packing import CODES
+from jaxengine.ops.packing import CODES, WORDS
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import partition
 from jaxengine.weights.quantization import quantized, shared_sizes, weight_formats
@@ -126,7 +126,7 @@ def as_stored(array: Array | Weight, target: Any) -> Any:
     if not isinstance(target, Weight):
         return array
     if isinstance(array, Weight):
-        return quantized(array, target) if target.layout.grouped else array
+        return array if array.layout == target.layout else quantized(array, target)
     return Weight(array, target.layout) if target.layout.format is None else quantized(array, target)
 
 
@@ -160,15 +160,26 @@ def _load(source: ParameterSource, mesh: Mesh, dtype: str, targets: Mapping[str,
     target, stored, read = targets[name], source.stored(name), partial(source.read, name)
     if not isinstance(target, Weight):
         return _fill(target, jnp.dtype(dtype), read)
-    if target.layout.grouped:
-        target = ungrouped(parameter_table(source.spec)[name], mesh, target.layout)
-    order = target.layout.order(target.values.ndim)
-    if stored is None or stored.format != target.layout.format:
-        return _fill(target.values, jnp.dtype(dtype), read, order)
+    parameter, layout = parameter_table(source.spec)[name], target.layout
+    if stored is None or layout.format is None:
+        values = ungrouped(parameter, mesh, layout).values if layout.grouped else target.values
+        return _fill(values, jnp.dtype(dtype), read, layout.order(values.ndim))
+    if layout.grouped or layout.format != stored.format:  # which the devices make of what is stored
+        target = ungrouped(parameter, mesh, replace(layout, input_major=False, format=stored.format))
+        if stored.packed:
+            target = replace(target, values=_shape(parameter.component("words", stored.format), mesh, WORDS))
+    return _filled(target, stored)
+
+
+def _filled(target: Weight, stored: StoredWeight) -> Weight:
+    """The abstract `target`, which has the format of `stored`, with what is stored."""
 
     def filled(component: Component) -> Array:
         shape = getattr(target, component)
-        return _fill(shape, shape.dtype, partial(stored.read, component), order if component == "values" else None)
+        if component != "values":
+            return _fill(shape, shape.dtype, partial(stored.read, component))
+        read = partial(stored.read, "words" if shape.dtype == WORDS else "values")
+        return _fill(shape, shape.dtype, read, target.layout.order(shape.ndim))
 
     arrays: dict[str, Any] = {component: filled(component) for component in stored.format.dtypes}
     return replace(target, **arrays)

@@ -26,7 +26,7 @@ from jaxengine.architecture.parameters import Parameter, ParameterSource, parame
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
-from jaxengine.ops.packing import pack
+from jaxengine.ops.packing import WORDS, codes_of_words, pack
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import SPLIT
@@ -185,10 +185,25 @@ def _compiled(layout: WeightLayout, shardings: Any) -> Any:
 
     def make(array: Array | Weight) -> Weight:
         plain = replace(layout, grouped=0, plane=0)
-        weight = array if isinstance(array, Weight) else quantize_weight(plain, array)
+        weight = unpacked(array) if isinstance(array, Weight) else quantize_weight(plain, array)
+        if weight.layout.format != layout.format:
+            floats = weight.dense(jnp.float32)
+            weight = quantize_weight(plain, floats.transpose(plain.order(floats.ndim)))
         return group_weight(layout, weight) if layout.grouped else weight
 
     return jax.jit(make, out_shardings=shardings)
+
+
+def unpacked(weight: Weight) -> Weight:
+    """`weight` with values, sorted where its format is ordered, if it has a checkpoint's words in their place."""
+    format = weight.layout.format
+    if format is None or weight.values.dtype != WORDS:
+        return weight
+    codes = codes_of_words(weight.values)
+    if weight.order is not None:
+        outputs = codes.shape[: codes.ndim - weight.layout.inputs]
+        codes = codes.reshape(*outputs, -1)[..., weight.order].reshape(codes.shape)
+    return replace(weight, values=codes.astype(format.values) - jnp.asarray(format.offset, format.values))
 
 
 def group_weight(layout: WeightLayout, weight: Weight) -> Weight:

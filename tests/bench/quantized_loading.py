@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from convert.compose import compose
@@ -228,10 +227,10 @@ def main() -> int:
     for format in options.formats or FORMATS:
         with tempfile.TemporaryDirectory() as directory:
             found = measure(write_llama(Path(directory), format, options.layers), options.rounds)
-        rates = [f"{found[name]:.2f}" for name in ("read", "read and kept", "packed")]
+        read, kept, packed, int8 = (f"{found[name]:.2f}" for name in ("read", "read and kept", "packed", "int8"))
         share = f"{found['packed'] / found['read and kept']:.2f}"
-        memory = [f"{found[f'{name}, beyond'] / 1e6:.0f}" for name in ("packed", "int8")]
-        rows.append([format, f"{found['bytes'] / 1e9:.2f}", *rates, share, memory[0], f"{found['int8']:.2f}", memory[1]])
+        packing, rounding = (f"{found[f'{name}, beyond'] / 1e6:.0f}" for name in ("packed", "int8"))
+        rows.append([format, f"{found['bytes'] / 1e9:.2f}", read, kept, packed, share, packing, int8, rounding])
     print("GB/s of the file:\n")
     print(markdown(COLUMNS, rows))
     return 0

@@ -6,6 +6,8 @@ zero point and product, and bitsandbytes multiplies by 1/127 where we divide by 
 weight of the row.
 """
 
+import re
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from convert.quantized.methods import METHODS, method_of
 from convert.quantized.tensors import QuantizedTensors
 from jaxengine.architecture.weight_format import Component
 from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, rounded, spacing
+from tests.tiny_quantized import packed
 
 STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "bitsandbytes-int8": 1}
 OF_WEIGHTS = (".qweight", ".weight_packed", ".W_q", ".weight")
@@ -84,6 +87,22 @@ def test_components_multiply_out_to_the_matrix(name: str) -> None:
     assert (order != np.arange(inputs)).any() == format.ordered
     np.testing.assert_array_equal(matrix.component("order", (inputs,), (slice(3, 9),)), order[3:9])
     np.testing.assert_array_equal(product.astype(np.float32), whole_of(name)[:, order])
+
+
+@every_golden
+def test_words_hold_the_values_of_eight_inputs_each(name: str) -> None:
+    matrix = GOLDENS[name].opened().quantized(WEIGHT)
+    assert matrix is not None
+    (outputs, inputs), format = matrix.shape, matrix.format
+    if matrix.words is None:
+        assert format.bits > 4 or inputs % 8 or re.search("hqq|2bit|3bit|w2|w3", name)
+        return
+    codes = matrix.read("values", slice(0, outputs), slice(0, inputs)).astype(np.int16) + format.offset
+    expected = packed(codes, 4).view(np.uint32)
+    for rows in (slice(0, outputs), slice(3, outputs - 1)):
+        for columns in (slice(0, inputs // 8), slice(1, 2), slice(2, inputs // 8 - 1)):
+            index = (rows, columns)
+            np.testing.assert_array_equal(matrix.component("words", expected.shape, index), expected[index])
 
 
 @every_golden

@@ -19,7 +19,7 @@ from convert.source import open_model
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
 from tests.conftest import Checkpoints
-from tests.tiny_quantized import FORMATS, write_quantized
+from tests.tiny_quantized import FORMATS, packed, write_quantized
 
 PROJECTIONS = {"qkv", "out", "gate_up", "down", "experts_gate_up", "experts_down"}
 FAMILIES = {  # with what is special
@@ -54,6 +54,18 @@ def multiplied_out(stored: StoredWeight, shape: tuple[int, ...], inputs: int) ->
     return product.reshape(shape)
 
 
+def check_words(stored: StoredWeight, shape: tuple[int, ...], inputs: int) -> None:
+    """They hold the values, with inputs as the model has them."""
+    codes = stored.read("values", ()) + np.int16(stored.format.offset)
+    if stored.format.ordered:
+        order = np.argsort(stored.read("order", ()))
+        codes = codes.reshape(*shape[: len(shape) - inputs], -1)[..., order].reshape(shape)
+    expected = packed(codes.reshape(-1, shape[-1]), 4).view(np.uint32).reshape(*shape[:-1], -1)
+    np.testing.assert_array_equal(stored.read("words", ()), expected)
+    middle = tuple(slice(size // 2, size) for size in expected.shape)
+    np.testing.assert_array_equal(stored.read("words", middle), expected[middle])
+
+
 def check(target: Path, format: str) -> set[str]:
     """Which parameters keep the format that they are stored in."""
     ours, dense = opened(target / format), opened(target / "dense")
@@ -68,6 +80,8 @@ def check(target: Path, format: str) -> set[str]:
             kept.add(name)
             np.testing.assert_array_equal(multiplied_out(stored, parameter.shape, parameter.inputs), whole, name)
             np.testing.assert_array_equal(stored.read("values", middle), stored.read("values", ())[middle])
+            if stored.packed:
+                check_words(stored, parameter.shape, parameter.inputs)
             rows = middle[: len(parameter.shape) - parameter.inputs]
             np.testing.assert_array_equal(stored.read("scales", rows), stored.read("scales", ())[rows])
     return kept

@@ -19,19 +19,22 @@ from jaxengine.sharding import make_mesh
 from jaxengine.weights.kv_heads import ReplicatedSource
 from jaxengine.weights.kv_scales import CalibratedSource
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
-from jaxengine.weights.quantization import FORMATS, is_projection, weight_formats
+from jaxengine.weights.quantization import FORMATS, NF4, is_projection, weight_formats
 from tests.families.forward import Forward
 from tests.gpu.scale import TINY
 from tests.gpu.weights import RandomSource
 from tests.in_floats import InFloats
 from tests.jaxengine.engines import prompt
 from tests.shapes import H200
+from tests.tiny_quantized import packed
 
 SPEC = replace(TINY, cache_scales=((0.5, 4.0),) * TINY.num_layers)
 FOUR_BITS = WeightFormat("four bits", "uint8", zeros="uint8", group=16, bits=4)
 EIGHT_BITS = WeightFormat("eight bits in groups", "int8", "float16", group=16)
 ORDERED = replace(FOUR_BITS, name="sorted four bits", ordered=True)
 CHANNELS = WeightFormat("four bits, a scale a channel", "int8", bits=4)
+SIGNED = WeightFormat("signed four bits", "int8", "float16", group=16, bits=4)
+TABLE = WeightFormat("a table", "uint8", group=16, table=NF4, bits=4)
 each_format = pytest.mark.parametrize(
     "format", [*FORMATS.values(), FOUR_BITS, EIGHT_BITS, ORDERED, CHANNELS], ids=lambda format: format.name
 )
@@ -45,6 +48,7 @@ class QuantizedCheckpoint:
     told: Callable[[str], None] = lambda name: None
     spec: ModelSpec = SPEC
     dtype: str = "float32"
+    packed: bool = False
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         if not is_projection(name):
@@ -55,9 +59,12 @@ class QuantizedCheckpoint:
     def stored(self, name: str) -> StoredWeight | None:
         if not is_projection(name):
             return None
-        return StoredWeight(
-            self.format, lambda component, index: components(self.spec, self.format, name)[component][index]
-        )
+
+        def read(component: Component, index: tuple[slice, ...]) -> np.ndarray:
+            whole = words(self, name) if component == "words" else components(self.spec, self.format, name)[component]
+            return whole[index]
+
+        return StoredWeight(self.format, read, self.packed and parameter_table(self.spec)[name].shape[-1] % 8 == 0)
 
 
 @cache
@@ -73,6 +80,15 @@ def components(spec: ModelSpec, format: WeightFormat, name: str) -> dict[Compone
         else:
             made[component] = np.asarray(jnp.asarray(draw.integers(0, 16, shape) - format.offset, dtype))
     return made
+
+
+def words(source: QuantizedCheckpoint, name: str) -> np.ndarray:
+    """u32 [out…, in…/8] of the values."""
+    parts = components(source.spec, source.format, name)
+    codes, shape = parts["values"] + source.format.offset, parameter_table(source.spec)[name].shape
+    if source.format.ordered:
+        codes = codes.reshape(-1, len(parts["order"]))[:, np.argsort(parts["order"])]
+    return packed(codes.reshape(-1, shape[-1]), 4).view(np.uint32).reshape(*shape[:-1], -1)
 
 
 def dense(source: ParameterSource, name: str) -> np.ndarray:
@@ -149,6 +165,22 @@ def test_4_bits_that_do_not_divide_into_planes_are_held_in_8(outputs: int, input
     matrix = Parameter((outputs, inputs), (None, None), 1)
     assert not linear.weight_layout(matrix, H200, "int8", CHANNELS, (outputs, inputs)).grouped
     assert linear.weight_layout(matrix, H200, "int8", CHANNELS, (64, 256)).grouped
+
+
+@pytest.mark.parametrize("format", [FOUR_BITS, SIGNED, TABLE, ORDERED], ids=lambda format: format.name)
+@pytest.mark.parametrize("device", [CPU, H200], ids=lambda device: device.platform)
+def test_words_become_what_values_do(format: WeightFormat, device: DeviceTraits) -> None:
+    asked: list[str] = []
+
+    def load(packed: bool) -> list[jax.Array]:
+        source = QuantizedCheckpoint(format, asked.append, packed=packed)
+        stored = [source.stored(name) for name in filter(is_projection, parameter_table(SPEC))]
+        assert any(each.packed for each in stored if each) == packed
+        return jax.tree.leaves(load_parameters(source, make_mesh(), "float32", device, lambda *_: None))
+
+    for ours, expected in zip(load(packed=True), load(packed=False), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    assert not asked
 
 
 @each_format
