@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, parameter_table
-from jaxengine.weights.quantization import chosen_formats
+from jaxengine.weights.quantization import chosen_formats, is_projection
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ def weights_read(spec: ModelSpec) -> dict[str, Parameter]:
 
 def weight_elements(spec: ModelSpec) -> int:
     return sum(math.prod(parameter.shape) for parameter in weights_read(spec).values())
+
+
+def projection_elements(spec: ModelSpec) -> int:
+    """Of the matrices that are quantised."""
+    return sum(math.prod(each.shape) for name, each in parameter_table(spec).items() if is_projection(name))
 
 
 def weight_bytes(spec: ModelSpec, itemsize: float, quantize: str | None = None) -> float:

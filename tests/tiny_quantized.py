@@ -68,7 +68,9 @@ class Rounded:
         return whole.astype(np.float32)
 
 
-def rounded(weight: np.ndarray, bits: int, group: int, sym: bool, shuffled: bool = False) -> Rounded:
+def rounded(
+    weight: np.ndarray, bits: int, group: int, sym: bool, shuffled: bool = False, whole_zeros: bool = True
+) -> Rounded:
     inputs, largest = weight.shape[1], (1 << bits) - 1
     of_inputs = np.arange(inputs, dtype=np.int32) // (group if group > 0 else inputs)
     if shuffled:
@@ -81,8 +83,9 @@ def rounded(weight: np.ndarray, bits: int, group: int, sym: bool, shuffled: bool
         zeros = np.full(scales.shape, 1 << (bits - 1))
     else:
         scales = _of_f16((high - low) / largest)
-        zeros = np.clip(np.round(-low / scales), 0, largest).astype(int)
-    codes = np.round(weight / scales[:, of_inputs]) + zeros[:, of_inputs]
+        zeros = np.round(-low / scales).astype(int) if whole_zeros else _of_f16(-low / scales)
+        zeros = np.clip(zeros, 0, largest)
+    codes = np.round(weight / scales[:, of_inputs] + zeros[:, of_inputs])
     return Rounded(np.clip(codes, 0, largest).astype(np.uint8), scales, zeros, of_inputs)
 
 
@@ -109,8 +112,8 @@ def write_gptq(weight: np.ndarray, bits: int, group: int, sym: bool, shuffled: b
     return Written(tensors | {".g_idx": made.of_inputs}, made.dense)
 
 
-def write_awq(weight: np.ndarray) -> Written:
-    made = rounded(weight, 4, GROUP, False)
+def write_awq(weight: np.ndarray, group: int = GROUP) -> Written:
+    made = rounded(weight, 4, group, False)
 
     def words(codes: np.ndarray) -> np.ndarray:
         in_order = codes.reshape(len(codes), -1, 8)[..., [0, 2, 4, 6, 1, 3, 5, 7]]
@@ -118,6 +121,13 @@ def write_awq(weight: np.ndarray) -> Written:
 
     tensors = {".qweight": words(made.codes.T), ".qzeros": words(made.zeros.T)}
     return Written(tensors | {".scales": made.scales.T.astype(np.float16)}, made.dense)
+
+
+def nearest(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """u8: which entry of `table` is the nearest to each number."""
+    order = np.argsort(table, kind="stable")
+    borders = (table[order][1:] + table[order][:-1]) / 2
+    return order.astype(np.uint8)[np.searchsorted(borders, numbers)]
 
 
 def write_bits_and_bytes(weight: np.ndarray, kind: str, double: bool) -> Written:
@@ -131,11 +141,11 @@ def write_bits_and_bytes(weight: np.ndarray, kind: str, double: bool) -> Written
         rest = largest - np.float32(offset)
         whole = np.array([np.abs(rest[at : at + outer]).max() for at in range(0, len(rest), outer)], np.float32)
         of_blocks = whole[np.arange(len(rest)) // outer]
-        codes = np.abs((rest / of_blocks)[:, None] - inner).argmin(1).astype(np.uint8)
+        codes = nearest(rest / of_blocks, inner)
         largest = inner[codes] * of_blocks + np.float32(offset)
         tensors |= {".weight.absmax": codes, ".weight.nested_absmax": whole, ".weight.nested_quant_map": inner}
         state |= {"nested_blocksize": outer, "nested_dtype": "float32", "nested_offset": offset}
-    entries = np.abs((flat / largest[:, None])[..., None] - table).argmin(-1).astype(np.uint8)
+    entries = nearest(flat / largest[:, None], table)
     dense = (table[entries] * largest[:, None]).reshape(-1)[: weight.size].reshape(weight.shape)
     pairs = entries.reshape(-1)[: weight.size].reshape(-1, 2)
     text = np.frombuffer(json.dumps(state).encode(), np.uint8)
@@ -158,24 +168,24 @@ def write_int8(weight: np.ndarray, style: str) -> Written:
     return Written(tensors[style], codes * scales[:, None])
 
 
-def write_fp8(weight: np.ndarray, shape: str) -> Written:
-    """Scales of the whole matrix, of its channels, or of blocks of 32 by 32."""
+def write_fp8(weight: np.ndarray, shape: str, block: int = 32) -> Written:
+    """Scales of the whole matrix, of its channels, or of blocks of `block` by `block`."""
     outputs, inputs = weight.shape
     if shape == "blocks":
-        padded = np.pad(np.abs(weight), ((0, -outputs % 32), (0, -inputs % 32)))
-        scales = padded.reshape(padded.shape[0] // 32, 32, padded.shape[1] // 32, 32).max((1, 3))
+        padded = np.pad(np.abs(weight), ((0, -outputs % block), (0, -inputs % block)))
+        scales = padded.reshape(padded.shape[0] // block, block, padded.shape[1] // block, block).max((1, 3))
     else:
         scales = np.abs(weight).max(1, keepdims=True) if shape == "channels" else np.abs(weight).max()
     scales = np.asarray(scales / LARGEST_E4M3, np.float32)
-    wide = scales.repeat(32, 0).repeat(32, 1)[:outputs, :inputs] if shape == "blocks" else scales
+    wide = scales.repeat(block, 0).repeat(block, 1)[:outputs, :inputs] if shape == "blocks" else scales
     codes = (weight / wide).astype(E4M3)
     name = ".weight_scale_inv" if shape == "blocks" else ".weight_scale"
     return Written({".weight": codes, name: scales}, codes.astype(np.float32) * wide)
 
 
-def write_packed(weight: np.ndarray, bits: int, sym: bool) -> Written:
+def write_packed(weight: np.ndarray, bits: int, sym: bool, group: int = GROUP) -> Written:
     """compressed-tensors' pack-quantized."""
-    made = rounded(weight, bits, GROUP, sym)
+    made = rounded(weight, bits, group, sym)
     tensors = {".weight_packed": packed(made.codes, bits), ".weight_scale": made.scales.astype(ml_dtypes.bfloat16)}
     scales = tensors[".weight_scale"].astype(np.float32)
     tensors[".weight_shape"] = np.array(weight.shape, np.int64)
@@ -184,19 +194,19 @@ def write_packed(weight: np.ndarray, bits: int, sym: bool) -> Written:
     return Written(tensors, Rounded(made.codes, scales, made.zeros, made.of_inputs).dense)
 
 
-def write_hqq(weight: np.ndarray, bits: int) -> Written:
+def write_hqq(weight: np.ndarray, bits: int, group: int = GROUP) -> Written:
     outputs, inputs = weight.shape
-    made = rounded(weight, bits, GROUP, False)
-    zeros = (made.zeros + 0.25).astype(np.float32)  # which need not be whole numbers
-    rows = made.codes.reshape(-1, GROUP)
-    parts = rows.reshape(8 // bits, -1, GROUP)  # those of one byte, the first in its highest bits
+    made = rounded(weight, bits, group, False, whole_zeros=False)
+    rows = made.codes.reshape(-1, group)
+    parts = rows.reshape(8 // bits, -1, group)  # those of one byte, the first in its highest bits
     shifts = np.arange(8 - bits, -1, -bits, dtype=np.uint8)[:, None, None]
     tensors = {".W_q": np.bitwise_or.reduce(parts << shifts, axis=0)}
-    tensors |= {".scale": made.scales.reshape(-1, 1), ".zero": zeros.reshape(-1, 1)}
-    facts = {".nbits": bits, ".axis": 1, ".group_size": GROUP}
+    tensors |= {".scale": made.scales.astype(np.float16), ".zero": made.zeros.astype(np.float16)}
+    tensors |= {name: tensors[name].reshape(-1, 1) for name in (".scale", ".zero")}
+    facts = {".nbits": bits, ".axis": 1, ".group_size": group}
     tensors |= {name: np.array(value, np.int32) for name, value in facts.items()}
     tensors[".shape"] = np.array([outputs, inputs], np.int64)
-    return Written(tensors, Rounded(made.codes, made.scales, zeros, made.of_inputs).dense)
+    return Written(tensors, made.dense)
 
 
 def write_fp4(weight: np.ndarray, style: str) -> Written:
@@ -205,7 +215,7 @@ def write_fp4(weight: np.ndarray, style: str) -> Written:
     parts = weight.reshape(len(weight), -1, group)
     ideal = np.abs(parts).max(2) / 6
     if style == "mxfp4":
-        powers = np.floor(np.log2(ideal)).astype(int)
+        powers = np.floor(np.log2(6 * ideal)).astype(int) - 2  # 4 is the largest power of two (OCP MX 1.0, 6.3)
         scales = np.ldexp(np.float32(1), powers).astype(np.float32)
         tensors = {".weight_scale": (powers + 127).astype(np.uint8)}
     else:
@@ -216,13 +226,13 @@ def write_fp4(weight: np.ndarray, style: str) -> Written:
         scales = stored.astype(np.float32) / inverse if divided else stored.astype(np.float32) * whole
         name, value = (".weight_global_scale", inverse) if divided else (".weight_scale_2", whole)
         tensors = {".weight_scale": stored, name: np.array([value] if divided else value, np.float32)}
-    codes = np.abs((parts / scales[..., None])[..., None] - E2M1).argmin(-1).astype(np.uint8)
+    codes = nearest(parts / scales[..., None], E2M1)
     pairs = codes.reshape(len(weight), -1, 2)
     tensors[".weight" if style == "modelopt" else ".weight_packed"] = pairs[..., 0] | pairs[..., 1] << 4
     return Written(tensors, (E2M1[codes] * scales[..., None]).reshape(weight.shape))
 
 
-def _gptq(bits: int, group: int, sym: bool = True, shuffled: bool = False, version: int = 1) -> Format:
+def gptq(bits: int, group: int, sym: bool = True, shuffled: bool = False, version: int = 1) -> Format:
     config = {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": sym, "desc_act": shuffled}
     config["checkpoint_format"] = "gptq" if version == 1 else "gptq_v2"
     return Format(config, partial(write_gptq, bits=bits, group=group, sym=sym, shuffled=shuffled, version=version))
@@ -230,19 +240,19 @@ def _gptq(bits: int, group: int, sym: bool = True, shuffled: bool = False, versi
 
 def _gptq_mixed() -> Format:
     """q and k have 4 bits, v has 8, with zero points in larger groups; gate has groups, up a scale for each channel."""
-    base, others = _gptq(4, GROUP), {"v_proj": _gptq(8, 2 * GROUP, sym=False), "up_proj": _gptq(4, -1)}
+    base, others = gptq(4, GROUP), {"v_proj": gptq(8, 2 * GROUP, sym=False), "up_proj": gptq(4, -1)}
     dynamic = {
         f"+:.*{name}": {key: each.config[key] for key in ("bits", "group_size")} for name, each in others.items()
     }
     return Format(base.config | {"dynamic": dynamic}, base.write, {name: each.write for name, each in others.items()})
 
 
-def _bits_and_bytes(kind: str, double: bool = False) -> Format:
+def bits_and_bytes(kind: str, double: bool = False) -> Format:
     config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": kind}
     return Format(config, partial(write_bits_and_bytes, kind=kind, double=double))
 
 
-def _compressed_tensors(layout: str, write: Callable[[np.ndarray], Written], bits: int, **weights: Any) -> Format:
+def compressed_tensors(layout: str, write: Callable[[np.ndarray], Written], bits: int, **weights: Any) -> Format:
     group = {"targets": ["Linear"], "weights": {"num_bits": bits, **weights}}
     config = {"quant_method": "compressed-tensors", "format": layout, "config_groups": {"group_0": group}}
     return Format(config, write)
@@ -251,20 +261,20 @@ def _compressed_tensors(layout: str, write: Callable[[np.ndarray], Written], bit
 INTEGERS = {"type": "int", "strategy": "group", "group_size": GROUP}
 BLOCKS = {"strategy": "block", "block_structure": [32, 32]}
 FORMATS: dict[str, Format] = {
-    "gptq": _gptq(4, GROUP),
-    "gptq_asym": _gptq(4, GROUP, sym=False),
-    "gptq_act": _gptq(4, GROUP, shuffled=True),
-    "gptq_v2": _gptq(4, GROUP, sym=False, version=2),
+    "gptq": gptq(4, GROUP),
+    "gptq_asym": gptq(4, GROUP, sym=False),
+    "gptq_act": gptq(4, GROUP, shuffled=True),
+    "gptq_v2": gptq(4, GROUP, sym=False, version=2),
     "gptq_mixed": _gptq_mixed(),
-    "gptq_channels": _gptq(4, -1),
-    "gptq_channels_asym": _gptq(4, -1, sym=False),
-    "gptq_8bit": _gptq(8, -1),
-    "gptq_3bit": _gptq(3, GROUP, sym=False),
-    "gptq_2bit": _gptq(2, GROUP, sym=False),
+    "gptq_channels": gptq(4, -1),
+    "gptq_channels_asym": gptq(4, -1, sym=False),
+    "gptq_8bit": gptq(8, -1),
+    "gptq_3bit": gptq(3, GROUP, sym=False),
+    "gptq_2bit": gptq(2, GROUP, sym=False),
     "awq": Format({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, write_awq),
-    "nf4": _bits_and_bytes("nf4"),
-    "nf4_double": _bits_and_bytes("nf4", double=True),
-    "fp4": _bits_and_bytes("fp4"),
+    "nf4": bits_and_bytes("nf4"),
+    "nf4_double": bits_and_bytes("nf4", double=True),
+    "fp4": bits_and_bytes("fp4"),
     "int8": Format({"quant_method": "bitsandbytes", "load_in_8bit": True}, partial(write_int8, style="bitsandbytes")),
     "eetq": Format({"quant_method": "eetq", "weights": "int8"}, partial(write_int8, style="eetq")),
     "fp8": Format({"quant_method": "fp8", "activation_scheme": "dynamic"}, partial(write_fp8, shape="whole")),
@@ -274,45 +284,48 @@ FORMATS: dict[str, Format] = {
     ),
     "modelopt_fp8": Format({"quant_method": "modelopt", "quant_algo": "FP8"}, partial(write_fp8, shape="whole")),
     "modelopt_nvfp4": Format({"quant_method": "modelopt", "quant_algo": "NVFP4"}, partial(write_fp4, style="modelopt")),
-    "ct_fp8": _compressed_tensors(
+    "ct_fp8": compressed_tensors(
         "float-quantized", partial(write_fp8, shape="channels"), 8, type="float", strategy="channel"
     ),
-    "ct_int8": _compressed_tensors(
+    "ct_int8": compressed_tensors(
         "int-quantized", partial(write_int8, style="compressed-tensors"), 8, type="int", strategy="channel"
     ),
-    "ct_w4": _compressed_tensors("pack-quantized", partial(write_packed, bits=4, sym=True), 4, **INTEGERS),
-    "ct_w4_asym": _compressed_tensors(
+    "ct_w4": compressed_tensors("pack-quantized", partial(write_packed, bits=4, sym=True), 4, **INTEGERS),
+    "ct_w4_asym": compressed_tensors(
         "pack-quantized", partial(write_packed, bits=4, sym=False), 4, **INTEGERS, symmetric=False
     ),
-    "ct_nvfp4": _compressed_tensors(
+    "ct_nvfp4": compressed_tensors(
         "nvfp4-pack-quantized", partial(write_fp4, style="compressed-tensors"), 4, type="float", strategy="tensor_group"
     ),
-    "ct_mxfp4": _compressed_tensors(
+    "ct_mxfp4": compressed_tensors(
         "mxfp4-pack-quantized", partial(write_fp4, style="mxfp4"), 4, type="float", strategy="group", group_size=32
     ),
     "hqq": Format({"quant_method": "hqq"}, partial(write_hqq, bits=4)),
 }  # as many as libraries write them; GGUF is in `tests/convert/tiny_gguf.py`
 
 
-def write_quantized(source: Path, target: Path, format: str) -> Path:
-    """The checkpoint in `source` as `target`/`format`, and in floats as `target`/`dense`. Returns `target`."""
+def write_quantized(source: Path, target: Path, format: str | Format) -> Path:
+    """The checkpoint in `source` as `target`/`format`, and in floats as `target`/`dense`. Returns `target`. What has no
+    name here becomes `target`/quantised.
+    """
+    name, made = (format, FORMATS[format]) if isinstance(format, str) else ("quantised", format)
     tensors = load_file(source / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
     input_major = config["model_type"] == "gpt2"  # whose own matrices are [in, out]; tools quantise them turned
     stored: dict[str, np.ndarray] = {}
-    for name, tensor in list(tensors.items()):
-        if tensor.ndim != 2 or re.search(NOT_QUANTISED, name):
-            stored[name] = tensor
+    for key, tensor in list(tensors.items()):
+        if tensor.ndim != 2 or re.search(NOT_QUANTISED, key):
+            stored[key] = tensor
             continue
-        written = FORMATS[format].of(name)(np.ascontiguousarray(tensor.T) if input_major else tensor)
-        tensors[name] = np.ascontiguousarray(written.dense.T if input_major else written.dense)
-        stored |= {name.removesuffix(".weight") + suffix: each for suffix, each in written.tensors.items()}
-    shutil.copytree(source, target / format)
+        written = made.of(key)(np.ascontiguousarray(tensor.T) if input_major else tensor)
+        tensors[key] = np.ascontiguousarray(written.dense.T if input_major else written.dense)
+        stored |= {key.removesuffix(".weight") + suffix: each for suffix, each in written.tensors.items()}
+    shutil.copytree(source, target / name)
     shutil.copytree(source, target / "dense")
     save_file(tensors, target / "dense" / "model.safetensors", {"format": "pt"})
-    save_arrays(stored, target / format / "model.safetensors")
-    config["quantization_config"] = FORMATS[format].config
-    (target / format / "config.json").write_text(json.dumps(config))
+    save_arrays(stored, target / name / "model.safetensors")
+    config["quantization_config"] = made.config
+    (target / name / "config.json").write_text(json.dumps(config))
     return target
 
 

@@ -8,13 +8,12 @@ each ratio to transformers is taken within a round, so it can be compared where 
 """
 
 import argparse
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
 from jaxengine.options.table import EngineOptions
 from tests.bench import engine, gateway, grammars
+from tests.bench.machine import described
 from tests.bench.table import markdown
 
 
@@ -31,7 +30,7 @@ def main() -> int:
     parser.add_argument("--skip-grammars", action="store_true")
     parser.add_argument("--skip-gateway", action="store_true")
     options = parser.parse_args()
-    print(f"{_machine()}, commit {_commit()}, medians of {options.rounds} rounds\n")
+    print(f"{described()}, medians of {options.rounds} rounds\n")
     if not options.skip_engine:
         chosen = EngineOptions(dtype=options.dtype, quantize=options.quantize, prefix_cache=False, max_batch_size=16)
         contenders = engine.Contenders.load(chosen)
@@ -50,17 +49,6 @@ def main() -> int:
     if not options.skip_gateway:
         print(markdown(gateway.COLUMNS, gateway.measure(rounds=options.rounds)))
     return 0
-
-
-def _machine() -> str:
-    with open("/proc/cpuinfo") as file:
-        models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    return f"{len(models)} x {models[0]}, Python {platform.python_version()}"
-
-
-def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

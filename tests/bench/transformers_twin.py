@@ -6,12 +6,17 @@ import numpy as np
 import torch
 import transformers
 
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
 
 def twin(source: ParameterSource) -> Any:
     """A LlamaForCausalLM in f32 with sdpa attention. Only for specs with default rope and no biases."""
-    spec = source.spec
+    return of_tensors(source.spec, tensors(source))
+
+
+def of_tensors(spec: ModelSpec, state: dict[str, torch.Tensor]) -> Any:
+    """As `twin`, of tensors by transformers' names."""
     rope = spec.kind(0).rope
     assert rope is not None
     config = transformers.LlamaConfig(
@@ -28,13 +33,14 @@ def twin(source: ParameterSource) -> Any:
         tie_word_embeddings=spec.head.tied,
     )
     model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="sdpa").eval()
-    missing = model.load_state_dict(_state(source), strict=False).missing_keys
+    missing = model.load_state_dict(state, strict=False).missing_keys
     assert not set(missing) - {"lm_head.weight"}, missing
     model.tie_weights()
     return model
 
 
-def _state(source: ParameterSource) -> dict[str, torch.Tensor]:
+def tensors(source: ParameterSource) -> dict[str, torch.Tensor]:
+    """The parameters of `source` by transformers' names."""
     state: dict[str, np.ndarray] = {}
     hidden = source.spec.hidden_size
     for name in parameter_table(source.spec):
