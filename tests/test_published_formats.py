@@ -13,13 +13,12 @@ from tests.shapes import LLAMA_8B
 FORMATS = published(GROUP)
 WIDENED = {  # bits that a GPU holds where it needs more than the format
     f"GPTQ, 3 bits, groups of {GROUP}": 4 + 24 / GROUP,  # codes in 4 bits
-    "GPTQ, 2 bits, groups of 32": 4 + 24 / 32,
-    "HQQ, 2 bits, groups of 64": 4 + 32 / 64,
-    f"GPTQ, 4 bits, groups of {GROUP}, act-order": 16,  # floats
+    "GPTQ, 2 bits, groups of 32": 4 + 24 / 32,  # likewise
+    "HQQ, 2 bits, groups of 64": 4 + 32 / 64,  # likewise
     f"fp8, blocks of {BLOCK}": 8 + 32 / BLOCK,  # a scale of f32 for each row of a block
     "bitsandbytes nf4, double": 4 + 32 / 64,  # scales in f32
-    "ModelOpt NVFP4": 4 + 32 / 16,
-    "compressed-tensors MXFP4": 4 + 32 / 32,
+    "ModelOpt NVFP4": 4 + 32 / 16,  # likewise
+    "compressed-tensors MXFP4": 4 + 16 / 32,  # bfloat16
 }
 
 

@@ -7,6 +7,7 @@ The formats: OCP Microscaling 1.0, and NVIDIA's ModelOpt. compressed-tensors div
 ModelOpt multiplies by it. gpt-oss stacks the experts in front, see `mxfp4`.
 """
 
+import ml_dtypes
 import numpy as np
 
 from convert.formats.quantized_matrix import Box, QuantizedMatrix
@@ -21,7 +22,7 @@ MX_GROUP, NV_GROUP = 32, 16
 
 
 def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
-    """A matrix of which the tensors have these suffixes."""
+    """A matrix of which the tensors have these suffixes. Powers of two lose nothing in bfloat16."""
     inputs = _inputs(module, codes)
     outputs = module.axes(codes, 2)[0]
     module.expect(scales, (outputs, inputs // MX_GROUP), "uint8")
@@ -32,7 +33,7 @@ def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
         "uint8",
         _values(module, codes),
         module.whole(scales),
-        scale_of=powers_of_two,
+        scale_of=lambda stored: powers_of_two(stored).astype(ml_dtypes.bfloat16),
         bits=4,
         table=E2M1,
         words=_words(module, codes),

@@ -36,7 +36,7 @@ def grouped(
         size: of a group; the last one may be smaller. None where the groups are of one size.
         of_inputs: [inputs], the group of each input where groups are not consecutive.
         words: the codes as `QuantizedMatrix` has them packed, where the inputs fill whole words.
-        scale_of: scales f32 of what `scales` has, which are then computed as they are read.
+        scale_of: scales, in floats, of what `scales` has, which are then computed as they are read.
     """
     groups = scales.shape[1]
     size = size or -(-inputs // groups)
@@ -47,7 +47,7 @@ def grouped(
     format = WeightFormat(
         "int8" if plain and dtype == "int8" and bits > 4 else "fp8" if plain and dtype == "float8_e4m3fn" else name,
         dtype,
-        "float32" if scale_of else str(scales.dtype),
+        str(scale_of(scales[:0]).dtype if scale_of else scales.dtype),
         None if zeros is None else str(zeros.dtype),
         0 if groups == 1 else size,
         table,
