@@ -12,6 +12,7 @@ from jax import Array
 
 from jaxengine.architecture.model import LayerKind, ModelSpec
 from jaxengine.model.attention import Attention, CrossAttention
+from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.model.norm import Norm
@@ -32,20 +33,23 @@ class Layer(nnx.Module):
     """The residual stream before the layer → after it, and the layer's caches with the tokens' keys and values."""
 
     def __init__(self, spec: ModelSpec, kind: LayerKind, get: Callable[[str], Any], ops: Ops) -> None:
-        def norm(name: str) -> Norm:
-            return Norm.named(name, spec.norm, get)
+        def norm(name: str, product: Linear | None = None) -> Norm:
+            """What it makes is for `product` alone, if one is given, so it comes in the order of that one's inputs."""
+            return Norm.named(name, spec.norm, get, None if product is None else product.take_order())
 
         sandwich = spec.block == "sandwich"  # a norm before and after each branch
         self.block = spec.block
         self.residual_scale = spec.residual_scale
         self.ops = ops
-        self.attention_norm = norm("attention_norm")
+        alone = spec.block in ("sequential", "sandwich")  # a norm before each branch, and no two branches share one
         self.attention = Attention(spec, kind, get, ops)
+        self.attention_norm = norm("attention_norm", self.attention.qkv if alone else None)
         self.attention_post_norm = norm("attention_post_norm") if sandwich else None
         self.cross_norm = norm("cross_norm") if spec.encoder else None
         self.cross = CrossAttention(spec, kind, get, ops) if spec.encoder else None
-        self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm")
-        self.mlp = MixtureOfExperts(spec, get) if kind.experts else MLP(spec, get)
+        mlp = None if kind.experts else MLP(spec, get)
+        self.mlp = mlp or MixtureOfExperts(spec, get)
+        self.mlp_norm = None if spec.block == "parallel" else norm("mlp_norm", mlp.gate_up if mlp and alone else None)
         self.mlp_post_norm = norm("mlp_post_norm") if sandwich else None
 
     def __call__(

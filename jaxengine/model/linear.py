@@ -25,7 +25,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.ops.matmul import matmul
 from jaxengine.ops.packing import plane_of
 from jaxengine.ops.triton import grouped
-from jaxengine.ops.weight import Weight, WeightLayout
+from jaxengine.ops.weight import Weight, WeightLayout, in_order
 from jaxengine.sharding import TP
 
 NARROW = ("bfloat16", "int8")
@@ -71,6 +71,12 @@ class Linear(nnx.Module):
     def named(cls, name: str, get: Callable[[str], Any]) -> "Linear":
         """The product with parameter `name`, and its bias where there is one."""
         return cls(get(name), get(f"{name}_bias"))
+
+    def take_order(self) -> Any:
+        """The order of a sorted weight's inputs, or None. Whoever takes it gives x in that order from then on."""
+        weight: Weight = self.weight.get_value()
+        self.weight = nnx.Param(replace(weight, order=None))
+        return weight.order
 
     def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
         dtype = dtype or x.dtype
@@ -129,9 +135,7 @@ def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
     outputs, format, scales, zeros = weight.values.shape[:-1], weight.layout.format, weight.scales, weight.zeros
     assert format is not None and scales is not None
     matrix = weight.values.reshape(math.prod(outputs), -1)
-    rows = x.reshape(len(x), -1)
-    if weight.order is not None:
-        rows = rows.at[:, weight.order].get(mode="promise_in_bounds", unique_indices=True)
+    rows = in_order(x.reshape(len(x), -1), weight.order)
     y = grouped.product(
         rows,
         matrix,

@@ -11,31 +11,38 @@ from jaxengine.architecture.model import Norm as NormSpec
 from jaxengine.architecture.model import QKNorm
 from jaxengine.ops import Ops
 from jaxengine.ops.norm import normalised, scaled
+from jaxengine.ops.weight import in_order
 
 
 class Norm(nnx.Module):
-    """x [..., hidden] normalised, times weight [hidden], plus bias [hidden]; either may be None."""
+    """x [..., hidden] normalised, times weight [hidden], plus bias [hidden]; either may be None.
 
-    def __init__(self, spec: NormSpec, weight: Any, bias: Any) -> None:
+    With an order, i32 [hidden], the result has its elements in that order, as a product with sorted inputs reads them.
+    """
+
+    def __init__(self, spec: NormSpec, weight: Any, bias: Any, order: Any = None) -> None:
         self.spec = spec
+        self.order = None if order is None else nnx.Param(order)
         self.weight = None if weight is None else nnx.Param(weight)
         self.bias = None if bias is None else nnx.Param(bias)
 
     @classmethod
-    def named(cls, name: str, spec: NormSpec, get: Callable[[str], Any]) -> "Norm":
-        return cls(spec, get(name), get(f"{name}_bias"))
+    def named(cls, name: str, spec: NormSpec, get: Callable[[str], Any], order: Any = None) -> "Norm":
+        return cls(spec, get(name), get(f"{name}_bias"), order)
 
     def __call__(self, x: Array) -> Array:
         wide = normalised(x.astype(jnp.float32), self.spec.kind, self.spec.eps)
-        return scaled(wide, self.spec.kind, *self._parameters(), x.dtype)
+        weight, bias, order = self._parameters()
+        return in_order(scaled(wide, self.spec.kind, weight, bias, x.dtype), order)
 
     def after(self, x: Array, branch: Array | None, ops: Ops) -> tuple[Array, Array]:
         """x + branch, and the norm of the sum."""
         return (x, self(x)) if branch is None else ops.add_norm(x, branch, *self._parameters(), self.spec)
 
-    def _parameters(self) -> tuple[Array | None, Array | None]:
-        weight, bias = (None if parameter is None else parameter[...] for parameter in (self.weight, self.bias))
-        return weight, bias
+    def _parameters(self) -> tuple[Array | None, Array | None, Array | None]:
+        parameters = (self.weight, self.bias, self.order)
+        weight, bias, order = (None if parameter is None else parameter[...] for parameter in parameters)
+        return weight, bias, order
 
 
 class HeadNorm(nnx.Module):

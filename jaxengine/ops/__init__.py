@@ -91,11 +91,11 @@ class Ops:
         return self._local(read, (by_token, cache, cache, REPLICATED), by_token)(q, keys, values, batch)  # type: ignore[no-any-return]
 
     def add_norm(
-        self, x: Array, branch: Array, weight: Array | None, bias: Array | None, spec: Norm
+        self, x: Array, branch: Array, weight: Array | None, bias: Array | None, order: Array | None, spec: Norm
     ) -> tuple[Array, Array]:
-        """x and branch [T, hidden] → their sum and the norm of the sum; weight and bias [hidden]."""
+        """x and branch [T, hidden] → their sum and the norm of the sum, in `order` if there is one; others [hidden]."""
         add_norm = partial(BACKENDS[self.backend].add_norm, spec=spec)
-        return self._local(add_norm, (REPLICATED,) * 4, (REPLICATED,) * 2)(x, branch, weight, bias)  # type: ignore[no-any-return]
+        return self._local(add_norm, (REPLICATED,) * 5, (REPLICATED,) * 2)(x, branch, weight, bias, order)  # type: ignore[no-any-return]
 
     def _local(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`function`, run by each device on its part of the arrays."""

@@ -12,15 +12,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.architecture.model import Norm, NormKind
+from jaxengine.ops.weight import in_order
 
 
 def add_norm(
-    x: Array, branch: Array | None, weight: Array | None, bias: Array | None, spec: Norm
+    x: Array, branch: Array | None, weight: Array | None, bias: Array | None, order: Array | None, spec: Norm
 ) -> tuple[Array, Array]:
-    """x and branch [T, hidden] → x + branch, rounded to their dtype, and the sum's norm; weight and bias [hidden]."""
+    """x and branch [T, hidden] → x + branch, rounded to their dtype, and the sum's norm; weight and bias [hidden].
+
+    The norm has its elements in `order`, i32 [hidden], if there is one.
+    """
     total = x if branch is None else x + branch
     wide = normalised(total.astype(jnp.float32), spec.kind, spec.eps)
-    return total, scaled(wide, spec.kind, weight, bias, x.dtype)
+    return total, in_order(scaled(wide, spec.kind, weight, bias, x.dtype), order)
 
 
 def normalised(

@@ -20,6 +20,11 @@ from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.ops.packing import unpack
 
 
+def in_order(x: Array, order: Array | None) -> Array:
+    """x [T, in] as a sorted weight reads it: its inputs in `order`, i32 [in]; x itself where that is None."""
+    return x if order is None else x.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
+
+
 @dataclass(frozen=True)
 class WeightLayout:
     """How the values of a weight lie in memory, and what they stand for.

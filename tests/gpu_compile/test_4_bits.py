@@ -38,12 +38,14 @@ def test_a_layer_has_hardly_more_kernels_than_in_16_bits(facts: FactsByProgram, 
 
 
 @pytest.mark.parametrize("step", ORDERED)
-def test_sorted_inputs_cost_a_gather_for_each_product_but_the_down_projection(facts: FactsByProgram, step: str) -> None:
-    """Whose gather is part of what makes its inputs, on one device. Over several, two products gather all inputs."""
+def test_sorted_inputs_cost_a_kernel_a_layer(facts: FactsByProgram, step: str) -> None:
+    """A gather of what attention makes. What makes the inputs of other products gathers them: norms, an activation, the
+    first norm's XLA. Over several devices, the two products with split inputs gather those of all devices first.
+    """
     plain, devices = facts[ORDERED[step]], 8 if "tp8" in step else 1
     assert facts[step]["rewrites"] == facts[step]["copies"] == []
     assert facts[step]["temporaries"] <= plain["temporaries"] + MIB
-    gathers, gathered = (3, 0) if devices == 1 else (4, 2)
-    assert facts[step]["kernels"] <= plain["kernels"] + (gathers + gathered) * LAYERS
+    gathers, gathered = (1, 0) if devices == 1 else (2, 2)
+    assert facts[step]["kernels"] <= plain["kernels"] + (gathers + gathered) * LAYERS + 1
     assert facts[step]["collectives"].get("all-gather", 0) == gathered * LAYERS
     assert facts[step]["launched"] == ["CommandBuffer"]

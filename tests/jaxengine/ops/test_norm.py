@@ -29,18 +29,25 @@ def defined(total: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | Non
     ("kind", "weighted", "biased"),
     [("rms", True, False), ("rms", False, False), ("rms_plus_one", True, False), ("layer", True, True)],
 )
-@pytest.mark.parametrize("hidden", [64, 72])
+@pytest.mark.parametrize(("hidden", "ordered"), [(64, False), (72, False), (72, True)])
 @pytest.mark.parametrize("run", [partial(triton.add_norm, interpret=True), norm.add_norm], ids=["kernel", "reference"])
 def test_the_sum_and_its_norm_are_as_defined(
-    run: partial[tuple[jax.Array, jax.Array]], hidden: int, kind: NormKind, weighted: bool, biased: bool, dtype: str
+    run: partial[tuple[jax.Array, jax.Array]],
+    hidden: int,
+    ordered: bool,
+    kind: NormKind,
+    weighted: bool,
+    biased: bool,
+    dtype: str,
 ) -> None:
     random = np.random.default_rng(hidden)
     x, branch = (jnp.asarray(1 + 2 * random.normal(size=(TOKENS, hidden)), dtype) for _ in range(2))
     weight, bias = (jnp.asarray(random.normal(size=hidden), dtype) if wanted else None for wanted in (weighted, biased))
-    total, normed = run(x, branch, weight, bias, Norm(kind, EPS))
+    order = random.permutation(hidden) if ordered else np.arange(hidden)
+    total, normed = run(x, branch, weight, bias, jnp.asarray(order, "int32") if ordered else None, Norm(kind, EPS))
     assert total.dtype == normed.dtype == x.dtype
     wide = [None if a is None else np.asarray(a, np.float64) for a in (x + branch, weight, bias)]
     np.testing.assert_array_equal(total, x + branch)
     assert wide[0] is not None
-    exact = defined(wide[0], wide[1], wide[2], kind)
+    exact = defined(wide[0], wide[1], wide[2], kind)[:, order]
     np.testing.assert_allclose(np.asarray(normed, np.float64), exact, atol=TOLERANCE[dtype], rtol=0)

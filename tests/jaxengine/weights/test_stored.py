@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.model import Block, ModelSpec
 from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
 from jaxengine.device import CPU, DeviceTraits
@@ -198,6 +198,17 @@ def test_a_model_computes_with_what_is_stored(format: WeightFormat, monkeypatch:
     """As on a GPU, whose kernel is interpreted."""
     monkeypatch.setattr(linear.grouped, "product", partial(linear.grouped.product, interpret=True))
     source, ids = QuantizedCheckpoint(format), prompt(20)
+    ours, expected = (Forward(each, slots=1, device=H200).prefill(0, ids, 0, 20) for each in (source, InFloats(source)))
+    np.testing.assert_allclose(ours, expected, atol=2e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("block", ["sandwich", "parallel", "parallel_norms", "branch_norm"])
+def test_sorted_inputs_are_in_order_once_whatever_comes_before_a_product(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A norm for one product alone, one for two products, or none."""
+    monkeypatch.setattr(linear.grouped, "product", partial(linear.grouped.product, interpret=True))
+    source, ids = QuantizedCheckpoint(ORDERED, spec=replace(SPEC, block=block)), prompt(20)
     ours, expected = (Forward(each, slots=1, device=H200).prefill(0, ids, 0, 20) for each in (source, InFloats(source)))
     np.testing.assert_allclose(ours, expected, atol=2e-3 * np.abs(expected).max())
 
