@@ -43,18 +43,21 @@ def weight_layout(
     Args:
         share: outputs and inputs of a device's share, where `format` has groups or 4 bits.
     """
-    if device.kernels and format is not None and not (format.per_channel and _in_bytes(parameter, format, share)):
+    kernels = device.kernels and parameter.stacked > 0
+    if device.kernels and format is not None and not (format.per_channel and _in_bytes(format, share)):
         plane = plane_of(share[1], format.group) if format.bits <= 4 else 0
         most = 128 if device.much_shared_memory else 64
-        return WeightLayout(parameter.inputs, parameter.stacked, format=format, grouped=most, plane=plane)
+        return WeightLayout(
+            parameter.inputs, parameter.stacked, format=format, kernels=kernels, grouped=most, plane=plane
+        )
     wide = parameter.stacked > 0 or dtype not in NARROW
     input_major = device.input_major and wide and not parameter.by_row
-    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format)
+    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format, kernels)
 
 
-def _in_bytes(parameter: Parameter, format: WeightFormat, share: tuple[int, int]) -> bool:
-    """Whether values with one scale a channel are multiplied as bytes, by XLA, and not by the kernel for 4 bits."""
-    return format.bits > 4 or parameter.stacked > 0 or bool(grouped.unsupported(*share, format.group, format.bits))
+def _in_bytes(format: WeightFormat, share: tuple[int, int]) -> bool:
+    """Whether values with one scale a channel are multiplied as bytes, and not by the kernels for 4 bits."""
+    return format.bits > 4 or bool(grouped.unsupported(*share, format.group, format.bits))
 
 
 class Linear(nnx.Module):

@@ -19,7 +19,7 @@ Legend: T tokens, k experts per token, E experts, F inner width, P = T k pairs, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -41,27 +41,19 @@ UNROLLED = 16  # blocks
 class ExpertMLPs:
     """down(act(up x)), or down(act(gate x) · up x), of each of E experts.
 
-    The stacks of weights stand for [E, 2 or 1, F, hidden] and [E, hidden, F]. The kernels want their values in that
-    order; input-major ones, which are a CPU's, take the reference.
+    The stacks of weights stand for [E, 2 or 1, F, hidden] and [E, hidden, F]. Their layouts say whether the kernels
+    multiply by them.
     """
 
     activation: Callable[[Array], Array]
     gated: bool
 
     def __call__(self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
-        """x [T, hidden], weights f32 and chosen i32 [T, k] → [T, hidden], on the mesh that is set, if any.
-
-        Raises:
-            ValueError: a format whose scales are not those of whole channels.
-        """
-        for format in (gate_up.layout.format, down.layout.format):
-            if format is not None and not format.per_channel:
-                raise ValueError(f"experts need one scale a channel, format {format.name!r} has groups or zeros")
+        """x [T, hidden], weights f32 and chosen i32 [T, k] → [T, hidden], on the mesh that is set, if any."""
         if jax.sharding.get_abstract_mesh().empty:
             return self._local(x, weights, chosen, gate_up, down)
-        whole, major = PartitionSpec(), gate_up.layout.input_major
-        first = _partition(gate_up, PartitionSpec(*(None,) * (3 if major else 2), TP), PartitionSpec(None, None, TP))
-        second = _partition(down, PartitionSpec(*(None,) * (1 if major else 2), TP), whole)
+        whole = PartitionSpec()
+        first, second = _partition(gate_up, (None, None, TP, None)), _partition(down, (None, None, TP))
 
         def local(*arguments: Any) -> Array:
             return jax.lax.psum(self._local(*arguments), TP)
@@ -71,15 +63,21 @@ class ExpertMLPs:
         return on_mesh(x, weights, chosen, gate_up, down)
 
     def _local(self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
-        pairs = self._reference if gate_up.layout.input_major else self._triton
-        y = pairs(x, chosen, gate_up, down)  # [T, k, hidden]
+        if gate_up.layout.kernels:
+            y = triton.apply(x, chosen, gate_up, down, self.activation)  # [T, k, hidden]
+        else:
+            y = self._reference(x, chosen, gate_up, down)
         return jnp.einsum("tk,tkh->th", weights, y.astype(jnp.float32)).astype(x.dtype)
 
-    def _triton(self, x: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
-        scales = None if gate_up.scales is None or down.scales is None else (gate_up.scales, down.scales)
-        return triton.apply(x, chosen, gate_up.values, down.values, self.activation, scales)
-
     def _reference(self, x: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+        """As the kernels.
+
+        Raises:
+            ValueError: a format whose scales are not those of whole channels.
+        """
+        for format in (gate_up.layout.format, down.layout.format):
+            if format is not None and not format.per_channel:
+                raise ValueError(f"experts need one scale a channel here, format {format.name!r} has groups or zeros")
         count = len(gate_up.values)
         (pairs, experts), slot = self._blocks(chosen.reshape(-1), count)
         rows = x.at[pairs // chosen.shape[1]].get(mode="fill", fill_value=0)  # [N, B, hidden]
@@ -106,9 +104,15 @@ class ExpertMLPs:
         return _scaled_matmul(activated * inner[:, 1] if self.gated else activated, down)
 
 
-def _partition(weight: Weight, values: PartitionSpec, scales: PartitionSpec) -> Any:
-    """How the arrays of `weight` are split."""
-    return replace(weight, values=values, scales=None if weight.scales is None else scales)  # type: ignore[arg-type]
+def _partition(weight: Weight, axes: tuple[str | None, ...]) -> Any:
+    """How the arrays of the stack `weight` are split, where its axes in the parameter table are split as `axes`."""
+    expert, *outputs, inputs = axes
+    values = PartitionSpec(*(axes[axis] for axis in weight.layout.order(len(axes))))
+    channels: Any = PartitionSpec(expert, *outputs)
+    if weight.layout.grouped and weight.scales is not None:
+        channels = PartitionSpec(expert, inputs if weight.scales.shape[1] > 1 else None, *outputs)
+    shared = (None if each is None else channels for each in (weight.scales, weight.zeros))
+    return Weight(values, weight.layout, *shared)  # type: ignore[arg-type]
 
 
 def _scaled_matmul(x: Array, weight: Weight) -> Array:

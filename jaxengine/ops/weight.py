@@ -37,8 +37,10 @@ class WeightLayout:
     input_major: values are `[stacked…, in…, out…]` instead.
     flat: a product takes the values as one matrix of two axes.
     format: None for floats.
-    grouped: not 0 where the kernel `ops/triton/grouped` reads a format with groups: how many tokens it multiplies at
-        once. The input axes of the values are then one, and the axis of groups is the first of scales and zeros.
+    kernels: whether the kernels `ops/triton/experts` multiply by a stack, or else plain JAX.
+    grouped: not 0 where a kernel reads a format with groups (`ops/triton/grouped`, or that of experts): how many tokens
+        it multiplies at once. The input axes of the values are then one, and the axis of groups is the first of scales
+        and zeros behind the stack's.
     plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
     """
 
@@ -47,6 +49,7 @@ class WeightLayout:
     input_major: bool = False
     flat: bool = False
     format: WeightFormat | None = None
+    kernels: bool = False
     grouped: int = 0
     plane: int = 0
 
@@ -108,6 +111,6 @@ class Weight:
         values = self.values
         if layout.plane:
             values = unpack(values, layout.plane).astype(format.values) - jnp.asarray(format.offset, format.values)
-        zeros = None if self.zeros is None else jnp.moveaxis(self.zeros, 0, -1)
+        zeros = None if self.zeros is None else jnp.moveaxis(self.zeros, layout.stacked, -1)
         plain = replace(layout, inputs=1, grouped=0, plane=0)
-        return Weight(values, plain, jnp.moveaxis(self.scales, 0, -1), zeros, self.order)
+        return Weight(values, plain, jnp.moveaxis(self.scales, layout.stacked, -1), zeros, self.order)

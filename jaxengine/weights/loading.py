@@ -92,13 +92,17 @@ def _scaling(parameter: Parameter, mesh: Mesh, format: WeightFormat) -> dict[str
 def _abstract_grouped(parameter: Parameter, mesh: Mesh, layout: WeightLayout, format: WeightFormat) -> Weight:
     outputs, inputs = parameter.shape[: -parameter.inputs], math.prod(parameter.shape[-parameter.inputs :])
     axes, first = parameter.axes[: len(outputs)], parameter.axes[len(outputs)]
+    stack = parameter.stacked
     width, dtype = (inputs // CODES, "uint16") if layout.plane else (inputs, format.values)
     groups = inputs // format.group if format.group else 1
 
     def shape(sizes: Sequence[int], names: Sequence[str | None], dtype: str) -> Any:
         return _shape(Parameter(tuple(sizes), tuple(names)), mesh, dtype)
 
-    of_groups = (groups, *outputs), (first if groups > 1 else None, *axes)
+    of_groups = (
+        (*outputs[:stack], groups, *outputs[stack:]),
+        (*axes[:stack], first if groups > 1 else None, *axes[stack:]),
+    )
     sizes = {"scales": of_groups, "zeros": of_groups, "order": ((inputs,), (first,))}
     shared = {name: shape(*sizes[name], dtype) for name, dtype in format.dtypes.items() if name != "values"}
     return Weight(shape((*outputs, width), (*axes, first), dtype), layout, **shared)

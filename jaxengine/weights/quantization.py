@@ -2,8 +2,8 @@
 
 With 8 bits a quantised matrix is a `Weight` of values and f32 scales of its output channels. The product is scaled, not
 the weight, so a step reads one byte a weight (XLA fuses the cast into the product, see `tests/gpu_compile`). A channel
-has one scale even where several devices share its inputs. Where groups of inputs have scales, a GPU multiplies by a
-kernel of our own (`ops/triton/grouped`); XLA would write out the whole weight in each step.
+has one scale even where several devices share its inputs. Where groups of inputs have scales, a GPU multiplies by
+kernels of our own (`ops/triton/grouped`, and those of experts); XLA would write out the whole weight in each step.
 
 The projections of the layers are quantised; those of experts too, with scales for each expert's channels. Embedding and
 head are not: often they are one array, and the head's rounding would go straight into the logits. Neither are the
@@ -13,7 +13,7 @@ integers (`jaxengine/ops/matmul.py`); of fp8 XLA casts the whole weight before e
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -114,7 +114,7 @@ def is_projection(name: str) -> bool:
 
 def chosen_formats(spec: ModelSpec, quantize: str | None, devices: int = 1) -> dict[str, WeightFormat]:
     """The format of every matrix that the engine is told to quantise. Groups are smaller where a device's share of the
-    inputs does not divide into whole ones. Experts, whose kernels read no groups, have 8 bits instead of 4.
+    inputs does not divide into whole ones. What the kernels of groups cannot divide has 8 bits instead of 4.
     """
     if quantize in (None, FLOATS):
         return {}
@@ -123,10 +123,12 @@ def chosen_formats(spec: ModelSpec, quantize: str | None, devices: int = 1) -> d
 
 
 def _fitting(format: WeightFormat, parameter: Parameter, devices: int) -> WeightFormat:
-    if format.group and parameter.stacked:
-        return FORMATS["int8"]
-    _, inputs = shared_sizes(parameter, devices)
-    return replace(format, group=math.gcd(format.group, inputs)) if format.group else format
+    if not format.group:
+        return format
+    outputs, inputs = shared_sizes(parameter, devices)
+    group = math.gcd(format.group, inputs)
+    unsupported = grouped.unsupported(outputs, inputs, group, format.bits)
+    return FORMATS["int8"] if unsupported else replace(format, group=group)
 
 
 def weight_formats(
@@ -148,24 +150,28 @@ def weight_formats(
 def _readable(parameter: Parameter, format: WeightFormat, device: DeviceTraits, devices: int) -> bool:
     """Whether a product on `device`, one of `devices` that share the matrix, reads `format` as it is stored.
 
-    Experts need one scale for each output channel, and so do all matrices where the kernel of groups does not run.
+    Where no kernels run, that takes one scale for each output channel. Experts' inputs would have an order of their own
+    for each expert, which their kernels do not know.
     """
+    by_kernel = device.kernels and (parameter.stacked > 0 or not format.per_channel)
+    if by_kernel and (unsupported_device(device, format.values, "weights") or (parameter.stacked and format.ordered)):
+        return False
     if format.per_channel:
         return not device.on_host or format.values == "int8"
-    if not device.kernels or parameter.stacked:
+    if not by_kernel:
         return False
     outputs, inputs = shared_sizes(parameter, devices)
     return not grouped.unsupported(outputs, inputs, format.group, format.bits)
 
 
 def shared_sizes(parameter: Parameter, devices: int) -> tuple[int, int]:
-    """Outputs and inputs of a device's share of a matrix."""
+    """Outputs and inputs of a device's share of a matrix, of one if `parameter` is a stack."""
     sizes = [
         n // devices if axis in SPLIT and n % devices == 0 else n
         for n, axis in zip(parameter.shape, parameter.axes, strict=True)
     ]
     first = len(sizes) - parameter.inputs
-    return math.prod(sizes[:first]), math.prod(sizes[first:])
+    return math.prod(sizes[parameter.stacked : first]), math.prod(sizes[first:])
 
 
 def quantized(array: Array | Weight, target: Weight) -> Weight:
@@ -183,7 +189,7 @@ def quantized(array: Array | Weight, target: Weight) -> Weight:
 def _compiled(layout: WeightLayout, shardings: Any) -> Any:
     """Layers share their shapes, so a model of any depth compiles a handful of these."""
 
-    def make(array: Array | Weight) -> Weight:
+    def make(layout: WeightLayout, array: Array | Weight) -> Weight:
         plain = replace(layout, grouped=0, plane=0)
         weight = unpacked(array) if isinstance(array, Weight) else quantize_weight(plain, array)
         if weight.layout.format != layout.format:
@@ -191,7 +197,14 @@ def _compiled(layout: WeightLayout, shardings: Any) -> Any:
             weight = quantize_weight(plain, floats.transpose(plain.order(floats.ndim)))
         return group_weight(layout, weight) if layout.grouped else weight
 
-    return jax.jit(make, out_shardings=shardings)
+    def one_by_one(stack: Array | Weight) -> Weight:
+        """Temporaries, many times as large as 4 bits, are those of one matrix."""
+        if isinstance(stack, Weight):
+            stack = replace(stack, layout=replace(stack.layout, stacked=0))
+        matrices: Weight = jax.lax.map(partial(make, replace(layout, stacked=0)), stack)
+        return replace(matrices, layout=layout)
+
+    return jax.jit(one_by_one if layout.grouped and layout.stacked else partial(make, layout), out_shardings=shardings)
 
 
 def unpacked(weight: Weight) -> Weight:
@@ -214,14 +227,15 @@ def group_weight(layout: WeightLayout, weight: Weight) -> Weight:
     if layout.plane:
         values = pack(values.astype(jnp.int16) + layout.format.offset, layout.plane)
     scales, zeros = (
-        each if each is None else _groups_first(each, len(outputs)) for each in (weight.scales, weight.zeros)
+        each if each is None else _groups_first(each, len(outputs), layout.stacked)
+        for each in (weight.scales, weight.zeros)
     )
     return Weight(values, layout, scales, zeros, weight.order)
 
 
-def _groups_first(array: Array, outputs: int) -> Array:
-    """[groups, out…] of [out…, groups] or, where there is one group, of [out…]."""
-    return jnp.moveaxis(array if array.ndim > outputs else array[..., None], -1, 0)
+def _groups_first(array: Array, outputs: int, stacked: int) -> Array:
+    """[stacked…, groups, out…] of [stacked…, out…, groups] or, where there is one group, of [stacked…, out…]."""
+    return jnp.moveaxis(array if array.ndim > outputs else array[..., None], -1, stacked)
 
 
 def quantize_weight(layout: WeightLayout, array: Array) -> Weight:

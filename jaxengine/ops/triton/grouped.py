@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxengine.ops.packing import NARROWEST, plane_of
-from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_products, compiler_params, divisor
+from jaxengine.ops.triton.grouped_tile import Matrix, Rows, Stored, add_product, compiler_params, divisor
 
 FEW_TOKENS = 64  # up to so many, reading the weight takes longest, and the inputs are split
 PROGRAMS = 264  # two for each of 132 multiprocessors
@@ -120,9 +120,7 @@ def _kernel(
     share = -(-steps // tiles.splits)
     rows, matrix = Rows(x, token, token < x.shape[0]), Matrix(values, scales, zeros, row, row, 0)
 
-    def step(i: Array, total: Array) -> Array:
-        return add_products(tiles.stored, [matrix], rows, i, [total])[0]
-
+    step = partial(add_product, tiles.stored, matrix, rows)
     start = jnp.zeros((tiles.outputs, tiles.tokens), jnp.float32)
     total = jax.lax.fori_loop(split * share, jnp.minimum((split + 1) * share, steps), step, start)
     used = jnp.broadcast_to(rows.used[None, :], (tiles.outputs, tiles.tokens))

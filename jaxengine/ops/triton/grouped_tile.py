@@ -7,7 +7,6 @@ point that is not whole takes away is computed apart.
 Legend: T tokens, M outputs and N tokens of a tile, P inputs of a plane.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,42 +85,33 @@ def compiler_params(outputs: int, tokens: int) -> Any:
     return plt.CompilerParams(num_warps=8 if outputs * tokens >= 128 * 64 else 4, num_stages=2 if tokens >= 64 else 3)
 
 
-def add_products(stored: Stored, matrices: Sequence[Matrix], rows: Rows, i: Array, totals: list[Array]) -> list[Array]:
-    """`totals`, f32 [M, N] for each of `matrices`, with the products of step `i`."""
+def add_product(stored: Stored, matrix: Matrix, rows: Rows, i: Array, total: Array) -> Array:
+    """`total`, f32 [M, N], with the product of step `i`."""
     column = jnp.arange(stored.plane)
-    words = [plt.load(each.values.at[each.row[:, None], (i * stored.plane + column)[None, :]]) for each in matrices]
+    words = plt.load(matrix.values.at[matrix.row[:, None], (i * stored.plane + column)[None, :]])  # [M, P]
     inside = jnp.broadcast_to(rows.used[:, None], (len(rows.used), stored.plane))
     per_group = max(1, min(stored.planes, stored.group // stored.plane))  # planes
     for first in range(0, stored.planes, per_group):
-        group = (i * stored.step + first * stored.plane) // stored.group
-        zeros = [_zero(each, group) for each in matrices]  # [M, 1]
-        sums, inputs = [jnp.zeros_like(total) for total in totals], jnp.zeros(len(rows.used), jnp.float32)
+        group = matrix.group + (i * stored.step + first * stored.plane) // stored.group
+        zero = None if matrix.zeros is None else plt.load(matrix.zeros.at[group, matrix.output])[:, None]  # [M, 1]
+        whole = zero is not None and jnp.issubdtype(zero.dtype, jnp.integer)
+        base = zero if whole else stored.offset
+        summed, inputs = jnp.zeros_like(total), jnp.zeros(len(rows.used), jnp.float32)
         for plane in range(first, first + per_group):
             at = i * stored.step + plane * stored.plane + column
             part = plt.load(rows.x.at[rows.row[:, None], at[None, :]], mask=inside, other=0.0)  # [N, P]
-            for n, (packed, zero) in enumerate(zip(words, zeros, strict=True)):
-                numbers = _numbers(stored, packed, plane, zero, part.dtype)
-                sums[n] = sums[n] + matmul(numbers, part, 1, stored.interpret)
+            numbers = _numbers(stored, words, plane, base, part.dtype)
+            summed = summed + matmul(numbers, part, 1, stored.interpret)
             inputs = inputs + part.astype(jnp.float32).sum(1)
-        for n, (each, zero) in enumerate(zip(matrices, zeros, strict=True)):
-            if zero is not None and not _whole(zero):  # no type of 16 bits holds the difference
-                sums[n] = sums[n] - zero.astype(jnp.float32) * inputs[None, :]
-            scale = plt.load(each.scales.at[each.group + group, each.output]).astype(jnp.float32)
-            totals[n] = totals[n] + sums[n] * scale[:, None]
-    return totals
+        if zero is not None and not whole:  # no type of 16 bits holds the difference
+            summed = summed - zero.astype(jnp.float32) * inputs[None, :]
+        scale = plt.load(matrix.scales.at[group, matrix.output]).astype(jnp.float32)
+        total = total + summed * scale[:, None]
+    return total
 
 
-def _zero(matrix: Matrix, group: Array) -> Array | None:
-    return None if matrix.zeros is None else plt.load(matrix.zeros.at[matrix.group + group, matrix.output])[:, None]
-
-
-def _whole(zero: Array) -> bool:
-    return bool(jnp.issubdtype(zero.dtype, jnp.integer))
-
-
-def _numbers(stored: Stored, words: Array, plane: int, zero: Array | None, dtype: jnp.dtype) -> Array:
-    """[M, P] of `dtype`: the values of a plane less what can be subtracted exactly."""
-    base = zero if zero is not None and _whole(zero) else stored.offset
+def _numbers(stored: Stored, words: Array, plane: int, base: Any, dtype: jnp.dtype) -> Array:
+    """[M, P] of `dtype`: the values of a plane less `base`."""
     if stored.packed:
         return unpacked(words, plane, base, stored.table, dtype, stored.interpret)
     return plain(words, base, dtype)

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxengine.architecture.model import Experts, LayerKind, ModelSpec
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.model.moe import MixtureOfExperts
 from jaxengine.sharding import make_mesh, replicated
@@ -29,13 +31,26 @@ def model(hidden: int, experts: Experts) -> ModelSpec:
 
 MIXTRAL = model(4096, Experts(8, 2, 14336, renormalise=True))  # Mixtral-8x7B
 QWEN3 = model(2048, Experts(128, 8, 768, renormalise=True))  # Qwen3-30B-A3B
+ZEROS = WeightFormat("codes with zeros", "uint8", "float16", "uint8", 128, bits=4)  # GPTQ, AWQ
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+MXFP4 = WeightFormat("mxfp4", "uint8", "float32", group=32, table=E2M1, bits=4)
+BLOCKS = WeightFormat("fp8 in blocks", "float8_e4m3fn", "float32", group=128)
 
 
 def compile_layer(
-    spec: ModelSpec, tokens: int, devices: int = 1, dtype: str = "bfloat16", quantize: str | None = None
+    spec: ModelSpec,
+    tokens: int,
+    devices: int = 1,
+    dtype: str = "bfloat16",
+    quantize: str | None = None,
+    stored: WeightFormat | None = None,
 ) -> dict[str, Any]:
+    """A layer with experts as the engine makes them of floats, or as a checkpoint stores them."""
     mesh = make_mesh(devices, h200.devices(devices))
-    table = abstract_parameters(spec, mesh, dtype, H200, chosen_formats(spec, quantize))
+    formats = chosen_formats(spec, quantize, devices)
+    if stored:
+        formats = {name: stored for name in parameter_table(spec) if "experts_" in name}
+    table = abstract_parameters(spec, mesh, dtype, H200, formats)
     module = MixtureOfExperts(spec, lambda name: table.get(f"layers.0.{name}"))
     x = jax.ShapeDtypeStruct((tokens, spec.hidden_size), jnp.dtype(dtype), sharding=replicated(mesh))
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
@@ -67,6 +82,19 @@ LAYERS = {
     "mixtral, 2048 tokens, fp8": partial(compile_layer, MIXTRAL, 2048, quantize="fp8"),
     "qwen3, 16 tokens, fp8": partial(compile_layer, QWEN3, 16, quantize="fp8"),
     "mixtral, 128 tokens, int8, 8 devices": partial(compile_layer, MIXTRAL, 128, 8, quantize="int8"),
+    "mixtral, 1 token, int4": partial(compile_layer, MIXTRAL, 1, quantize="int4"),
+    "mixtral, 2048 tokens, int4": partial(compile_layer, MIXTRAL, 2048, quantize="int4"),
+    "mixtral, 128 tokens, int4, 8 devices": partial(compile_layer, MIXTRAL, 128, 8, quantize="int4"),
+    "qwen3, 16 tokens, int4": partial(compile_layer, QWEN3, 16, quantize="int4"),
+    "qwen3, 1024 tokens, int4": partial(compile_layer, QWEN3, 1024, quantize="int4"),
+    "mixtral, 1 token, nf4": partial(compile_layer, MIXTRAL, 1, quantize="nf4"),
+    "mixtral, 2048 tokens, nf4": partial(compile_layer, MIXTRAL, 2048, quantize="nf4"),
+    "mixtral, 1 token, codes with zeros": partial(compile_layer, MIXTRAL, 1, stored=ZEROS),
+    "mixtral, 2048 tokens, codes with zeros": partial(compile_layer, MIXTRAL, 2048, stored=ZEROS),
+    "qwen3, 16 tokens, mxfp4": partial(compile_layer, QWEN3, 16, stored=MXFP4),
+    "qwen3, 16 tokens, fp8 in blocks": partial(compile_layer, QWEN3, 16, stored=BLOCKS),
+    "qwen3, 1024 tokens, fp8 in blocks": partial(compile_layer, QWEN3, 1024, stored=BLOCKS),
+    "qwen3, 1024 tokens, int4 in f32": partial(compile_layer, QWEN3, 1024, dtype="float32", quantize="int4"),
 }
 
 if __name__ == "__main__":

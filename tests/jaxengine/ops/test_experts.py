@@ -82,6 +82,12 @@ def in_8_bits(matrix: Any, quantize: str) -> tuple[Any, Any, Any]:
     return weight.values, weight.scales, weight.values.astype(jnp.float32) * weight.scales[..., None]
 
 
+def stacks(gate_up: Any, down: Any, *scales: Any) -> list[Weight]:
+    """The two stacks as a GPU has them."""
+    layout = WeightLayout(stacked=1, kernels=True)
+    return [Weight(each, layout, scale) for each, scale in zip((gate_up, down), scales or (None, None), strict=True)]
+
+
 def turned(gate_up: Any, down: Any, *scales: Any) -> list[Weight]:
     """The two stacks as a CPU has them."""
     layout = WeightLayout(stacked=1, input_major=True, flat=True)
@@ -117,7 +123,7 @@ def test_the_kernels_compute_each_pair_s_own_expert(kind: str, tokens: int, inne
     chosen = routing(kind, tokens, 2, 6)
     x, _, gate_up, down = arrays(tokens, 2, 6, 48, 80, inner, dtype)
     kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
-    out = np.asarray(kernels(x, jnp.asarray(chosen), gate_up, down), np.float64)
+    out = np.asarray(kernels(x, jnp.asarray(chosen), *stacks(gate_up, down)), np.float64)
     np.testing.assert_allclose(out, one_by_one(x, chosen, gate_up, down), atol=TOLERANCE[dtype] * 4, rtol=0)
 
 
@@ -130,7 +136,7 @@ def test_the_kernels_scale_what_they_read_in_8_bits(quantize: str, tokens: int, 
     x, _, *matrices = arrays(tokens, 2, 6, 48, 80, inner, "float32")
     (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
     kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
-    out = kernels(x.astype(dtype), jnp.asarray(chosen), up, down, scales=(up_scale, down_scale))
+    out = kernels(x.astype(dtype), jnp.asarray(chosen), *stacks(up, down, up_scale, down_scale))
     expected = one_by_one(x.astype(dtype), chosen, exact_up, exact_down)
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=TOLERANCE[dtype] * 4, rtol=0)
 
@@ -162,4 +168,4 @@ def test_the_loop_computes_each_pair_s_own_expert(kind: str, tokens: int) -> Non
 def test_widths_that_the_kernels_cannot_cut_are_refused() -> None:
     x, _, gate_up, down = arrays(2, 2, 4, 32, 40, 2, "float32")
     with pytest.raises(ValueError, match="expert width in multiples of 16, the model has 40"):
-        triton.apply(x, jnp.zeros((2, 2), jnp.int32), gate_up, down, jax.nn.silu, interpret=True)
+        triton.apply(x, jnp.zeros((2, 2), jnp.int32), *stacks(gate_up, down), jax.nn.silu, interpret=True)

@@ -78,5 +78,7 @@ def test_floats_are_one_leaf_and_8_bits_two() -> None:
 
 def test_experts_in_groups_are_refused_by_the_format_s_name() -> None:
     weight, _ = grouped(WeightLayout(1, 1, format=FOUR_BITS))
-    with pytest.raises(ValueError, match="experts need one scale a channel, format 'four bits' has groups or zeros"):
+    with pytest.raises(
+        ValueError, match="experts need one scale a channel here, format 'four bits' has groups or zeros"
+    ):
         ExpertMLPs(jax.nn.silu, gated=True)(jnp.ones((1, 16)), jnp.ones((1, 1)), jnp.zeros((1, 1), int), weight, weight)

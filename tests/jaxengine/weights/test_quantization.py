@@ -292,9 +292,14 @@ def test_four_bits_are_refused_on_a_cpu() -> None:
     check_quantizable(LLAMA_8B, "nf4", gpu(8, 0))
 
 
-def test_experts_have_eight_bits_where_others_have_four() -> None:
-    mixture = dataclasses.replace(LLAMA_8B, experts=Experts(8, 2, 1024), kinds=(LayerKind(experts=True),))
-    formats = chosen_formats(mixture, "int4")
-    assert {name.split(".")[2]: format.name for name, format in formats.items()} == {
-        "qkv": "int4", "out": "int4", "experts_gate_up": "int8", "experts_down": "int8"
+@pytest.mark.parametrize(
+    ("ffn", "devices", "down"), [(1024, 1, ("int4", 128)), (1536, 8, ("int4", 64)), (768, 8, ("int8", 0))]
+)
+def test_experts_have_four_bits_where_their_kernels_can_divide_them(
+    ffn: int, devices: int, down: tuple[str, int]
+) -> None:
+    mixture = dataclasses.replace(LLAMA_8B, experts=Experts(8, 2, ffn), kinds=(LayerKind(experts=True),))
+    formats = chosen_formats(mixture, "int4", devices)
+    assert {name.split(".")[2]: (format.name, format.group) for name, format in formats.items()} == {
+        "qkv": ("int4", 128), "out": ("int4", 128), "experts_gate_up": ("int4", 128), "experts_down": down
     }  # fmt: skip
