@@ -6,6 +6,7 @@ new kind of device is a new set of traits. This file imports no JAX.
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 
@@ -34,6 +35,7 @@ class DeviceTraits:
     cache_as_bits: a cache of 8-bit floats is held as integers, see `jaxengine/ops/cache.py`.
     costly_first_run: an executable's first run loads code and records a graph.
     duplicates_shared_work: XLA fuses what several layers read into each of them, unless a condition stands between.
+    multiplies_bf16: a CPU has instructions for products of bf16.
     """
 
     platform: str
@@ -47,6 +49,7 @@ class DeviceTraits:
     cache_as_bits: bool = False
     costly_first_run: bool = True
     duplicates_shared_work: bool = False
+    multiplies_bf16: bool = False
 
     @property
     def much_shared_memory(self) -> bool:
@@ -57,9 +60,19 @@ class DeviceTraits:
     def of(cls, device: Device) -> "DeviceTraits":
         """The traits of a device that JAX has found."""
         if device.platform == "cpu":
-            return replace(CPU, kind=device.device_kind)
+            return replace(CPU, kind=device.device_kind, multiplies_bf16=bool(BF16 & cpu_flags()))
         found = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(device, "compute_capability", "")))
         return cls(device.platform, device.device_kind, (int(found[1]), int(found[2])) if found else None)
+
+
+BF16 = {"avx512_bf16", "amx_bf16"}
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def cpu_flags() -> set[str]:
+    """What an x86 processor can do, as Linux has it."""
+    found = re.search(r"^flags\s*:(.*)$", CPUINFO.read_text() if CPUINFO.exists() else "", re.MULTILINE)
+    return set(found[1].split()) if found else set()
 
 
 CPU = DeviceTraits(

@@ -10,6 +10,7 @@ from jax import Array
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
+from jaxengine.ops.weight import Weight
 
 # The logit of rows without a token. It is finite, because a step checks that its logits are.
 PADDING = float(jnp.finfo(jnp.float32).min)
@@ -19,7 +20,7 @@ class Embedding(nnx.Module):
     """ids [T] at positions [T] → [T, hidden]."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
-        self.rows = nnx.Param(get("embedding").values)
+        self.rows = nnx.Param(get("embedding"))
         self.scale = spec.embedding.scale
         projected = spec.embedding_width != spec.hidden_size
         self.project = Linear.named("project_in", get) if projected else None
@@ -27,7 +28,8 @@ class Embedding(nnx.Module):
         self.norm = Norm.named("embedding_norm", spec.norm, get) if spec.embedding.norm else None
 
     def __call__(self, ids: Array, position: Array) -> Array:
-        x = self.rows[...][ids]  # [T, width]
+        weight: Weight = self.rows.get_value()
+        x = weight.rows(ids)  # [T, width]
         if self.scale != 1:
             x = x * jnp.asarray(self.scale, x.dtype)  # Gemma rounds the factor to the weights' type
         if self.project is not None:

@@ -52,7 +52,10 @@ def weight_layout(
         )
     wide = parameter.stacked > 0 or dtype not in NARROW
     input_major = device.input_major and wide and not parameter.by_row
-    return WeightLayout(parameter.inputs, parameter.stacked, input_major, device.flat_products, format, kernels)
+    bf16 = device.multiplies_bf16 and dtype == "int8"
+    return WeightLayout(
+        parameter.inputs, parameter.stacked, input_major, device.flat_products, format, kernels, bf16=bf16
+    )
 
 
 def _in_bytes(format: WeightFormat, share: tuple[int, int]) -> bool:
@@ -181,5 +184,5 @@ def _flat(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
     else:
         outputs, axis = values.shape[:-inputs], 1
         matrix = values.reshape(math.prod(outputs), -1)
-    y = matmul(x.reshape(x.shape[0], -1), matrix, axis, dtype)
+    y = matmul(x.reshape(x.shape[0], -1), matrix, axis, dtype, weight.layout.bf16)
     return y.reshape(x.shape[0], *outputs)

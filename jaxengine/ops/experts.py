@@ -120,4 +120,5 @@ def _scaled_matmul(x: Array, weight: Weight) -> Array:
     matrix = weight.values.reshape(x.shape[1], -1)
     if weight.scales is None:
         return matmul(x, matrix, 0, x.dtype)
-    return (matmul(x, matrix, 0, jnp.dtype(jnp.float32)) * weight.scales.reshape(-1)).astype(x.dtype)
+    y = matmul(x, matrix, 0, jnp.dtype(jnp.float32), weight.layout.bf16)
+    return (y * weight.scales.reshape(-1)).astype(x.dtype)

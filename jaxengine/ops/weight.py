@@ -42,6 +42,8 @@ class WeightLayout:
         it multiplies at once. The input axes of the values are then one, and the axis of groups is the first of scales
         and zeros behind the stack's.
     plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
+    bf16: a CPU's product takes int8 as bf16, see `ops/matmul`.
+    floats: the type of rows that are looked up in a quantised matrix.
     """
 
     inputs: int = 1
@@ -52,6 +54,8 @@ class WeightLayout:
     kernels: bool = False
     grouped: int = 0
     plane: int = 0
+    bf16: bool = False
+    floats: str = "float32"
 
     def order(self, rank: int) -> tuple[int, ...]:
         """The permutation that takes the table's axes to the axes of the values."""
@@ -83,6 +87,13 @@ class Weight:
         """Matrix `index`, i32 [], of a stack."""
         one: Weight = jax.tree.map(lambda array: array[index], self)
         return replace(one, layout=replace(self.layout, stacked=self.layout.stacked - 1))
+
+    def rows(self, ids: Array) -> Array:
+        """Rows `ids` [T] of a matrix [rows, in] with one scale a row, in floats → [T, in]."""
+        rows = self.values[ids]
+        if self.scales is None:
+            return rows
+        return (rows.astype(jnp.float32) * self.scales[ids][:, None]).astype(self.layout.floats)
 
     def dense(self, dtype: DTypeLike) -> Array:
         """What the weight stands for, in the order of its values; computed in f32 and rounded once."""

@@ -77,7 +77,9 @@ def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits
     if layout.grouped and format is not None:
         return _abstract_grouped(parameter, mesh, layout, format)
     values = _shape(parameter, mesh, format.values if format else dtype, layout.order(len(parameter.shape)))
-    return Weight(values, layout, **({} if format is None else _scaling(parameter, mesh, format)))
+    if format is None:
+        return Weight(values, layout)
+    return Weight(values, replace(layout, floats=dtype), **_scaling(parameter, mesh, format))
 
 
 def _scaling(parameter: Parameter, mesh: Mesh, format: WeightFormat) -> dict[str, Any]:

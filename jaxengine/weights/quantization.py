@@ -6,9 +6,10 @@ has one scale even where several devices share its inputs. Where groups of input
 kernels of our own (`ops/triton/grouped`, and those of experts); XLA would write out the whole weight in each step.
 
 The projections of the layers are quantised; those of experts too, with scales for each expert's channels. Embedding and
-head are not: often they are one array, and the head's rounding would go straight into the logits. Neither are the
-matrices that decide a state space's time steps or a token's experts. On a CPU int8 is the fast format, as products of
-integers (`jaxengine/ops/matmul.py`); of fp8 XLA casts the whole weight before each product.
+head are not: often they are one array, and the head's rounding would go straight into the logits. Where a checkpoint
+holds them quantised, a CPU does too. Neither are the matrices that decide a state space's time steps or a token's
+experts. On a CPU int8 is the fast format (`jaxengine/ops/matmul.py`); of fp8 XLA casts the whole weight before each
+product.
 """
 
 import math
@@ -141,10 +142,16 @@ def weight_formats(
     if quantize == FLOATS:
         return {}
     table, spec = parameter_table(source.spec), source.spec
-    stored = {name: each.format for name in filter(is_projection, table) if (each := source.stored(name))}
+    matrices = (name for name in table if is_projection(name) or (device.on_host and _is_vocabulary(name, spec)))
+    stored = {name: each.format for name in matrices if (each := source.stored(name))}
     kept = {name: format for name, format in stored.items() if _readable(table[name], format, device, devices)}
     fast = dict.fromkeys(stored, FORMATS["int8"]) if device.on_host and quantize is None else {}
     return chosen_formats(spec, quantize, devices) | fast | kept
+
+
+def _is_vocabulary(name: str, spec: ModelSpec) -> bool:
+    """Whether parameter `name` has a row for each token, and a product with it is ours."""
+    return name in ("embedding", "head") and not spec.traced
 
 
 def _readable(parameter: Parameter, format: WeightFormat, device: DeviceTraits, devices: int) -> bool:
