@@ -70,7 +70,8 @@ def new_directory(target: Path) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
         try:
             yield temporary
-            sync(temporary)
+            for path in (*temporary.iterdir(), temporary):
+                sync(path)
             if target.exists():
                 shutil.rmtree(target)
             temporary.rename(target)
@@ -110,6 +111,20 @@ def stamp(file: Path) -> str:
     """A text that changes when `file` is replaced or written anew; cheaper than `sha256`."""
     path, state = file.resolve(), file.stat()
     return f"{path}|{state.st_dev}|{state.st_ino}|{state.st_size}|{state.st_mtime_ns}"
+
+
+def has_sha256(file: Path, expected: str, verified: Path) -> bool:
+    """Whether `file` has this digest. `verified` is a directory that remembers files that had, until they change."""
+    key = f"{stamp(file)}|{expected}"
+    mark = verified / hashlib.sha256(key.encode()).hexdigest()
+    if mark.exists():
+        return True
+    if sha256(file) != expected:
+        return False
+    with disk_errors(verified):
+        verified.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.touch()
+    return True
 
 
 def sha256(file: Path) -> str:

@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 from tqdm import tqdm
 
-from convert.cache import disk_errors, new_directory, require_space, sha256, stamp, sync
+from convert.cache import has_sha256, new_directory, require_space, sha256, sync
 from convert.config.config import read_json
 from convert.errors import CheckpointError
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile, encode_header
@@ -174,12 +174,5 @@ def _verify(path: Path, entry: Any, verified: Path) -> None:
         raise CheckpointError(f"{path}: named in {MANIFEST} but cannot be read: {error.strerror}") from error
     if size != entry.get("size"):
         raise CheckpointError(f"{path}: has {size} bytes, {MANIFEST} says {entry.get('size')}")
-    key = f"{stamp(path)}|{entry.get('sha256')}"
-    mark = verified / hashlib.sha256(key.encode()).hexdigest()
-    if mark.exists():
-        return
-    if sha256(path) != entry.get("sha256"):
+    if not has_sha256(path, str(entry.get("sha256")), verified):
         raise CheckpointError(f"{path}: contents differ from the sha256 in {MANIFEST}; convert the checkpoint again")
-    with disk_errors(verified):
-        verified.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark.touch()

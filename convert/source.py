@@ -1,18 +1,18 @@
 """From a model's name to its parameters and files: from what a user types to what the engine loads.
 
 A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A local path
-never touches the network. safetensors are served in place. GGUF, which is slow to read, is converted once into
-the cache.
+never touches the network. Weights are served in place. Of a GGUF file the tokenizer, which is in its metadata, is
+written out once, into the cache.
 """
 
 import hashlib
 import re
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convert import checkpoint
-from convert.cache import cache_root, disk_errors, locked, stamp
+from convert.announce import announce
+from convert.cache import cache_root, locked, new_directory, stamp
 from convert.compose import compose
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
@@ -20,7 +20,8 @@ from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
 from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
 from convert.formats.gguf import GgufFile
-from convert.formats.gguf_tokenizer import write_tokenizer
+from convert.formats.gguf_blocks import NAME as GGUF
+from convert.formats.gguf_tokenizer import VERSION, write_tokenizer
 from convert.formats.shards import open_tensors
 from convert.llama_cpp.model import open_gguf
 from convert.mapping.composition import SourceWithSpec
@@ -68,8 +69,8 @@ def with_rope(model: OpenModel, scaling: Scaling, factor: float) -> OpenModel:
 
 def _open(model_id: str | None, revision: str | None, cache_dir: Path | None) -> OpenModel:
     if model_id is None or model_id in DEFAULT_NAMES:
-        directory = default_model.checkpoint_directory(cache_root(cache_dir), _convert_gguf)
-        return _open_directory(directory, default_model.NAME, "", cache_dir)
+        file = default_model.gguf_file(cache_root(cache_dir), _verified(cache_dir))
+        return _open_file(file, default_model.NAME, "", cache_dir)
     path = Path(model_id).expanduser()
     if path.is_dir():
         return _open_directory(path, model_id, "", cache_dir)
@@ -89,7 +90,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     source: ParameterSource
     quantization = None
     if (directory / checkpoint.MANIFEST).is_file():
-        source = checkpoint.open_checkpoint(directory, cache_root(cache_dir) / "verified")
+        source = checkpoint.open_checkpoint(directory, _verified(cache_dir))
         revision = revision or checkpoint.origin(directory).get("revision", "")
     elif (directory / "config.json").is_file():
         config = _configuration(directory)
@@ -97,11 +98,17 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
+    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), quantization), directory)
+
+
+def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
+    """`model` as its tokenizer has it; `directory` has the settings of generation."""
+    source, files = model.source, model.directory
     tokenizer, tokens = check_tokenizer(files, source.spec.vocab_size)
     if tokens < source.spec.vocab_size:
         source = SourceWithSpec(source, replace(source.spec, head=replace(source.spec.head, tokens=tokens)))
     ids = end_of_text_ids(directory, tokenizer, source.spec.vocab_size)
-    return OpenModel(source, files, model_id, revision, ids, quantization)
+    return replace(model, source=source, eos_token_ids=ids)
 
 
 def _configuration(directory: Path) -> Config:
@@ -117,24 +124,29 @@ def _configuration(directory: Path) -> Config:
 
 
 def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:
-    """A GGUF file, converted on first use. The entry's key changes with the file and with the converter."""
     if path.suffix != ".gguf":
         raise CheckpointError(f"model {model_id!r} is a file; files must end in .gguf", exit_code=USAGE)
-    key = f"{stamp(path)}|{checkpoint.VERSION}"
-    name = f"{path.stem[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    entry = cache_root(cache_dir) / "converted" / name
-    with locked(entry):
-        if not checkpoint.is_complete(entry):
-            _convert_gguf(path, entry, {"model_id": model_id, "revision": revision})
-    return _open_directory(entry, model_id, revision, cache_dir)
-
-
-def _convert_gguf(path: Path, target: Path, origin: dict[str, str]) -> None:
     file = GgufFile(path)
-    source = open_gguf(file)
-    with disk_errors(target), tempfile.TemporaryDirectory() as files:
-        write_tokenizer(file.metadata, Path(files), path.name)
-        checkpoint.write_checkpoint(source, Path(files), target, dtype="float32", origin=origin)
+    source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
+    quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
+    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), quantization), files)
+
+
+def _tokenizer_files(file: GgufFile, cache_dir: Path | None) -> Path:
+    """The tokenizer in the metadata of `file`, as files in the cache. The entry's key changes with the file."""
+    key = hashlib.sha256(f"{stamp(file.path)}|{VERSION}".encode()).hexdigest()[:16]
+    entry = cache_root(cache_dir) / "tokenizers" / f"{file.path.stem[:80]}-{key}"
+    with locked(entry):
+        if not entry.is_dir():
+            announce(f"writing tokenizer.json of {file.path.name}")
+            with new_directory(entry) as made:
+                write_tokenizer(file.metadata, made, file.path.name)
+    return entry
+
+
+def _verified(cache_dir: Path | None) -> Path:
+    """Where it is remembered which files have the sha256 that they ought to have."""
+    return cache_root(cache_dir) / "verified"
 
 
 def _only_gguf(directory: Path) -> Path:

