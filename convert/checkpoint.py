@@ -33,7 +33,7 @@ from convert.tokenizer.tokenizer import TOKENIZER_FILES
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
-VERSION = 10  # of this layout, `ModelSpec` and `parameter_table` included; other versions are converted again
+VERSION = 10  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting
@@ -72,14 +72,6 @@ def write_checkpoint(
             if (files / name).is_file():
                 shutil.copyfile(files / name, directory / name)
         _write_manifest(directory, digests, origin or {})
-
-
-def is_complete(directory: Path) -> bool:
-    """Whether `directory` holds a complete checkpoint of this version."""
-    try:
-        return bool(read_json(directory / MANIFEST).get("version") == VERSION)
-    except CheckpointError:
-        return False
 
 
 def open_checkpoint(directory: Path, verified: Path) -> ComposedSource:

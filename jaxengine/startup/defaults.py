@@ -50,8 +50,8 @@ def _up_to(buckets: tuple[int, ...], largest: int) -> tuple[int, ...]:
 def resolve_dtype(options: EngineOptions, spec: ModelSpec, checkpoint: str, device: DeviceTraits) -> str:
     """The type of weights and activations. "auto" is f32 on a CPU, which loses nothing.
 
-    On an accelerator "auto" is the checkpoint's own type, with two exceptions: f32, in which conversions from GGUF are
-    kept, becomes bf16; and so does any type of a model with an encoder, which f16 may not hold.
+    On an accelerator "auto" is the checkpoint's own type, with two exceptions: f32, in which floats of GGUF files are
+    read, becomes bf16; and so does any type of a model with an encoder, which f16 may not hold.
 
     Raises:
         ValueError: the option says f16 and the model is a T5, known by relative positions. Its MLPs overflow f16:

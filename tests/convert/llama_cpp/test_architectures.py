@@ -15,12 +15,13 @@ from convert.formats.gguf import GgufFile
 from convert.formats.shards import open_tensors
 from convert.llama_cpp import architectures
 from convert.llama_cpp.architectures import ARCHITECTURES
-from convert.llama_cpp.model import open_gguf
+from convert.llama_cpp.model import GgufTensors, open_gguf
 from convert.mapping.composition import ComposedSource
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.model.rope import attention_factor
 from tests.convert import tiny_gguf
+from tests.convert.quantized.test_models import multiplied_out
 from tests.convert.tiny_gguf import longrope_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ, write_seq2seq
 from tests.families.zoo import BAICHUAN, ZOO, write_zoo
@@ -96,6 +97,30 @@ def test_slices_equal_the_whole(name: str, tmp_path: Path) -> None:
         for axis, extent in enumerate(described.shape):
             cut = (*[slice(None)] * axis, slice(extent // 2, extent))
             np.testing.assert_array_equal(source.read(parameter, cut), whole[cut])
+
+
+def test_stacked_experts_stay_in_blocks(tmp_path: Path) -> None:
+    experts, _ = pair("mixtral", tmp_path, kind=gguf.GGMLQuantizationType.Q4_1)
+    table = parameter_table(experts.spec)
+    for name in ("layers.0.experts_gate_up", "layers.1.experts_down"):
+        stored = experts.stored(name)
+        assert stored is not None
+        restored = multiplied_out(stored, table[name].shape, table[name].inputs)
+        np.testing.assert_allclose(restored, experts.read(name, ()), rtol=0, atol=1e-6)
+
+
+def test_what_a_file_holds_otherwise_than_the_model_is_read_in_floats(tmp_path: Path) -> None:
+    """A state space's matrix is -exp of the model's, and its convolution has an axis less."""
+    names = ("blk.0.ssm_a", "blk.0.ssm_conv1d.weight", "blk.0.ssm_in.weight")
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "mamba")
+    for name in names:
+        writer.add_tensor(name, np.zeros((4, 34), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tensors = GgufTensors(GgufFile(tmp_path / "x.gguf"), plus_one=False)
+    assert [tensors.quantized(name) is not None for name in names] == [False, False, True]
 
 
 def test_a_shared_expert_s_gate_may_have_one_dimension(zoo: Callable[[str], Path], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from convert.llama_cpp.model import open_gguf
 from convert.mapping.composition import ComposedSource
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
+from tests.convert.quantized.test_models import multiplied_out
 from tests.convert.tiny_gguf import write_tiny_gguf
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
@@ -58,6 +59,29 @@ def test_quantised_parameters_are_close_to_the_original(kind: str, tiny: Callabl
         expected = original.read(parameter, ())
         error = np.abs(converted.read(parameter, ()) - expected).mean() / np.abs(expected).mean()
         assert error < 0.1, parameter
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_matrices_of_blocks_stay_as_they_are(kind: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """The rows of q and k in the model's order, q, k and v in one, gate and up in one, the embedding too."""
+    path = write_tiny_gguf(tiny("llama2_gqa"), tmp_path / "x.gguf", kind=gguf.GGMLQuantizationType[kind])
+    source = open_file(path)
+    table = parameter_table(source.spec)
+    kept = {name for name in table if source.stored(name)}
+    assert kept == {"embedding", "head"} | {
+        f"layers.{i}.{name}" for i in range(source.spec.num_layers) for name in ("qkv", "out", "gate_up", "down")
+    }
+    for name in kept:
+        stored = source.stored(name)
+        assert stored is not None and (stored.format.name, stored.format.group) == ("gguf", 32)
+        restored = multiplied_out(stored, table[name].shape, table[name].inputs)
+        np.testing.assert_allclose(restored, source.read(name, ()), rtol=0, atol=1e-6)
+
+
+def test_tensors_in_floats_are_not_quantised(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    path = write_tiny_gguf(tiny("llama2_gqa"), tmp_path / "x.gguf", kind=gguf.GGMLQuantizationType.BF16)
+    source = open_file(path)
+    assert not any(source.stored(name) for name in parameter_table(source.spec))
 
 
 def test_llama3_scaling_is_recovered_from_its_factors(tiny: Callable[[str], Path], tmp_path: Path) -> None:
