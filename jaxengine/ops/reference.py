@@ -1,34 +1,49 @@
 """Paged attention in plain JAX: exact, on any device, at a cost that follows the real lengths, not the table's width.
 
 Keys are read in blocks through the page table with a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
-f32. Blocks lie at fixed positions of each sequence, and a masked block changes no bit of the result, so a row's result
-does not depend on its neighbours. Their NaN cannot reach it either: values that no query of a row sees, such as those
-of a page's former owner, are replaced by zero, because a weight of zero times NaN is NaN. On a GPU the gathers make
-this path slow; the kernels replace it.
+f32. Blocks of keys lie at fixed positions of each sequence, and a masked block changes no bit of the result. In a
+ragged step blocks of queries begin at each row's first query. So a row's result does not depend on its neighbours.
+Their NaN cannot reach it either: values that no query of a block sees, such as those of a page's former owner, are
+replaced by zero, because a weight of zero times NaN is NaN. On a GPU the gathers make this path slow; the kernels
+replace it.
 
-Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, S keys of a block.
+Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D head dimension, B queries and S keys of
+a block.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jaxengine.ops.alibi import alibi
-from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
+from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch, row_starts
 from jaxengine.ops.cache import as_floats, split, write
 from jaxengine.ops.spec import AttentionSpec
 
-# Keys that a loop iteration reads, unless a page has more; 128 took 1.05 to 1.8 times as long at lengths of 60 to 768.
-KEY_BLOCK = 64
-QUERY_BLOCK = 32  # queries of a ragged step that are computed together
 FEW_HEADS = (
     4  # up to so many key/value heads a decode step multiplies by zeros instead of transposing the keys it reads
 )
-MASKED = -1e30  # finite, so that exp(MASKED - maximum) is 0, not NaN, even in a fully masked block
+MASKED = -1e30  # finite, so that MASKED - maximum is never NaN, even in a fully masked block
 
+
+class Block(NamedTuple):
+    """How many queries of one row are computed together, if at least `least` are left, and how many keys at once."""
+
+    queries: int
+    least: int
+    keys: int  # unless a page has more
+
+
+# Of a decode step 128 keys took 1.05 to 1.8 times as long at lengths of 60 to 768.
+KEY_BLOCK = 64
+# Of a ragged step. One query at a time instead of 16 halves the time of decoding rows, but a third kind of block added
+# 2 s to the compilation of 30 layers. 256 queries of a prompt of 1024 took 1.1 (K = G = 3) to 1.3 times as long (K = 8,
+# G = 4) in blocks of 128 queries, and 3 times as long in blocks of 32 queries and 64 keys.
+BLOCKS = (Block(256, 96, 256), Block(16, 1, 64))
 Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
 
 
@@ -87,7 +102,7 @@ def _absorb(running: Running, scores: Array, visible: Array, weigh: Callable[[Ar
     maximum, total, output = running
     scores = jnp.where(visible, scores, MASKED)
     new = jnp.maximum(maximum, scores.max(-1))
-    weights = jnp.where(visible, jnp.exp(scores - new[..., None]), 0)
+    weights = jnp.exp(scores - jnp.maximum(new, MASKED / 2)[..., None])  # 0 where masked, even if everything is
     decay = jnp.exp(maximum - new)
     output = output * decay[..., None] + weigh(weights)
     return new, total * decay + weights.sum(-1), output
@@ -96,11 +111,6 @@ def _absorb(running: Running, scores: Array, visible: Array, weigh: Callable[[Ar
 def _finish(running: Running) -> Array:
     _, total, output = running
     return output / jnp.where(total == 0, 1, total)[..., None]
-
-
-def _like(mask: Array, array: Array) -> Array:
-    """`mask` [T], shaped to broadcast with `array` [T, …]."""
-    return mask.reshape(-1, *(1,) * (array.ndim - 1))
 
 
 def _block(keys: Array) -> int:
@@ -161,55 +171,70 @@ def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
 
 
 def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias) -> Array:
-    """A loop over blocks of queries, which may span several rows, and over the key blocks of each row in a block."""
-    tokens = q.shape[0]
-    block = min(QUERY_BLOCK, tokens)
+    """A loop over rows, and over the blocks that a row's queries make: wide ones, then narrow ones for what is left."""
+    starts = row_starts(batch)
+    q = jnp.moveaxis(q, 1, 0)  # [K, T, G, D]
+    attend = partial(_query_block, q, keys, values, batch, spec, bias)
 
-    def query_block(i: Array, out: Array) -> Array:
-        first = i * block
-        queries = jax.lax.dynamic_slice_in_dim(q, first, block)  # [block, K, G, D]
-        row = jax.lax.dynamic_slice_in_dim(batch.row, first, block)
-        position = jax.lax.dynamic_slice_in_dim(batch.position, first, block)
-        kv_length = jax.lax.dynamic_slice_in_dim(batch.kv_length, first, block)
-        real = first + jnp.arange(block) < batch.tokens
+    def one_row(row: Array, out: Array) -> Array:
+        first, end = starts[row], starts[row + 1]
+        for block in BLOCKS:
+            size = min(block.queries, q.shape[1])
+            if size < block.least:
+                continue
+            count = (end - first + size - block.least) // size
+            out = jax.lax.fori_loop(0, count, partial(attend, block, row, first, end), out)
+            first = first + count * size
+        return out
 
-        def one_row(r: Array, running: Running) -> Running:
-            mine = (row == r) & real  # [block]
-            begin, end = _key_blocks(position, kv_length, mine, spec, _block(keys))
-            table = batch.tables[r]
-            absorb = partial(_absorb_block, queries, keys, values, table, position, kv_length, mine, spec, bias)
-            after = jax.lax.fori_loop(begin, end, absorb, running)
-            return jax.tree.map(lambda new, old: jnp.where(_like(mine, new), new, old), after, running)
-
-        last_row = jnp.max(jnp.where(real, row, row[0]))
-        running = jax.lax.fori_loop(row[0], last_row + 1, one_row, _start(queries, bias.sinks))
-        return jax.lax.dynamic_update_slice_in_dim(out, _finish(running), first, axis=0)
-
-    return jax.lax.fori_loop(0, (batch.tokens + block - 1) // block, query_block, jnp.zeros(q.shape))
+    return jnp.moveaxis(jax.lax.fori_loop(0, batch.tables.shape[0], one_row, jnp.zeros(q.shape)), 0, 1)
 
 
-def _absorb_block(
-    queries: Array,
+def _query_block(
+    q: Array,
     keys: Array,
     values: Array,
-    table: Array,
-    position: Array,
-    kv_length: Array,
-    mine: Array,
+    batch: StepBatch,
     spec: AttentionSpec,
     bias: AttentionBias,
-    j: Array,
-    running: Running,
-) -> Running:
-    """Add key block `j` of the sequence with page table `table` [W], for the queries [block, K, G, D] in `mine`."""
-    block = _block(keys)
-    width = block // keys.shape[1]
-    pages = jax.lax.dynamic_slice_in_dim(table, j * width, width)
-    k = as_floats(keys[pages]).reshape(block, *keys.shape[2:])  # [S, K, D]
-    v = as_floats(values[pages]).reshape(k.shape)
-    scores = jnp.einsum("tkgd,skd->tkgs", queries, k.astype(jnp.float32))
-    key = j * block + jnp.arange(block)
-    visible = mine[:, None] & _visible(key, position, kv_length, spec)  # [block, S]
-    v = jnp.where(visible.any(0)[:, None, None], v, 0).astype(jnp.float32)
-    scores = _biased(scores, position, key, spec, bias)
-    return _absorb(running, scores, visible[:, None, None, :], lambda weights: jnp.einsum("tkgs,skd->tkgd", weights, v))
+    block: Block,
+    row: Array,
+    first: Array,
+    end: Array,
+    i: Array,
+    out: Array,
+) -> Array:
+    """`out` [K, T, G, D] with the attention of block `i` of row `row`, whose tokens from `first` to `end` are left."""
+    size, length = min(block.queries, q.shape[1]), max(block.keys, keys.shape[1])
+    first = first + i * size
+    last = jnp.minimum(first + size, end) - 1
+    begin = jnp.maximum(batch.position[first] + 1 - spec.window, 0) if spec.window else 0
+    stop = batch.kv_length[last]
+    at = jnp.minimum(first, q.shape[1] - size)  # a block that would pass the end of the step begins before its queries
+    queries = jax.lax.dynamic_slice_in_dim(q, at, size, axis=1)  # [K, B, G, D]
+    position, kv_length = (jax.lax.dynamic_slice_in_dim(x, at, size) for x in (batch.position, batch.kv_length))
+    read = partial(_key_block, keys, values, batch.tables[row], length)
+
+    def absorb(j: Array, running: Running) -> Running:
+        k, v = read(j)
+        key = j * length + jnp.arange(length)
+        v = jnp.where(((key >= begin) & (key < stop))[:, None, None], v, 0).astype(jnp.float32)
+        scores = jnp.einsum("ktgd,skd->ktgs", queries, k.astype(jnp.float32))
+        scores = jnp.moveaxis(_biased(jnp.moveaxis(scores, 1, 0), position, key, spec, bias), 0, 1)
+        visible = _visible(key, position, kv_length, spec)[:, None]  # [B, 1, S]
+        return _absorb(running, scores, visible, lambda weights: jnp.einsum("ktgs,skd->ktgd", weights, v))
+
+    sinks = None if bias.sinks is None else bias.sinks[:, None]
+    running = jax.lax.fori_loop(begin // length, (stop + length - 1) // length, absorb, _start(queries, sinks))
+    token = at + jnp.arange(size)
+    mine = ((token >= first) & (token <= last))[:, None, None]
+    attended = jnp.where(mine, _finish(running), jax.lax.dynamic_slice_in_dim(out, at, size, axis=1))
+    return jax.lax.dynamic_update_slice_in_dim(out, attended, at, axis=1)
+
+
+def _key_block(keys: Array, values: Array, table: Array, length: int, j: Array) -> tuple[Array, Array]:
+    """Block `j` of `length` keys and their values, [S, K, D], of the sequence with page table `table` [W]."""
+    width = length // keys.shape[1]
+    pages = table.at[j * width + jnp.arange(width)].get(mode="clip")
+    k, v = (as_floats(cache[pages]).reshape(length, *cache.shape[2:]) for cache in (keys, values))
+    return k, v

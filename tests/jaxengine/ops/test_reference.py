@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from jaxengine.ops import AttentionBias, AttentionSpec, reference
-from tests.jaxengine.ops.steps import Shape, dense_attention, random_bias, random_step, relative_bias, seeing_all
+from tests.jaxengine.ops.steps import (
+    Shape,
+    build_step,
+    dense_attention,
+    random_bias,
+    random_step,
+    relative_bias,
+    seeing_all,
+)
 
 SHAPE = Shape(kv_heads=2, group=3, dim=32)
 SPECS = {
@@ -66,3 +74,64 @@ def test_a_row_gets_the_same_bits_whoever_its_neighbours_are(ragged: bool) -> No
     )
     np.testing.assert_array_equal(before[~others], after[~others])
     assert not np.array_equal(before[others], after[others])
+
+
+BORDERS = {  # of each row, the length of its sequence and how many of its tokens are queries
+    "a wide block": [(256, 256)],
+    "a wide block behind a prefix": [(700, 256)],
+    "a wide block's end": [(300, 300), (40, 40)],
+    "the fewest queries of a wide block": [(96, 96), (111, 111), (95, 95)],
+    "the end of the step": [(40, 40), (700, 216)],
+    "a narrow block's end": [(16, 16), (33, 17), (650, 15), (1, 1)],
+    "one query each": [(700, 1), (256, 1), (257, 1), (64, 1), (65, 1), (1, 1)],
+    "one query each before a wide block": [(700, 1), (256, 1), (520, 200)],
+}
+
+
+@pytest.mark.parametrize("window", [0, 1, 40, 300])
+@pytest.mark.parametrize("name", BORDERS)
+def test_blocks_of_queries_and_keys_end_where_rows_do(name: str, window: int) -> None:
+    shape, spec = Shape(kv_heads=2, group=2, dim=16, width=48), AttentionSpec(window=window)
+    lengths, counts = (list(each) for each in zip(*BORDERS[name], strict=True))
+    tokens = -(-sum(counts) // 32) * 32
+    random = np.random.default_rng(4)
+    step = build_step(random, shape, lengths, counts, rows=8, tokens=tokens, ragged=True, window=window)
+    out, _, _ = jax.jit(partial(reference.attend, spec=spec, bias=AttentionBias()))(*step.arrays("float32"))
+    np.testing.assert_allclose(np.asarray(out)[: step.tokens], dense_attention(step, spec, AttentionBias()), atol=2e-6)
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["causal", "all"])
+@pytest.mark.parametrize("page_size", [16, 512])
+def test_wide_blocks_know_every_bias(page_size: int, everything: bool) -> None:
+    shape = Shape(kv_heads=2, group=3, dim=16, width=1024 // page_size, page_size=page_size)
+    spec = AttentionSpec(softcap=3.0, window=0 if everything else 400)
+    bias = random_bias(1, shape)._replace(relative=relative_bias(1, shape).relative)
+    step = build_step(
+        np.random.default_rng(5),
+        shape,
+        [900, 300, 130],
+        [300, 1, 130],
+        rows=4,
+        tokens=448,
+        ragged=True,
+        window=spec.window,
+    )
+    step = seeing_all(step) if everything else step
+    bias = bias._replace(slopes=None) if everything else bias
+    out, _, _ = jax.jit(partial(reference.attend, spec=spec, bias=bias))(*step.arrays("float32"))
+    np.testing.assert_allclose(np.asarray(out)[: step.tokens], dense_attention(step, spec, bias), atol=5e-6)
+
+
+def test_a_row_gets_the_same_bits_wherever_it_stands_in_a_step() -> None:
+    shape, attend = Shape(width=48), jax.jit(partial(reference.attend, spec=AttentionSpec(), bias=AttentionBias()))
+
+    def of_last_row(counts: list[int]) -> np.ndarray:
+        step = build_step(np.random.default_rng(6), shape, [700] * 3, counts, rows=3, tokens=448, ragged=True)
+        qkv, _, keys, values, batch = step.arrays("float32")
+        own = np.random.default_rng(7).normal(size=(110, *step.qkv.shape[1:]))
+        prefix = np.random.default_rng(8).normal(size=(2, 48, *step.keys.shape[1:]))
+        table, last = np.asarray(batch.tables)[2], slice(step.tokens - 110, step.tokens)
+        keys, values = keys.at[table].set(prefix[0]), values.at[table].set(prefix[1])
+        return np.asarray(attend(qkv.at[last].set(own), None, keys, values, batch)[0])[last]
+
+    np.testing.assert_array_equal(of_last_row([1, 7, 110]), of_last_row([200, 138, 110]))
