@@ -2,6 +2,7 @@
 interpreter does not run.
 """
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ import pytest
 from jaxengine.ops.packing import pack, plane_of, unpack
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.triton.unpacking import assembly
+from jaxengine.weights.quantization import FP4
 
 NF4 = tuple(np.sort(np.random.default_rng(4).normal(size=16)).astype(np.float32).tolist())
 EXACT = {"float32": 2e-6, "bfloat16": 2**-8, "float16": 2**-11}  # of the largest result
@@ -141,9 +143,9 @@ def test_what_the_kernel_cannot_multiply_is_named(sizes: tuple[int, int, int, in
     assert re.search(problem, grouped.unsupported(*sizes)) and bool(grouped.unsupported(*sizes)) == bool(problem)
 
 
-def run_ptx(asm: str, word: int) -> int:
-    """What the instructions that the kernel uses leave in `$0`, by their description in NVIDIA's PTX manual."""
-    registers = {"$1": word}
+def run_ptx(asm: str, **words: int) -> dict[str, int]:
+    """What the instructions that the kernel uses leave in registers, by their description in NVIDIA's PTX manual."""
+    registers = {f"${number.removeprefix('_')}": word for number, word in words.items()}
 
     def value(operand: str) -> int:
         return registers[operand] if operand in registers else int(operand, 0)
@@ -154,7 +156,7 @@ def run_ptx(asm: str, word: int) -> int:
             continue
         target, *operands = (each.strip() for each in rest.split(","))
         registers[target] = PTX[name.split(".")[0]](*map(value, operands)) & 0xFFFFFFFF
-    return registers["$0"]
+    return registers
 
 
 def permuted(low: int, high: int, selector: int) -> int:
@@ -183,14 +185,32 @@ PTX: dict[str, Callable[..., int]] = {
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("plane", range(4))
-@pytest.mark.parametrize("table", [(), NF4], ids=["numbers", "table"])
-def test_the_assembly_makes_two_numbers_of_two_words(plane: int, table: tuple[float, ...], dtype: str) -> None:
+def test_the_assembly_makes_two_numbers_of_two_words(plane: int, dtype: str) -> None:
+    asm, added = assembly(plane, (), jnp.dtype(dtype))
+    expected = bits(np.arange(16) + added, dtype)
+    for first, second in itertools.product(range(16), repeat=2):
+        made = run_ptx(asm, _1=words_of(plane, first, second))["$0"]
+        assert (made & 0xFFFF, made >> 16) == (expected[first], expected[second])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("plane", range(4))
+@pytest.mark.parametrize("table", [NF4, FP4], ids=["nf4", "fp4"])
+def test_the_assembly_looks_four_numbers_of_four_words_up(plane: int, table: tuple[float, ...], dtype: str) -> None:
     asm, added = assembly(plane, table, jnp.dtype(dtype))
-    entries = np.asarray(table, np.float32) if table else np.arange(16, dtype=np.float32) + added
-    expected = entries.astype(jnp.dtype(dtype)).view(np.uint16)
-    for first in range(16):
-        for second in range(16):
-            noise = 0xA5C3_5A3C & ~(0x000F_000F << 4 * plane)
-            word = noise | first << 4 * plane | second << 4 * plane + 16
-            made = run_ptx(asm, word)
-            assert (made & 0xFFFF, made >> 16) == (expected[first], expected[second])
+    expected = bits(np.asarray(table), dtype)
+    assert added == 0
+    for codes in itertools.chain(itertools.product((0, 5, 8, 15), repeat=4), zip(*[range(16)] * 4, strict=True)):
+        done = run_ptx(asm, _2=words_of(plane, *codes[:2]), _3=words_of(plane, *codes[2:]))
+        made = [half for each in ("$0", "$1") for half in (done[each] & 0xFFFF, done[each] >> 16)]
+        assert made == [expected[code] for code in codes]
+
+
+def words_of(plane: int, first: int, second: int) -> int:
+    """Two words of 16 bits in a register, with these codes in a plane and noise in others."""
+    noise = 0xA5C3_5A3C & ~(0x000F_000F << 4 * plane)
+    return noise | first << 4 * plane | second << 4 * plane + 16
+
+
+def bits(numbers: np.ndarray, dtype: str) -> list[int]:
+    return numbers.astype(np.float32).astype(jnp.dtype(dtype)).view(np.uint16).tolist()  # type: ignore[no-any-return]
