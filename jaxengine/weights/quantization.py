@@ -195,23 +195,24 @@ def quantized(array: Array | Weight, target: Weight) -> Weight:
 @cache
 def _compiled(layout: WeightLayout, shardings: Any) -> Any:
     """Layers share their shapes, so a model of any depth compiles a handful of these."""
+    return jax.jit(partial(make_weight, layout), out_shardings=shardings)
 
-    def make(layout: WeightLayout, array: Array | Weight) -> Weight:
-        plain = replace(layout, grouped=0, plane=0)
-        weight = unpacked(array) if isinstance(array, Weight) else quantize_weight(plain, array)
-        if weight.layout.format != layout.format:
-            floats = weight.dense(jnp.float32)
-            weight = quantize_weight(plain, floats.transpose(plain.order(floats.ndim)))
-        return group_weight(layout, weight) if layout.grouped else weight
 
-    def one_by_one(stack: Array | Weight) -> Weight:
-        """Temporaries, many times as large as 4 bits, are those of one matrix."""
-        if isinstance(stack, Weight):
-            stack = replace(stack, layout=replace(stack.layout, stacked=0))
-        matrices: Weight = jax.lax.map(partial(make, replace(layout, stacked=0)), stack)
+def make_weight(layout: WeightLayout, array: Array | Weight) -> Weight:
+    """`quantized`, on the devices that `array` is on. A stack in groups is made one by one: temporaries, many times as
+    large as 4 bits, are then those of one matrix.
+    """
+    if layout.grouped and layout.stacked:
+        if isinstance(array, Weight):
+            array = replace(array, layout=replace(array.layout, stacked=0))
+        matrices: Weight = jax.lax.map(partial(make_weight, replace(layout, stacked=0)), array)
         return replace(matrices, layout=layout)
-
-    return jax.jit(one_by_one if layout.grouped and layout.stacked else partial(make, layout), out_shardings=shardings)
+    plain = replace(layout, grouped=0, plane=0)
+    weight = unpacked(array) if isinstance(array, Weight) else quantize_weight(plain, array)
+    if weight.layout.format != layout.format:
+        floats = weight.dense(jnp.float32)
+        weight = quantize_weight(plain, floats.transpose(plain.order(floats.ndim)))
+    return group_weight(layout, weight) if layout.grouped else weight
 
 
 def unpacked(weight: Weight) -> Weight:

@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 
 from convert.source import open_model
+from jaxengine.device import CPU
+from jaxengine.weights.quantization import weight_formats
 from tests.conftest import Checkpoints
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
+from tests.families.zoo import ZOO
 from tests.in_floats import InFloats
+from tests.interpreted import interpreted_kernels
 from tests.jaxengine.engines import prompt
+from tests.shapes import H200
 from tests.tiny import BASE, reference_logits, write_model
 from tests.tiny_quantized import FORMATS, write_gpt_oss, write_quantized
 
 pytestmark = pytest.mark.slow
 
+# what experts are stored in; sorted inputs are an order for each expert, and read in floats
+IN_GROUPS = ["gptq", "gptq_3bit", "awq", "nf4", "fp8_blocks", "modelopt_nvfp4", "ct_w4_asym", "ct_mxfp4"]
 IDS = prompt(24, seed=1)
 GPT_OSS = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -44,6 +51,27 @@ def test_other_families_have_the_logits_of_their_floats(
     directory = write_quantized(zoo(family), tmp_path, format)
     ours, reference = logits(directory / format, tmp_path), zoo_logits(directory / "dense", IDS)
     np.testing.assert_allclose(ours, reference, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Experts wide enough for four planes of 16."""
+    return write_model(tmp_path_factory.mktemp("mixture") / "mixtral", {**ZOO["mixtral"], "intermediate_size": 64})
+
+
+@pytest.mark.parametrize("format", IN_GROUPS)
+def test_experts_are_held_and_computed_with_as_stored_on_a_gpu(format: str, mixture: Path, tmp_path: Path) -> None:
+    """Whose kernels are interpreted; a CPU holds them in int8."""
+    directory = write_quantized(mixture, tmp_path, format)
+    source = open_model(str(directory / format), cache_dir=tmp_path / "cache").source
+    on_gpu, on_cpu = weight_formats(source, None, H200), weight_formats(source, None, CPU)
+    for name in ("layers.0.experts_gate_up", "layers.1.experts_down"):
+        stored = source.stored(name)
+        assert stored is not None
+        assert (on_gpu[name], on_cpu[name].name) == (stored.format, "int8")
+    with interpreted_kernels():
+        ours = Forward(source, slots=1, device=H200).prefill(0, IDS, 0, len(IDS))
+    np.testing.assert_allclose(ours, zoo_logits(directory / "dense", IDS), atol=1e-3)
 
 
 def test_a_module_of_transformers_has_the_logits_of_its_floats(tmp_path: Path) -> None:

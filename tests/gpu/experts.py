@@ -1,11 +1,13 @@
 """A layer of experts: is it right, and how near does it come to reading what the chosen experts weigh?
 
 At the shapes of Mixtral-8x7B and Qwen3-30B-A3B, from one token to a prompt, each token's experts drawn at random; and
-the same in 8 bits.
+the same in 8 and 4 bits. On a CPU the kernels of 4 bits are interpreted.
 """
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +15,21 @@ import numpy as np
 from jax import Array
 
 from jaxengine.architecture.parameters import Parameter
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
+from jaxengine.ops import experts
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.weight import Weight
-from jaxengine.weights.quantization import FORMATS, quantize_weight
+from jaxengine.weights.quantization import FORMATS, FOUR_BITS, make_weight
 from tests.gpu.ceilings import seconds_per_call
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
+from tests.shapes import H200
 
 CHECKED = 8  # tokens that are computed again in f32, pair by pair
 Stored = tuple[Weight, Weight]  # [E, 2, F, hidden] and [E, hidden, F]
+HELD: dict[str, WeightFormat | None] = {"floats": None, **FORMATS, **FOUR_BITS}
 LIMITS = {"float32": 2e-3, "bfloat16": 1e-2}  # ‖ours - exact‖ / ‖exact‖
 
 
@@ -37,7 +43,7 @@ class Shape:
 
 
 FULL = (Shape("Mixtral-8x7B", 4096, 14336, 8, 2), Shape("Qwen3-30B-A3B", 2048, 768, 128, 8))
-TINY = (Shape("tiny", 64, 48, 8, 2),)
+TINY = (Shape("tiny", 128, 128, 8, 2),)
 TOKENS = (1, 4, 16, 32, 128, 512, 2048)
 
 
@@ -45,37 +51,43 @@ def run(record: Record, scale: Scale) -> None:
     full = scale.name == "full"
     sizes = TOKENS if full else TOKENS[:3]
     for shape in FULL if full else TINY:
-        for quantize in (None, *FORMATS):
-            with record.part(f"experts of {shape.name} in {quantize or scale.dtype}"):
-                measure(record, shape, scale, sizes[::3] if quantize else sizes, quantize)
+        for name, format in HELD.items():
+            with record.part(f"experts of {shape.name} in {name}"), interpreted_on_a_cpu():
+                measure(record, shape, scale, sizes[::3] if format else sizes, name)
 
 
-def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...], quantize: str | None) -> None:
-    """A row of "correctness" for the largest of `sizes`, and one of "experts" for each."""
+def interpreted_on_a_cpu() -> Any:
+    kernels = partial(experts.triton.apply, interpret=DeviceTraits.of(jax.devices()[0]).on_host)
+    return patch.object(experts.triton, "apply", kernels)
+
+
+def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...], name: str) -> None:
+    """A row of "correctness" for the largest of `sizes`, and one of "experts" for each, of experts in `HELD[name]`."""
     apply = jax.jit(ExpertMLPs(jax.nn.silu, gated=True))
-    stored, kind = matrices(shape, scale.dtype, quantize), quantize or scale.dtype
+    stored, kind = matrices(shape, scale.dtype, HELD[name]), name if HELD[name] else scale.dtype
+    held = sum(array.nbytes for array in jax.tree.leaves(stored))
     for tokens in sizes:
         x, weights, chosen = inputs(shape, tokens, scale.dtype)
         seconds = seconds_per_call(apply, (x, weights, chosen, *stored), scale.repeats)
         each = 3 * shape.hidden * shape.ffn  # elements of an expert
-        read, computed = len(np.unique(chosen)) * each * stored[1].values.dtype.itemsize, 2 * tokens * shape.used * each
+        read, computed = len(np.unique(chosen)) * held / shape.count, 2 * tokens * shape.used * each
         row = {"seconds": seconds, "bytes": read, "operations": computed}
         record.add("experts", shape=shape.name, weights=kind, tokens=tokens, **row)
     ours = apply(x, weights, chosen, *stored)
     found, limit = error(x, weights, chosen, stored, ours), LIMITS[scale.dtype]
-    name = f"experts: {shape.name} in {kind}, {tokens} tokens"
-    record.add("correctness", check=name, dtype=scale.dtype, error=found, limit=limit, ok=found <= limit)
+    check = f"experts: {shape.name} in {kind}, {tokens} tokens"
+    record.add("correctness", check=check, dtype=scale.dtype, error=found, limit=limit, ok=found <= limit)
 
 
-def matrices(shape: Shape, dtype: str, quantize: str | None) -> Stored:
-    """Both stacks, drawn on the device in its layout."""
-    device, format = DeviceTraits.of(jax.devices()[0]), FORMATS[quantize] if quantize else None
+def matrices(shape: Shape, dtype: str, format: WeightFormat | None) -> Stored:
+    """Both stacks, drawn on the device in its layout, or in a GPU's where the format has groups."""
+    device = H200 if format and format.group else DeviceTraits.of(jax.devices()[0])
     sizes = (shape.count, 2, shape.ffn, shape.hidden), (shape.count, shape.hidden, shape.ffn)
     made = []
     for key, size in zip(jax.random.split(jax.random.key(0)), sizes, strict=True):
-        layout = weight_layout(Parameter(size, (None,) * len(size), 1, stacked=1), device, dtype, format)
+        layout = weight_layout(Parameter(size, (None,) * len(size), 1, stacked=1), device, dtype, format, size[-2:])
         drawn = jax.random.normal(key, [size[axis] for axis in layout.order(len(size))], dtype) * size[-1] ** -0.5
-        made.append(jax.jit(partial(quantize_weight, layout))(drawn) if format else Weight(drawn, layout))
+        made.append(jax.jit(partial(make_weight, layout))(drawn) if format else Weight(drawn, layout))
     return made[0], made[1]
 
 

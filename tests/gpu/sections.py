@@ -39,7 +39,7 @@ SECTIONS = {
     "quantised": Section("tests.gpu.quantised", 180),
     "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 110),
-    "experts": Section("tests.gpu.experts", 80),
+    "experts": Section("tests.gpu.experts", 130),
     "grammars": Section("tests.gpu.grammars", 90),
     "families": Section("tests.gpu.families", 150),
 }

@@ -6,8 +6,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests.gpu import correctness, kernels
+from tests.gpu import correctness, experts, kernels
 from tests.gpu.record import Record, read
+from tests.gpu.scale import SMOKE
 
 pytestmark = pytest.mark.gpu
 
@@ -24,6 +25,13 @@ def gpu() -> None:
 @pytest.mark.parametrize("backend", kernels.BACKENDS)
 def test_attention_equals_numpy(backend: str, case: kernels.Case, dtype: str) -> None:
     assert kernels.error(backend, case, dtype) <= kernels.LIMITS[dtype]
+
+
+@pytest.mark.parametrize("name", experts.HELD)
+def test_experts_equal_numpy(name: str, tmp_path: Path) -> None:
+    record = Record(tmp_path / "rows")
+    experts.measure(record, experts.TINY[0], SMOKE, (1, 200), name)
+    assert all(row["ok"] for row in read(record.path)["correctness"])
 
 
 @pytest.mark.parametrize("comparisons", [correctness.llama, correctness.others])

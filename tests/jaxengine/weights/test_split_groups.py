@@ -15,6 +15,9 @@ SPLIT = {  # arrays of a layer: those of its four matrices, of which two have sp
     "table": 4 * 2,
     "sorted four bits": 4 * 3 + 2,
     "four bits, a scale a channel": 4 + 2,
+    "experts, four bits": 4 * 3,
+    "experts, eight bits in groups": 4 * 2,
+    "experts, four bits, a scale a channel": 4 + 2,
 }
 
 
@@ -23,6 +26,8 @@ SPLIT = {  # arrays of a layer: those of its four matrices, of which two have sp
     [
         (2, ["four bits", "table", "sorted four bits", "four bits, a scale a channel"]),
         (8, ["eight bits in groups", "sorted four bits"]),
+        (2, ["experts, four bits", "experts, four bits, a scale a channel"]),
+        (8, ["experts, four bits", "experts, eight bits in groups"]),
     ],
 )
 def test_logits_over_several_devices_are_those_of_one(devices: int, formats: list[str]) -> None:
