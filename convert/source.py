@@ -37,13 +37,15 @@ DEFAULT_NAMES = ("", "default")
 @dataclass(frozen=True)
 class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
-    chat_template.jinja and generation_config.json. `quantization` is the method by which the weights are quantised."""
+    chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
+    `quantization` is the method by which the weights are quantised."""
 
     source: ParameterSource
     directory: Path
     model_id: str
     revision: str  # commit sha of a hub snapshot, else empty
     eos_token_ids: tuple[int, ...]
+    checkpoint: Path
     quantization: str | None = None
 
 
@@ -98,7 +100,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
-    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), quantization), directory)
+    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), directory, quantization), directory)
 
 
 def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
@@ -129,7 +131,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None)
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
     quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
-    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), quantization), files)
+    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), path, quantization), files)
 
 
 def _tokenizer_files(file: GgufFile, cache_dir: Path | None) -> Path:

@@ -90,10 +90,13 @@ class SafetensorsFile(Tensors):
         return flat.reshape(view)[index]
 
 
-def encode_header(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
-    """The length and JSON header of a file that holds `name: (dtype name, shape)` in this order, padded to 64 bytes."""
+def encode_header(tensors: dict[str, tuple[str, tuple[int, ...]]], made_by: str = "flax") -> bytes:
+    """The length and JSON header of a file that holds `name: (dtype name, shape)` in this order, padded to 64 bytes.
+
+    `made_by` is the library that transformers takes the tensors to be of.
+    """
     codes = {dtype.name: code for code, dtype in DTYPES.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": "flax"}}
+    header: dict[str, Any] = {"__metadata__": {"format": made_by}}
     offset = 0
     for name, (dtype, shape) in tensors.items():
         end = offset + math.prod(shape) * DTYPES[codes[dtype]].itemsize

@@ -27,6 +27,12 @@ def unpack(words: np.ndarray, bits: int) -> np.ndarray:
     return codes.reshape(len(octets), -1)
 
 
+def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """i32 [n, m·bits/32] of u8 codes [n, m], as `unpack` reads them; m is a multiple of 32."""
+    stream = (codes[..., None] >> np.arange(bits, dtype=np.uint8)) & np.uint8(1)  # [n, m, bits]
+    return np.packbits(stream.reshape(len(codes), -1), axis=1, bitorder="little").view(np.int32)
+
+
 def nibbles(octets: np.ndarray) -> np.ndarray:
     """u8 [n, 2m] of bytes [n, m], the low half first."""
     pairs = np.empty(octets.shape, np.uint16)  # of the codes of a byte
