@@ -3,7 +3,7 @@
     download-weights MODEL_ID          fetch (and convert, where needed) ahead of time
     convert MODEL_ID OUTPUT_DIR        write a checkpoint in the engine's own layout
     serve --uds-path PATH …            run one engine process; its options are in `jaxengine/options/table.py`
-    quantize MODEL_ID OUTPUT_DIR       not available yet
+    quantize MODEL_ID OUTPUT_DIR       round to 4 bits by GPTQ, and write a checkpoint that other servers read too
 
 Every failure a user can cause is one line on stderr and a non-zero exit code.
 """
@@ -36,12 +36,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.command == "quantize":
-        raise CheckpointError("quantize is not available yet", exit_code=USAGE)
     if options.command == "download-weights" and options.extension != ".safetensors":
         raise CheckpointError(f"--extension must be .safetensors, got {options.extension!r}", exit_code=USAGE)
     if options.trust_remote_code:
         raise CheckpointError("--trust-remote-code is not supported: model code is never run", exit_code=USAGE)
+    if options.command != "download-weights":
+        _check_empty(options.output_dir)
+    if options.command == "quantize":
+        return _quantize(options)
     model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
     if options.command == "convert":
         _convert(model, options.output_dir, options.dtype)
@@ -49,9 +51,25 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _convert(model: OpenModel, target: Path, dtype: str | None) -> None:
+def _check_empty(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"output {target} exists and is not an empty directory", exit_code=USAGE)
+
+
+def _quantize(options: argparse.Namespace) -> int:
+    if options.upload_to_model_id:
+        problem = "is not supported: nothing is sent to the hub; upload the output directory with its own tools"
+        raise CheckpointError(f"--upload-to-model-id {problem}", exit_code=USAGE)
+    from jaxengine.quantize import quantize, settings_of  # imports JAX
+
+    settings = settings_of(options.bits, options.groupsize, options.percdamp, options.act_order)
+    model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    error = quantize(model, options.output_dir, settings, options.calibration)
+    print(f"{model.model_id} is ready in {options.output_dir}; mean squared error of its products {error:.2%}")
+    return 0
+
+
+def _convert(model: OpenModel, target: Path, dtype: str | None) -> None:
     origin = {"model_id": model.model_id, "revision": model.revision}
     write_checkpoint(model.source, model.directory, target, dtype=dtype, origin=origin)
 
@@ -69,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, help in (
         ("download-weights", "fetch a model ahead of time"),
         ("convert", "write a checkpoint in the engine's own layout"),
-        ("quantize", "not available yet"),
+        ("quantize", "round the layers' weights to a few bits by GPTQ, calibrated on a text"),
     ):
         command = commands.add_parser(name, help=help)
         command.add_argument("model_id", help='hub id, local directory, .gguf file, or "default"')
@@ -82,10 +100,22 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json-output", action="store_true", help="accepted for TGI's sake, without effect")
         if name == "convert":
             command.add_argument("--dtype", choices=sorted(DTYPES), help="default: the checkpoint's own")
+        if name == "quantize":
+            _add_quantize_options(command)
         if name == "download-weights":
             command.add_argument("--extension", default=".safetensors", help="only .safetensors")
             command.add_argument("--auto-convert", action="store_true", help="always on")
     return parser
+
+
+def _add_quantize_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--bits", type=int, default=4, help="of a weight: 2, 3, 4 or 8; default 4")
+    command.add_argument("--groupsize", type=int, default=128, help="inputs that share a scale, -1: all; default 128")
+    command.add_argument("--percdamp", type=float, default=0.01, help="damping of the Hessian's diagonal; default 0.01")
+    command.add_argument("--act-order", action="store_true", help="round inputs of large activations first")
+    calibration = "text file; up to 128 x 2048 tokens of it are used, evenly spread; default: a short text of our own"
+    command.add_argument("--calibration", type=Path, metavar="FILE", help=calibration)
+    command.add_argument("--upload-to-model-id", help="refused: nothing is sent to the hub")
 
 
 if __name__ == "__main__":

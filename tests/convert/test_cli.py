@@ -42,7 +42,6 @@ def test_convert_never_overwrites(
     ("arguments", "message"),
     [
         (["download-weights", "/no/such"], "model '/no/such': no such file or directory, and not a hub id"),
-        (["quantize", "model", "out"], "quantize is not available yet"),
         (["download-weights", "m", "--extension", ".bin"], "--extension must be .safetensors, got '.bin'"),
         (
             ["download-weights", "m", "--trust-remote-code"],
