@@ -90,6 +90,7 @@ def _of_gguf(model: OpenModel) -> Original:
     path = model.directory / "generation_config.json"
     ends = read_json(path) if path.is_file() else {}
     rope = {key: value for key, value in config.values["rope_parameters"].items() if key != "rotary_dim"}  # the head's
-    values = {"architectures": [CLASSES[kind]], "dtype": "float16", "torch_dtype": "float16", "hidden_act": "silu"}
+    values: dict[str, Any] = {"architectures": [CLASSES[kind]], "hidden_act": "silu"}
+    values |= {"dtype": "float16", "torch_dtype": "float16"}
     values |= {**config.values, "rope_theta": rope["rope_theta"], "rope_parameters": rope, **ends}  # old and new names
     return Original(model.source, made, DecomposedTensors(model.source, made, "float16"), values, model.directory)
