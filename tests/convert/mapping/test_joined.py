@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -28,7 +29,7 @@ def matrix(
 ) -> QuantizedMatrix:
     draw, groups = np.random.default_rng(seed), INPUTS // group
     low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if values == "int8" else (0, 1 << bits)
-    codes = draw.integers(low, high, (OUTPUTS, INPUTS)).astype(values)
+    codes = draw.integers(low, high, (OUTPUTS, INPUTS)).astype(getattr(ml_dtypes, values, values))
     base = draw.uniform(low, high, (OUTPUTS, groups)).astype(zeros) if zeros else None
     of_inputs = None
     if order is not None:
