@@ -16,6 +16,7 @@ from jaxengine.model.embedding import Head
 from jaxengine.ops import Ops, StepBatch
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
+from jaxengine.weights.quantization import FLOATS
 from tests.processes import ROOT
 
 GOLDENS: list[dict[str, Any]] = json.loads((ROOT / "tests/goldens/smollm2_golden.json").read_text())["runs"]
@@ -42,7 +43,7 @@ def _golden_step(
     quantize: str | None, cache: str, source: ParameterSource | None, dtype: str
 ) -> tuple[np.ndarray, Layers]:
     source, mesh = source or open_model(None).source, make_mesh()
-    parameters: dict[str, Any] = load_parameters(source, mesh, dtype, CPU, lambda *_: None, quantize)
+    parameters: dict[str, Any] = load_parameters(source, mesh, dtype, CPU, lambda *_: None, quantize or FLOATS)
     decoder = Decoder(source.spec, parameters, CPU, Ops("reference", mesh))
     head = Head(source.spec, parameters.get)
     shape = (1 + len(GOLDENS) * WIDTH, PAGE, source.spec.num_kv_heads, source.spec.head_dim)
