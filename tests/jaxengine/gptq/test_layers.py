@@ -13,7 +13,7 @@ from convert.original import original_of
 from convert.source import open_model
 from jaxengine.device import CPU
 from jaxengine.gptq import layers
-from jaxengine.gptq.layers import round_layers
+from jaxengine.gptq.layers import round_layers, shrunk
 from jaxengine.gptq.solver import Settings
 from jaxengine.ops import Ops
 from jaxengine.sharding import make_mesh
@@ -66,6 +66,7 @@ def test_hessians_are_those_of_transformers_inputs(
     directory = (tiny if name.startswith("llama") else zoo)(name)
     original = original_of(open_model(str(directory), cache_dir=tmp_path))
     monkeypatch.setattr(layers, "round_matrix", lambda weight, hessian, _: Untouched(weight, hessian))
+    monkeypatch.setattr(layers, "shrunk", lambda hessian, _: hessian)
     made = dict(round_layers(original.source, TEXTS, Settings(), Ops("reference", make_mesh(1)), CPU))
     assert len(made) == 4 * original.source.spec.num_layers
     of_modules = {
@@ -83,3 +84,10 @@ def test_a_layer_that_overflows_is_an_error(tiny: Checkpoints, tmp_path: Path, m
     monkeypatch.setattr(layers, "round_matrix", lambda weight, hessian, _: Untouched(weight * jax.numpy.inf, hessian))
     with pytest.raises(ValueError, match="layer 0: its output on the calibration text is not finite"):
         list(round_layers(source, TEXTS[:1], Settings(), Ops("reference", make_mesh(1)), CPU))
+
+
+def test_few_tokens_let_the_diagonal_speak() -> None:
+    """Correlations that a short text shows are halved where it has as many tokens as there are inputs."""
+    hessian = np.array([[4, 2], [2, 9]], np.float32)
+    np.testing.assert_allclose(shrunk(hessian, 2), [[4, 1], [1, 9]])
+    np.testing.assert_allclose(shrunk(hessian, 200_000), hessian, rtol=1e-4)
