@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from convert.cache import cache_root
 from convert.source import OpenModel, open_model
+from jaxengine.weights.quantization import FLOATS
 from tests.families.forward import TOKENS, Forward
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ def fetch(target: Path, wheels: Path) -> None:
 
 @pytest.fixture(scope="module")
 def forward(gemma: OpenModel) -> Forward:
-    return Forward(gemma.source, slots=1)
+    return Forward(gemma.source, slots=1, quantize=FLOATS)
 
 
 @RUNS
