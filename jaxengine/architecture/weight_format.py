@@ -68,7 +68,7 @@ class StoredWeight:
         component has is `Parameter.component`'s to say.
     packed: whether values can be read as "words" too: u32 with the codes of eight consecutive inputs, the first in the
         lowest bits. A code is a value with the format's offset added. Inputs lie as the model has them, also where the
-        format is ordered. Devices unpack words eight times as fast as NumPy does.
+        format is ordered.
     """
 
     format: WeightFormat

@@ -27,7 +27,8 @@ from jaxengine.model.linear import weight_layout
 from jaxengine.ops.packing import CODES, WORDS
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import partition
-from jaxengine.weights.quantization import quantized, shared_sizes, weight_formats
+from jaxengine.weights.conversion import quantized
+from jaxengine.weights.quantization import shared_sizes, weight_formats
 
 READERS = 4  # threads; slices come from mapped files, so reading one overlaps casting another
 TRANSPOSED = 128  # columns of a transposed matrix that are written at once

@@ -14,11 +14,8 @@ product.
 
 import math
 from dataclasses import replace
-from functools import cache, partial
 from itertools import pairwise
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -27,7 +24,7 @@ from jaxengine.architecture.parameters import Parameter, ParameterSource, parame
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.ops.backend import unsupported_device
-from jaxengine.ops.packing import WORDS, codes_of_words, pack
+from jaxengine.ops.packing import pack
 from jaxengine.ops.triton import grouped
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.sharding import SPLIT
@@ -179,52 +176,6 @@ def shared_sizes(parameter: Parameter, devices: int) -> tuple[int, int]:
     ]
     first = len(sizes) - parameter.inputs
     return math.prod(sizes[parameter.stacked : first]), math.prod(sizes[first:])
-
-
-def quantized(array: Array | Weight, target: Weight) -> Weight:
-    """A weight of the layout and the sharding of `target`.
-
-    Args:
-        array: floats, laid out as the values of `target` are, or as the parameter table has them where the layout is
-            grouped; or what a checkpoint stores, laid out likewise.
-    """
-    weight: Weight = _compiled(target.layout, jax.tree.map(lambda each: each.sharding, target))(array)
-    return weight
-
-
-@cache
-def _compiled(layout: WeightLayout, shardings: Any) -> Any:
-    """Layers share their shapes, so a model of any depth compiles a handful of these."""
-    return jax.jit(partial(make_weight, layout), out_shardings=shardings)
-
-
-def make_weight(layout: WeightLayout, array: Array | Weight) -> Weight:
-    """`quantized`, on the devices that `array` is on. A stack in groups is made one by one: temporaries, many times as
-    large as 4 bits, are then those of one matrix.
-    """
-    if layout.grouped and layout.stacked:
-        if isinstance(array, Weight):
-            array = replace(array, layout=replace(array.layout, stacked=0))
-        matrices: Weight = jax.lax.map(partial(make_weight, replace(layout, stacked=0)), array)
-        return replace(matrices, layout=layout)
-    plain = replace(layout, grouped=0, plane=0)
-    weight = unpacked(array) if isinstance(array, Weight) else quantize_weight(plain, array)
-    if weight.layout.format != layout.format:
-        floats = weight.dense(jnp.float32)
-        weight = quantize_weight(plain, floats.transpose(plain.order(floats.ndim)))
-    return group_weight(layout, weight) if layout.grouped else weight
-
-
-def unpacked(weight: Weight) -> Weight:
-    """`weight` with values, sorted where its format is ordered, if it has a checkpoint's words in their place."""
-    format = weight.layout.format
-    if format is None or weight.values.dtype != WORDS:
-        return weight
-    codes = codes_of_words(weight.values)
-    if weight.order is not None:
-        outputs = codes.shape[: codes.ndim - weight.layout.inputs]
-        codes = codes.reshape(*outputs, -1)[..., weight.order].reshape(codes.shape)
-    return replace(weight, values=codes.astype(format.values) - jnp.asarray(format.offset, format.values))
 
 
 def group_weight(layout: WeightLayout, weight: Weight) -> Weight:

@@ -21,7 +21,8 @@ from jaxengine.model.linear import weight_layout
 from jaxengine.ops import experts
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.weight import Weight
-from jaxengine.weights.quantization import FORMATS, FOUR_BITS, make_weight
+from jaxengine.weights.conversion import make_weight
+from jaxengine.weights.quantization import FORMATS, FOUR_BITS
 from tests.gpu.ceilings import seconds_per_call
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
