@@ -1,5 +1,6 @@
 """Experts in formats with groups: the kernels, interpreted, against what each expert's matrices stand for."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -48,7 +49,7 @@ def stack(format: WeightFormat, *shape: int) -> tuple[Weight, np.ndarray]:
     dense = (numbers - base) * np.repeat(scales.astype(np.float64), group, -1)
     per_group = (each if each is None or format.group else each[..., 0] for each in (scales, zeros))
     plain = (each if each is None else jnp.asarray(each) for each in per_group)
-    layout = weight_layout(parameter, H200, format.values, format, shape[-1])
+    layout = weight_layout(parameter, H200, format.values, format, (math.prod(shape[1:-1]), shape[-1]))
     return group_weight(layout, Weight(values, replace(layout, grouped=0, plane=0), *plain)), dense
 
 
