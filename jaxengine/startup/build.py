@@ -112,7 +112,7 @@ class Setup:
         source = replicate_heads(model.source, mesh.size)
         spec = source.spec
         check_divisible(spec, mesh.size)
-        quantize = resolve(options.quantize, model.quantization)
+        quantize = resolve(options.quantize, model.quantization, device.on_host)
         check_quantizable(spec, quantize, device)
         check_ends(model.eos_token_ids)
         dtype = resolve_dtype(options, spec, source.dtype, device)

@@ -42,7 +42,7 @@ NF4 = (
 FRACTIONS = (0.0, 0.0052083334885537624, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
 FP4 = (*FRACTIONS, *(-each for each in FRACTIONS))
 
-FLOATS = "none"
+FLOATS, GGUF = "none", "gguf"
 FORMATS = {  # with a scale for each output channel
     "int8": WeightFormat("int8", "int8"),
     "fp8": WeightFormat("fp8", "float8_e4m3fn"),
@@ -67,17 +67,23 @@ NAMED = {
 }
 
 
-def resolve(asked: str | None, method: str | None) -> str | None:
+def resolve(asked: str | None, method: str | None, on_host: bool = False) -> str | None:
     """What is made of weights in floats: the name of a format, or None for nothing; FLOATS where what is stored
     quantised shall become floats too.
+
+    On a CPU a GGUF file computes in floats unless int8 is asked for: its blocks rounded once more, with one scale for a
+    channel, moved the default model's logits by up to 0.2, and 2 of 3 golden answers with them.
 
     Args:
         asked: `--quantize`.
         method: by which the checkpoint is quantised, if it is.
+        on_host: whether the device is a CPU.
 
     Raises:
         ValueError: they contradict each other.
     """
+    if on_host and method == GGUF and asked in (None, "int8"):
+        return None if asked else FLOATS
     if asked in (None, FLOATS):
         return asked
     if method is None:

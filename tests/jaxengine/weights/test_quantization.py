@@ -201,6 +201,18 @@ def test_the_option_is_for_floats_and_agrees_with_what_is_stored(
     assert resolve(asked, method) == made
 
 
+@pytest.mark.parametrize(("asked", "on_cpu", "on_gpu"), [(None, "none", None), ("none", "none", "none")])
+def test_a_gguf_file_computes_in_floats_on_a_cpu(asked: str | None, on_cpu: str | None, on_gpu: str | None) -> None:
+    assert resolve(asked, "gguf", on_host=True) == on_cpu
+    assert resolve(asked, "gguf", on_host=False) == on_gpu
+
+
+def test_a_gguf_file_becomes_int8_where_that_is_asked_for_on_a_cpu() -> None:
+    assert resolve("int8", "gguf", on_host=True) is resolve("gguf", "gguf", on_host=True) is None
+    with pytest.raises(ValueError, match="quantised by gguf"):
+        resolve("int8", "gguf", on_host=False)
+
+
 @pytest.mark.parametrize(
     ("asked", "method", "problem"),
     [
