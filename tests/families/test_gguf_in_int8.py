@@ -1,7 +1,7 @@
 """A GGUF file in int8 on a CPU: also its embedding and head, whether or not the processor multiplies bf16."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,13 @@ import pytest
 
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp.model import open_gguf
-from jaxengine.architecture.model import ModelSpec
-from jaxengine.architecture.parameters import ParameterSource
-from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.device import CPU
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
 from tests.convert.tiny_gguf import write_tiny_gguf
 from tests.families.forward import Forward
+from tests.in_floats import InFloats
 from tests.jaxengine.engines import prompt
 
 pytestmark = pytest.mark.slow
@@ -28,19 +26,8 @@ pytestmark = pytest.mark.slow
 IDS = prompt(24, seed=1)
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(InFloats):
     """`source`, read as what a CPU holds of it stands for."""
-
-    source: ParameterSource
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.source.spec
-
-    @property
-    def dtype(self) -> str:
-        return self.source.dtype
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
@@ -49,9 +36,6 @@ class Held:
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         held = self.parameters[name]
         return np.asarray(held.dense("float32") if isinstance(held, Weight) else held)[index]
-
-    def stored(self, name: str) -> StoredWeight | None:
-        return None
 
 
 @pytest.mark.parametrize("name", ["llama2_gqa", "llama"])
