@@ -72,7 +72,7 @@ def resolve(asked: str | None, method: str | None, on_host: bool = False) -> str
     quantised shall become floats too.
 
     On a CPU a GGUF file computes in floats unless int8 is asked for: its blocks rounded once more, with one scale for a
-    channel, moved the default model's logits by up to 0.2, and 2 of 3 golden answers with them.
+    channel, moved the default model's log-probabilities by up to 0.43, and 2 of 3 golden answers with them.
 
     Args:
         asked: `--quantize`.

@@ -18,15 +18,14 @@ import torch
 from convert.compose import compose
 from convert.config.config import Config
 from convert.formats.shards import open_tensors
-from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
-from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
 from tests.families.forward import Forward
 from tests.families.references import zoo_logits
 from tests.families.seq2seq import SEQ2SEQ, seq2seq_logits, start_of
+from tests.in_floats import InFloats
 from tests.jaxengine.engines import prompt
 from tests.shapes import H200
 from tests.tiny import EOS
@@ -40,19 +39,10 @@ KL = {"int8": 0.005, "fp8": 0.035}  # nats, of the median token
 
 
 @dataclass(frozen=True)
-class Restored:
+class Restored(InFloats):
     """`source` with its quantised weights multiplied out, in full precision."""
 
-    source: ParameterSource
     quantize: str
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.source.spec
-
-    @property
-    def dtype(self) -> str:
-        return self.source.dtype
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
@@ -63,9 +53,6 @@ class Restored:
         parameter = self.parameters[name]
         whole = parameter.dense("float32") if isinstance(parameter, Weight) else parameter
         return np.asarray(whole)[index]
-
-    def stored(self, name: str) -> StoredWeight | None:
-        return None
 
 
 def logits(source: ParameterSource, name: str, quantize: str | None = None) -> np.ndarray:

@@ -8,12 +8,13 @@ import pytest
 from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
 from jaxengine.architecture.model import ModelSpec, QKNorm
-from jaxengine.architecture.parameters import ParameterSource, parameter_table
+from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import StoredWeight
 from jaxengine.weights.kv_scales import LEAST, MOST, CalibratedSource, calibrated, whole_power
 from tests.families import numpy_decoder
 from tests.families.forward import Forward
 from tests.families.test_switches import RandomSource, random_spec
+from tests.in_floats import InFloats
 from tests.jaxengine.answers import divergence, golden_caches, golden_logprobs
 from tests.shapes import LLAMA_8B
 
@@ -89,19 +90,8 @@ class Spec:
         return None
 
 
-@dataclass(frozen=True)
-class Louder:
+class Louder(InFloats):
     """`source` with keys 256 times as large, and queries as much smaller: another cache, the same model."""
-
-    source: ParameterSource
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.source.spec
-
-    @property
-    def dtype(self) -> str:
-        return self.source.dtype
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         values = self.source.read(name, index)
@@ -109,9 +99,6 @@ class Louder:
             return values
         factors = np.array([1 / 256] * self.spec.group + [256, 1], np.float32)[index[1] if index else slice(None)]
         return values * factors[:, None, None]
-
-    def stored(self, name: str) -> StoredWeight | None:
-        return None
 
 
 @pytest.mark.slow
