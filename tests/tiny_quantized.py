@@ -123,6 +123,14 @@ def write_awq(weight: np.ndarray, group: int = GROUP) -> Written:
     return Written(tensors | {".scales": made.scales.T.astype(np.float16)}, made.dense)
 
 
+def write_torchao(weight: np.ndarray, group: int = GROUP) -> Written:
+    """Its integers of four bits. Their offsets, here multiples of the scales, are in its float32."""
+    made = rounded(weight, 4, group, False)
+    signed = made.codes ^ 8  # less 8, in two's complement
+    tensors = {"._weight_qdata": (signed[:, ::2] | signed[:, 1::2] << 4).view(np.int8), "._weight_scale": made.scales.T}
+    return Written(tensors | {"._weight_zero_point": ((8 - made.zeros) * made.scales).T.astype(np.float32)}, made.dense)
+
+
 def nearest(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
     """u8: which entry of `table` is the nearest to each number."""
     order = np.argsort(table, kind="stable")
@@ -154,7 +162,7 @@ def write_bits_and_bytes(weight: np.ndarray, kind: str, double: bool) -> Written
 
 
 def write_int8(weight: np.ndarray, style: str) -> Written:
-    """A scale for each channel, as bitsandbytes, EETQ or compressed-tensors store it."""
+    """A scale for each channel, as bitsandbytes, EETQ, compressed-tensors or torchao store it."""
     largest = np.abs(weight).max(1).astype(np.float32)
     scales = largest / np.float32(127)
     if style == "eetq":
@@ -164,6 +172,11 @@ def write_int8(weight: np.ndarray, style: str) -> Written:
         "bitsandbytes": {".weight": codes, ".SCB": largest, ".weight_format": np.zeros((), np.uint8)},
         "eetq": {".weight": codes.T, ".weight_scales": scales.astype(np.float16)},
         "compressed-tensors": {".weight": codes, ".weight_scale": scales[:, None]},
+        "torchao": {
+            "._weight_qdata": codes,
+            "._weight_scale": scales[:, None],
+            "._weight_zero_point": np.zeros((len(codes), 1), np.int8),
+        },
     }
     return Written(tensors[style], codes * scales[:, None])
 
@@ -301,6 +314,8 @@ FORMATS: dict[str, Format] = {
         "mxfp4-pack-quantized", partial(write_fp4, style="mxfp4"), 4, type="float", strategy="group", group_size=32
     ),
     "hqq": Format({"quant_method": "hqq"}, partial(write_hqq, bits=4)),
+    "torchao_int4": Format({"quant_method": "torchao"}, write_torchao),
+    "torchao_int8": Format({"quant_method": "torchao"}, partial(write_int8, style="torchao")),
 }  # as many as libraries write them; GGUF is in `tests/convert/tiny_gguf.py`
 
 

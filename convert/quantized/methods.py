@@ -15,6 +15,7 @@ from convert.quantized.gptq import gptq
 from convert.quantized.hqq import hqq
 from convert.quantized.method import Method
 from convert.quantized.mxfp4 import mxfp4
+from convert.quantized.torchao import torchao
 
 NVFP4 = (".weight", ".weight_scale", ".weight_scale_2")
 
@@ -58,6 +59,7 @@ METHODS: Mapping[str, Callable[[Config], Method]] = {
     "intel/auto-round": auto_round,
     "modelopt": modelopt,
     "mxfp4": mxfp4,
+    "torchao": torchao,
 }
 
 

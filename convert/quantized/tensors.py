@@ -15,6 +15,7 @@ from convert.quantized.methods import method_of
 QUANTIZED = (  # suffixes that only quantised modules have, also of layouts that are not supported
     *(".qweight", ".weight_packed", ".W_q", ".SCB", ".weight_scales", ".weight_scale_inv", ".weight_scale_2"),
     *(".weight_scale", ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"),
+    "._weight_qdata",
     *(".q_weight", ".trellis", ".Qidxs", ".codebooks"),  # EXL2, EXL3, QuIP#, AQLM
 )
 

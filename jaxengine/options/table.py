@@ -42,7 +42,7 @@ class CheckpointOptions:
 
 QUANTIZE = (
     *("int8", "fp8", "int4", "nf4", "fp4", "none", "eetq", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"),
-    *("gptq", "awq", "marlin", "compressed-tensors", "hqq", "gguf"),
+    *("gptq", "awq", "marlin", "compressed-tensors", "hqq", "torchao", "gguf"),
 )
 
 

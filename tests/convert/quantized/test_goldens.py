@@ -2,8 +2,8 @@
 
 Where a library computes in f32, bit for bit. One that multiplies a code by a scale in 16 bits rounds once, and f32
 holds the product exactly, so the result rounded to its type is again bit for bit the same. HQQ rounds twice in 16 bits,
-zero point and product, and bitsandbytes multiplies by 1/127 where we divide by 127: one step of the type at the largest
-weight of the row.
+zero point and product, bitsandbytes multiplies by 1/127 where we divide by 127, and torchao adds an offset to integers
+of four bits, where we subtract a zero point first: one step of the type at the largest weight of the row, or two.
 """
 
 import re
@@ -18,7 +18,8 @@ from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, rounded, sp
 from tests.tiny_quantized import packed
 
 STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "bitsandbytes-int8": 1}
-OF_WEIGHTS = (".qweight", ".weight_packed", ".W_q", ".weight")
+STEPS |= {"torchao-int4": 2, "torchao-int4_bf16": 2, "torchao-int4_f16": 2}  # of f32
+OF_WEIGHTS = (".qweight", ".weight_packed", ".W_q", ".weight", "._weight_qdata")
 every_golden = pytest.mark.parametrize("name", GOLDENS)
 
 

@@ -15,8 +15,10 @@ from convert.quantized.methods import METHODS
 from convert.quantized.tensors import QuantizedTensors, with_weights
 from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, Arrays, Golden
 
-CODES = (".qweight", ".weight_packed", ".W_q", ".weight")
+CODES = (".qweight", ".weight_packed", ".W_q", ".weight", "._weight_qdata")
 OTHER_WEIGHTS = (*CODES, ".qzeros", ".weight_zero_point", ".weight.absmax")  # whose every value is a valid one
+WHOLE_ZEROS = "._weight_zero_point"  # each of which is valid, and which torchao 0.16 had none of
+HARMLESS = {(WHOLE_ZEROS, kind) for kind in ("missing", "another value")}
 CASES = [  # one of each layout
     *("auto_gptq-4bit_asym_act", "gptqmodel-3bit_v1", "gptqmodel-4bit_no_g_idx", "gptqmodel-8bit_odd_v1"),
     *("autoawq-g32", "bitsandbytes-nf4_double", "bitsandbytes-nf4_double_bf16", "bitsandbytes-fp4"),
@@ -25,6 +27,8 @@ CASES = [  # one of each layout
     *("compressed_tensors-int8_channel_asym", "compressed_tensors-int8_tensor", "compressed_tensors-fp8_block_ragged"),
     *("compressed_tensors-fp8_group", "compressed_tensors-nvfp4", "compressed_tensors-mxfp4"),
     *("compressed_tensors_0_9-w4_act", "modelopt-nvfp4", "modelopt-fp8", "transformers-fp8_block"),
+    *("torchao-int8_rows", "torchao-int8_rows_asym", "torchao-int4_dynamic_asym", "torchao-fp8_tensor"),
+    "torchao-int4_bf16",
 ]
 
 
@@ -61,7 +65,7 @@ def test_no_damage_is_loaded_in_silence(name: str) -> None:
     refused = 0
     for suffix, array in golden.parts.items():
         for kind, damaged in damages(array):
-            if kind == "another value" and suffix in OTHER_WEIGHTS:
+            if (kind == "another value" and suffix in OTHER_WEIGHTS) or (suffix, kind) in HARMLESS:
                 continue
             tensors = golden.tensors(**{suffix: damaged})
             try:
@@ -160,13 +164,31 @@ DOUBLE = {**NF4, "blocksize": 32, "shape": [48, 192], "nested_blocksize": 256, "
         ("hqq-4bit_32_float32", ".group_size", lambda a: -a, "group_size' -32 does not divide rows of 96"),
         ("hqq-4bit_32_float32", ".shape", lambda a: a * 2**40, "W_q"),
         ("hqq-4bit_32_float32", ".view_as_float", lambda a: a * 0 + 1, "view_as_float' is set"),
+        (
+            "torchao-int8_rows",
+            "._weight_scale",
+            lambda a: a[:-1],
+            r"has shape \[23, 1\], must have one entry, 24 rows",
+        ),
+        ("torchao-int8_rows", "._weight_scale", lambda a: a.T, r"has shape \[1, 24\], must have one entry, 24 rows"),
+        ("torchao-int8_rows", "._weight_scale", lambda a: a * np.inf, "_weight_scale' has a scale that is not finite"),
+        ("torchao-int8_rows", "._weight_qdata", lambda a: a.view(np.uint8), "has type uint8, must have int8 or float8"),
+        ("torchao-int4_dynamic_asym", "._weight_qdata", lambda a: a[:, 1:], "3 groups, which do not divide 95 inputs"),
+        ("torchao-int4_dynamic_asym", "._weight_scale", None, "lacks tensor '.*_weight_scale'"),
+        ("torchao-fp8_blocks", "._weight_scale", lambda a: a[[0, 1, 0]], r"\[3, 1\], must have one entry, 256 r"),
+        ("torchao-fp8_tensor", "._weight_zero_point", lambda _: np.ones((1, 1), np.int8), "beside float8_e4m3fn, must"),
+        ("torchao-int4_bf16", "._weight_scale", lambda a: a * 0, "has a scale of 0, or next to it"),
+        ("torchao-int4_bf16", "._weight_zero_point", lambda a: a * np.nan, "zero_point' has a scale that is not fin"),
+        ("torchao-int4_bf16", "._weight_zero_point", lambda a: a[:1], r"has shape \[1, 16\], must have \[2, 16\]"),
+        ("torchao-int4_bf16", "._weight_act_pre_scale", lambda _: np.ones(128), "act_pre_scale' is not supported"),
+        ("torchao-int4_bf16", "._weight_scale_and_zero", lambda _: np.ones(2), "is in the order of a GPU's kernel"),
     ],
 )
 def test_the_refusal_names_tensor_found_and_expected(
     case: str, suffix: str, change: Callable[[np.ndarray], np.ndarray] | None, message: str
 ) -> None:
     golden = GOLDENS[case]
-    damaged = None if change is None else change(golden.parts[suffix])
+    damaged = None if change is None else change(golden.parts.get(suffix, np.empty(0)))
     if case == "transformers-fp8_block":
         damaged = np.concatenate([golden.parts[suffix]] * 2)
     with pytest.raises(CheckpointError, match=message) as caught:
@@ -247,7 +269,7 @@ def groups(targets: object = ("Linear",), **weights: Any) -> dict[str, Any]:
         ("auto_gptq-4bit_act", {"quant_method": 5}, "quant_method must be a string"),
         *(
             ("auto_gptq-4bit_act", {"quant_method": each}, f"quant_method must be one of .*, got '{each}'")
-            for each in ("exl2", "exl3", "quip", "aqlm", "marlin", "torchao", "quark", "vptq", "bitnet")
+            for each in ("exl2", "exl3", "quip", "aqlm", "marlin", "quark", "vptq", "bitnet")
         ),
         (
             "auto_round-4bit_plain",
@@ -275,7 +297,9 @@ def test_a_quantization_config_must_be_an_object(value: object) -> None:
         with_weights(Config({"quantization_config": value}, "config.json"), Arrays({}))
 
 
-@pytest.mark.parametrize("suffix", [".qweight", ".weight_packed", ".W_q", ".SCB", STATE, ".q_weight", ".trellis"])
+@pytest.mark.parametrize(
+    "suffix", [".qweight", ".weight_packed", ".W_q", ".SCB", STATE, ".q_weight", ".trellis", "._weight_qdata"]
+)
 def test_quantised_tensors_without_a_configuration_are_refused(suffix: str) -> None:
     tensors = Arrays({f"{MODULE}{suffix}": np.zeros((4, 4), np.int32)})
     with pytest.raises(

@@ -390,6 +390,87 @@ def gpt_oss() -> Iterator[Case]:
     yield "experts", {"quant_method": "mxfp4"}, {"gate_up_proj_blocks": blocks, "gate_up_proj_scales": scales}, dense
 
 
+def torchao() -> Iterator[Case]:
+    """Its tensor classes, flattened as transformers stores them. Its integers of four bits are packed by mslk, of which
+    the part in Python is enough (`MSLK_PYTHON_ONLY=1`), and restored by what its own GPTQ has for that.
+    """
+    from mslk.quantize.shuffle import int4_row_quantize_zp
+    from torchao.prototype.gptq.api import _int4_row_dequantize_zp
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import (
+        Float8Tensor,
+        Int4Tensor,
+        Int8DynamicActivationInt8WeightConfig,
+        Int8DynamicActivationIntxWeightConfig,
+        Int8Tensor,
+        Int8WeightOnlyConfig,
+        IntxWeightOnlyConfig,
+        MappingType,
+        PerAxis,
+        PerBlock,
+        PerGroup,
+        PerRow,
+        PerTensor,
+        quantize_,
+    )
+    from torchao.quantization.quantize_.workflows import QuantizeTensorToFloat8Kwargs
+
+    f32, f16, bf16 = torch.float32, torch.float16, torch.bfloat16
+    config = {"quant_method": "torchao", "modules_to_not_convert": None, "quant_type": {"default": {}}}
+
+    def stored(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        flat, _ = flatten_tensor_state_dict({"linear.weight": weight})
+        return {name.removeprefix("linear."): each for name, each in flat.items()}
+
+    intx, dynamic = IntxWeightOnlyConfig, Int8DynamicActivationIntxWeightConfig
+    for name, (settings, kind, shape) in {
+        "int8_rows": (Int8WeightOnlyConfig(), f32, (24, 40)),
+        "int8_rows_bf16": (Int8WeightOnlyConfig(), bf16, (16, 40)),
+        "int8_tensor": (Int8WeightOnlyConfig(granularity=PerTensor()), f32, (16, 40)),
+        "int8_group": (Int8WeightOnlyConfig(granularity=PerGroup(16)), f32, (24, 48)),
+        "int8_dynamic": (Int8DynamicActivationInt8WeightConfig(), bf16, (16, 48)),
+        "int4_unpacked": (intx(torch.int4, PerGroup(32)), f32, (24, 96)),
+        "int3_unpacked_bf16": (intx(torch.int3, PerGroup(16)), bf16, (16, 48)),
+        "int8_axis": (intx(torch.int8, PerAxis(0)), f16, (16, 40)),
+        "int4_dynamic": (dynamic(torch.int4, PerGroup(32)), bf16, (24, 96)),
+        "int4_dynamic_asym": (dynamic(torch.int4, PerGroup(32), MappingType.ASYMMETRIC), f32, (24, 96)),
+        "int8_dynamic_asym": (dynamic(torch.int8, PerAxis(0), MappingType.ASYMMETRIC), f32, (24, 40)),
+    }.items():
+        layer = linear(matrix(*shape, seed=len(name))).to(kind)
+        quantize_(layer, settings)
+        yield name, config, stored(layer.weight.data), layer.weight.dequantize()
+
+    weight = matrix(24, 48, seed=1)
+    held = Int8Tensor.from_hp(weight, PerRow(), mapping_type=MappingType.ASYMMETRIC)
+    yield "int8_rows_asym", config, stored(held), held.dequantize()
+
+    activations = QuantizeTensorToFloat8Kwargs()
+    for name, granularity, kind, shape, more in (
+        ("fp8_rows", PerRow(), f32, (24, 40), {}),
+        ("fp8_rows_bf16", PerRow(), bf16, (16, 40), {"act_quant_kwargs": activations}),
+        ("fp8_tensor", PerTensor(), f32, (16, 40), {"act_quant_kwargs": activations}),
+        ("fp8_blocks", PerBlock([128, 128]), bf16, (256, 128), {"act_quant_kwargs": activations}),
+        ("fp8_groups", PerGroup(16), f32, (24, 48), {}),
+    ):
+        held = Float8Tensor.from_hp(matrix(*shape, seed=len(name)).to(kind), granularity=granularity, **more)
+        yield name, config, stored(held), held.dequantize()
+
+    for name, size, kind, shape in (
+        ("int4", 32, f32, (24, 96)),
+        ("int4_bf16", 64, bf16, (16, 128)),
+        ("int4_f16", 12, f16, (10, 60)),
+    ):
+        weight = matrix(*shape, seed=size).to(kind)
+        held = Int4Tensor.from_hp(weight, [1, size])
+        codes, _, _ = int4_row_quantize_zp(weight, size)
+        yield (
+            name,
+            config,
+            stored(held),
+            _int4_row_dequantize_zp(codes, held.scale.float(), held.zero_point.float(), size),
+        )
+
+
 def transformers() -> Iterator[Case]:
     """Its own FP8 in blocks: `Fp8Quantize` and `Fp8Dequantize`."""
     from transformers import FineGrainedFP8Config
@@ -421,6 +502,7 @@ LIBRARIES: dict[str, tuple[Callable[[], Iterator[Case]], str]] = {  # with its n
     "gptqmodel": (gptqmodel, "gptqmodel"),
     "hqq": (hqq, "hqq"),
     "modelopt": (modelopt, "nvidia-modelopt"),
+    "torchao": (torchao, "torchao"),
     "transformers": (transformers, "transformers"),
 }
 
