@@ -17,6 +17,7 @@ from jaxengine.architecture.switches import (
     Activation,
     Attention,
     Block,
+    ClampedGate,
     Embedding,
     Encoder,
     Experts,
@@ -38,6 +39,7 @@ __all__ = [
     "Activation",
     "Attention",
     "Block",
+    "ClampedGate",
     "Embedding",
     "Encoder",
     "Experts",
@@ -63,6 +65,7 @@ class ModelSpec:
 
     In a state space the sizes of attention and MLP are 0. In a `traced` model only sizes and head have a meaning.
     Layer i is of kind `kinds[i % len(kinds)]`. `residual_scale` multiplies what a branch adds to the residual stream.
+    `clamped_gate` stands in for `activation` in a gated MLP.
     `cache_scales` holds each layer's scale of keys and scale of values: a cache of 8 bits holds keys and values divided
     by them; () = not known.
     """
@@ -81,6 +84,7 @@ class ModelSpec:
     attention: Attention = field(default_factory=Attention)
     activation: Activation = "silu"
     gated: bool = True
+    clamped_gate: ClampedGate | None = None
     experts: Experts | None = None
     state_space: StateSpace | None = None
     traced: Traced | None = None
@@ -109,6 +113,8 @@ class ModelSpec:
             raise ValueError(f"{len(self.attention.alibi)} alibi slopes for {self.num_heads} heads")
         if self.experts is None and any(kind.experts for kind in self.kinds):
             raise ValueError("layers have experts, the model describes none")
+        if self.clamped_gate is not None and not self.gated:
+            raise ValueError("a clamped gate needs a gated MLP")
         if self.encoder is not None:
             self._check_encoder(self.encoder)
         if len(self.cache_scales) not in (0, self.num_layers):

@@ -137,6 +137,7 @@ def _attention(spec: ModelSpec) -> dict[str, Parameter]:
         "qk_norm": qk_norm if norm else None,
         "qk_norm_bias": qk_norm if norm and norm.bias else None,
         "relative": _relative(spec, relative) if relative and relative.by_layer else None,
+        "sinks": Parameter((kv, group), ("kv_heads", None)) if spec.attention.sinks else None,
         "out": Parameter((hidden, kv, group, dim), ("embed", *heads), 3),
         "out_bias": Parameter((hidden,), ("embed",)) if spec.out_bias else None,
     }
@@ -196,6 +197,12 @@ def _experts(spec: ModelSpec, experts: Experts) -> dict[str, Parameter]:
         "experts_gate_up": Parameter((count, inner, ffn, hidden), (None, None, "ffn", "embed"), 1, stacked=1),
         "experts_down": Parameter((count, hidden, ffn), (None, "embed", "ffn"), 1, stacked=1),
     }
+    if experts.bias:
+        table |= {
+            "router_bias": Parameter((count,), (None,)),
+            "experts_gate_up_bias": Parameter((count, inner, ffn), (None, None, "ffn")),
+            "experts_down_bias": Parameter((count, hidden), (None, "embed")),
+        }
     if shared:
         table |= {
             "shared_gate": Parameter((1, hidden), (None, "embed"), 1),

@@ -117,6 +117,20 @@ class RelativePositions:
 
 
 @dataclass(frozen=True)
+class ClampedGate:
+    """gpt-oss' gated activation: (u + 1) · g · sigmoid(alpha · g), of a gate g of at most `limit` and the other product
+    u between -limit and limit.
+    """
+
+    limit: float = 7.0
+    alpha: float = 1.702
+
+    def __post_init__(self) -> None:
+        if self.limit <= 0:
+            raise ValueError(f"the limit of a clamped gate must be positive, got {self.limit}")
+
+
+@dataclass(frozen=True)
 class Attention:
     """What the attention of all layers has in common.
 
@@ -125,6 +139,7 @@ class Attention:
     softcap: scores become softcap x tanh(score / softcap), before ALiBi and mask; 0 = none.
     clip: the projection's queries, keys and values are clamped to [-clip, clip]; 0 = none.
     relative: the bias added to scores by distance.
+    sinks: each query head has a learned logit beside its scores, which takes weight and has no value.
     """
 
     qk_norm: QKNorm | None = None
@@ -133,6 +148,7 @@ class Attention:
     softcap: float = 0.0
     clip: float = 0.0
     relative: RelativePositions | None = None
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +159,7 @@ class Experts:
     renormalise: the weights of the chosen experts are divided by their sum.
     shared_ffn_size: width of an MLP for every token, whose output is multiplied by the sigmoid of its gate; 0 = none.
     jitter: how near an expert is to a choice, for the sparse mixer.
+    bias: the router and every product of an expert have one.
     """
 
     count: int
@@ -152,6 +169,7 @@ class Experts:
     renormalise: bool = False
     shared_ffn_size: int = 0
     jitter: float = 0.01
+    bias: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.used <= self.count:

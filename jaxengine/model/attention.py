@@ -29,6 +29,7 @@ class Attention(nnx.Module):
         plain = AttentionSpec(kind.scale, kind.window, spec.attention.softcap)
         rounded = spec.attention.alibi_rounded
         self.spec = replace(plain, alibi_scale=plain.scale_for(spec.head_dim)) if rounded else plain
+        self.sinks = nnx.Param(get("sinks")) if spec.attention.sinks else None
         self.ops = ops
 
     def __call__(
@@ -45,6 +46,8 @@ class Attention(nnx.Module):
             qkv = qkv.clip(-self.clip, self.clip)
         if self.norm is not None:
             qkv = jnp.concatenate([self.norm(qkv[:, :, :-1]), qkv[:, :, -1:]], axis=2)
+        if self.sinks is not None:
+            bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
         return self.out(attended), keys, values
 

@@ -1,13 +1,15 @@
 """The feed-forward branch of a layer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.architecture.model import Activation, ModelSpec
+from jaxengine.architecture.model import Activation, ClampedGate, ModelSpec
 from jaxengine.model.linear import Linear
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
@@ -18,16 +20,31 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 }
 
 
+@dataclass(frozen=True)
+class Activated:
+    """What an MLP makes of its first product or two: act(up), act(gate) · up, or what a clamped gate makes of both."""
+
+    activation: Activation = "silu"
+    clamped: ClampedGate | None = None
+
+    def __call__(self, gate: Array, up: Array | None = None) -> Array:
+        if up is None:
+            return ACTIVATIONS[self.activation](gate)
+        if self.clamped is None:
+            return ACTIVATIONS[self.activation](gate) * up
+        limit, alpha = self.clamped.limit, self.clamped.alpha
+        gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+        return (up + 1) * gate * jax.nn.sigmoid(alpha * gate)
+
+
 class MLP(nnx.Module):
     """down(act(up(x))), or down(act(gate(x)) * up(x)) (Shazeer 2020, arXiv 2002.05202): [T, hidden] → [T, hidden]."""
 
     def __init__(self, spec: ModelSpec, get: Callable[[str], Any]) -> None:
         self.gate_up = Linear.named("gate_up", get)
         self.down = Linear.named("down", get)
-        self.activation = spec.activation
-        self.gated = spec.gated
+        self.activated = Activated(spec.activation, spec.clamped_gate)
 
     def __call__(self, x: Array) -> Array:
         inner = self.gate_up(x)  # [T, 2 or 1, ffn]
-        activated = ACTIVATIONS[self.activation](inner[:, 0])
-        return self.down(activated * inner[:, 1] if self.gated else activated)
+        return self.down(self.activated(*(inner[:, i] for i in range(inner.shape[1]))))

@@ -13,8 +13,8 @@ from jax import Array
 
 from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.linear import Linear
-from jaxengine.model.mlp import ACTIVATIONS, MLP
-from jaxengine.ops.experts import ExpertMLPs
+from jaxengine.model.mlp import MLP, Activated
+from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 
 
 class MixtureOfExperts(nnx.Module):
@@ -25,7 +25,10 @@ class MixtureOfExperts(nnx.Module):
         self.router = Linear.named("router", get)
         self.gate_up = nnx.Param(get("experts_gate_up"))
         self.down = nnx.Param(get("experts_down"))
-        self.mlps = ExpertMLPs(ACTIVATIONS[spec.activation], spec.gated)
+        bias = spec.experts.bias
+        self.gate_up_bias = nnx.Param(get("experts_gate_up_bias")) if bias else None
+        self.down_bias = nnx.Param(get("experts_down_bias")) if bias else None
+        self.mlps = ExpertMLPs(Activated(spec.activation, spec.clamped_gate))
         self.experts = spec.experts
         shared = spec.experts.shared_ffn_size > 0
         self.shared = MLP(spec, lambda name: get(f"shared_{name}")) if shared else None
@@ -35,10 +38,15 @@ class MixtureOfExperts(nnx.Module):
         """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert."""
         weights, chosen = route(self.experts, self.router(x, jnp.dtype(jnp.float32)))  # [T, k]
         chosen = jnp.where(jnp.arange(len(x))[:, None] < tokens, chosen, self.experts.count)
-        mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value())
+        mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
         if self.shared is None or self.shared_gate is None:
             return mixed
         return mixed + jax.nn.sigmoid(self.shared_gate(x)) * self.shared(x)
+
+    def _biases(self) -> ExpertBiases | None:
+        if self.gate_up_bias is None or self.down_bias is None:
+            return None
+        return ExpertBiases(self.gate_up_bias[...], self.down_bias[...])
 
 
 def route(experts: Experts, logits: Array) -> tuple[Array, Array]:

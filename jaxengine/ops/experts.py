@@ -20,7 +20,7 @@ Legend: T tokens, k experts per token, E experts, F inner width, P = T k pairs, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,39 +37,67 @@ MAX_BLOCK = 128  # rows
 UNROLLED = 16  # blocks
 
 
+class ExpertBiases(NamedTuple):
+    """What is added to the products of each expert."""
+
+    gate_up: Array  # [E, 2 or 1, F]
+    down: Array  # [E, hidden]
+
+
 @dataclass(frozen=True)
 class ExpertMLPs:
-    """down(act(up x)), or down(act(gate x) · up x), of each of E experts.
+    """down(act(up x)), or down(act(gate x, up x)), of each of E experts.
 
     The stacks of weights stand for [E, 2 or 1, F, hidden] and [E, hidden, F]. Their layouts say whether the kernels
     multiply by them.
     """
 
-    activation: Callable[[Array], Array]
-    gated: bool
+    activation: Callable[..., Array]
 
-    def __call__(self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+    def __call__(
+        self,
+        x: Array,
+        weights: Array,
+        chosen: Array,
+        gate_up: Weight,
+        down: Weight,
+        biases: ExpertBiases | None = None,
+    ) -> Array:
         """x [T, hidden], weights f32 and chosen i32 [T, k] → [T, hidden], on the mesh that is set, if any."""
+        bias = None if biases is None else biases.gate_up
         if jax.sharding.get_abstract_mesh().empty:
-            return self._local(x, weights, chosen, gate_up, down)
+            mixed = self._local(x, weights, chosen, gate_up, down, bias)
+        else:
+            mixed = self._on_mesh(x, weights, chosen, gate_up, down, bias)
+        if biases is None:
+            return mixed
+        of_down = biases.down.at[chosen].get(mode="fill", fill_value=0)  # [T, k, hidden], once for all devices
+        return mixed + _weighted(weights, of_down, x.dtype)
+
+    def _on_mesh(
+        self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight, bias: Array | None
+    ) -> Array:
         whole = PartitionSpec()
         first, second = _partition(gate_up, (None, None, TP, None)), _partition(down, (None, None, TP))
 
         def local(*arguments: Any) -> Array:
             return jax.lax.psum(self._local(*arguments), TP)
 
-        of_arguments = (whole, whole, whole, first, second)
+        of_arguments = (whole, whole, whole, first, second, PartitionSpec(None, None, TP))
         on_mesh = jax.shard_map(local, in_specs=of_arguments, out_specs=whole, check_vma=False)
-        return on_mesh(x, weights, chosen, gate_up, down)
+        return on_mesh(x, weights, chosen, gate_up, down, bias)
 
-    def _local(self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+    def _local(
+        self, x: Array, weights: Array, chosen: Array, gate_up: Weight, down: Weight, bias: Array | None
+    ) -> Array:
+        """Without the bias of the second product; `bias` is that of the first."""
         if gate_up.layout.kernels:
-            y = triton.apply(x, chosen, gate_up, down, self.activation)  # [T, k, hidden]
+            y = triton.apply(x, chosen, gate_up, down, self.activation, bias)  # [T, k, hidden]
         else:
-            y = self._reference(x, chosen, gate_up, down)
-        return jnp.einsum("tk,tkh->th", weights, y.astype(jnp.float32)).astype(x.dtype)
+            y = self._reference(x, chosen, gate_up, down, bias)
+        return _weighted(weights, y, x.dtype)
 
-    def _reference(self, x: Array, chosen: Array, gate_up: Weight, down: Weight) -> Array:
+    def _reference(self, x: Array, chosen: Array, gate_up: Weight, down: Weight, bias: Array | None) -> Array:
         """As the kernels.
 
         Raises:
@@ -84,7 +112,8 @@ class ExpertMLPs:
 
         def block(_: None, part: tuple[Array, Array]) -> tuple[None, Array]:
             rows, expert = part
-            return None, self._mlp(rows, gate_up.matrix(expert), down.matrix(expert))
+            of_expert = None if bias is None else bias[expert]
+            return None, self._mlp(rows, gate_up.matrix(expert), down.matrix(expert), of_expert)
 
         unroll = len(experts) if len(experts) <= UNROLLED else 1
         _, y = jax.lax.scan(block, None, (rows, experts), unroll=unroll)  # [N, B, hidden]
@@ -97,11 +126,16 @@ class ExpertMLPs:
             return single_pairs(expert), jnp.arange(size)
         return sorted_blocks(expert, count, min(MAX_BLOCK, 1 << (size // count).bit_length()))
 
-    def _mlp(self, x: Array, gate_up: Weight, down: Weight) -> Array:
+    def _mlp(self, x: Array, gate_up: Weight, down: Weight, bias: Array | None) -> Array:
         """One expert: x [B, hidden]."""
-        inner = _scaled_matmul(x, gate_up).reshape(len(x), 2 if self.gated else 1, -1)  # [B, 2 or 1, F]
-        activated = self.activation(inner[:, 0])
-        return _scaled_matmul(activated * inner[:, 1] if self.gated else activated, down)
+        inner = _scaled_matmul(x, gate_up).reshape(len(x), -1, len(down.values))  # [B, 2 or 1, F]
+        inner = inner if bias is None else inner + bias
+        return _scaled_matmul(self.activation(*(inner[:, i] for i in range(inner.shape[1]))), down)
+
+
+def _weighted(weights: Array, y: Array, dtype: jnp.dtype) -> Array:
+    """weights [T, k] and y [T, k, hidden] → [T, hidden]."""
+    return jnp.einsum("tk,tkh->th", weights, y.astype(jnp.float32)).astype(dtype)
 
 
 def _partition(weight: Weight, axes: tuple[str | None, ...]) -> Any:

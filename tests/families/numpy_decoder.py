@@ -92,7 +92,7 @@ def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.
     if kind.rope is not None:
         qk = np.stack([_rotated(kind.rope, row, position, len(x)) for position, row in enumerate(qk)])
     scale = spec.head_dim**-0.5 if kind.scale is None else kind.scale
-    heads = np.zeros((len(x), spec.num_kv_heads, spec.group, spec.head_dim))
+    heads, sinks = np.zeros((len(x), spec.num_kv_heads, spec.group, spec.head_dim)), get("sinks")
     for j in range(spec.num_kv_heads):
         for g in range(spec.group):
             slope = spec.attention.alibi[j * spec.group + g] if spec.attention.alibi else 0.0
@@ -102,8 +102,9 @@ def _attention(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> np.
                 if spec.attention.softcap:
                     score = spec.attention.softcap * np.tanh(score / spec.attention.softcap)
                 score = score + _alibi(spec, slope, np.arange(first, i + 1), scale)
-                weight = np.exp(score - score.max())
-                heads[i, j, g] = weight / weight.sum() @ qkv[first : i + 1, j, -1]
+                weight = np.exp(score)
+                sink = 0.0 if sinks is None else math.exp(sinks[j, g])
+                heads[i, j, g] = weight / (weight.sum() + sink) @ qkv[first : i + 1, j, -1]
     out, bias = get("out"), get("out_bias")
     assert out is not None
     y = np.einsum("tkgd,hkgd->th", heads, out)
@@ -157,12 +158,12 @@ def _feed_forward(spec: ModelSpec, kind: LayerKind, get: Get, x: np.ndarray) -> 
     if not kind.experts:
         return _mlp(spec, get, x)
     assert spec.experts is not None
-    router, up, down = get("router"), get("experts_gate_up"), get("experts_down")
-    assert router is not None and up is not None and down is not None
-    out = np.zeros_like(x)
+    scores, out = _linear(get, "router", x), np.zeros_like(x)
+    parts = ("gate_up", "gate_up_bias", "down", "down_bias")
+    stacks = {part: values for part in parts if (values := get(f"experts_{part}")) is not None}
     for token, row in enumerate(x):
-        for expert, weight in _routed(spec.experts, router @ row):
-            one = {"gate_up": up[expert], "down": down[expert]}.get
+        for expert, weight in _routed(spec.experts, scores[token]):
+            one = {part: values[expert] for part, values in stacks.items()}.get
             out[token] += weight * _mlp(spec, one, row[None])[0]
     if spec.experts.shared_ffn_size:
         gate = 1 / (1 + np.exp(-_linear(get, "shared_gate", x)))
@@ -188,6 +189,10 @@ def _routed(experts: Experts, scores: np.ndarray) -> list[tuple[int, float]]:
 
 def _mlp(spec: ModelSpec, get: Get, x: np.ndarray) -> np.ndarray:
     inner = _linear(get, "gate_up", x)  # [T, 1 or 2, ffn]
+    if spec.clamped_gate is not None:
+        limit = spec.clamped_gate.limit
+        gate, up = np.minimum(inner[:, 0], limit), np.maximum(np.minimum(inner[:, 1], limit), -limit)
+        return _linear(get, "down", (1 + up) * gate / (1 + np.exp(-spec.clamped_gate.alpha * gate)))
     active = ACTIVATIONS[spec.activation](inner[:, 0])
     return _linear(get, "down", active * inner[:, 1] if spec.gated else active)
 

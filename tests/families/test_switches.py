@@ -11,6 +11,7 @@ from jaxengine.architecture.model import (
     Activation,
     Attention,
     Block,
+    ClampedGate,
     Embedding,
     Experts,
     Head,
@@ -65,6 +66,7 @@ def random_spec(seed: int) -> ModelSpec:
     hidden = draw.choice([24, 40])
     norm = draw.choice(get_args(NormKind))
     experts = maybe(random_experts(draw), None)
+    gated = draw.random() < 0.5
     return ModelSpec(
         vocab_size=50,
         hidden_size=hidden,
@@ -83,9 +85,11 @@ def random_spec(seed: int) -> ModelSpec:
             alibi_rounded=seed % 2 > 0,
             softcap=maybe(2.0, 0.0),
             clip=maybe(1.5, 0.0),
+            sinks=draw.random() < 0.5,
         ),
         activation=draw.choice(get_args(Activation)),
-        gated=draw.random() < 0.5,
+        gated=gated,
+        clamped_gate=maybe(ClampedGate(0.7, 1.3), None) if gated else None,
         experts=experts,
         embedding=Embedding(maybe(16, 0), maybe(2.5, 1.0), draw.random() < 0.5, draw.random() < 0.5),
         head=Head(draw.random() < 0.5, draw.random() < 0.5, maybe(0.5, 1.0), maybe(3.0, 0.0)),
@@ -100,7 +104,8 @@ def random_spec(seed: int) -> ModelSpec:
 def random_experts(draw: random.Random) -> Experts:
     routing = draw.choice(get_args(Routing))
     used = 2 if routing == "sparse_mixer" else draw.choice([1, 3])
-    return Experts(draw.choice([4, 60]), used, 20, routing, draw.random() < 0.5, draw.choice([0, 28]), jitter=0.3)
+    shared, renormalise, bias = draw.choice([0, 28]), draw.random() < 0.5, draw.random() < 0.5
+    return Experts(draw.choice([4, 60]), used, 20, routing, renormalise, shared, jitter=0.3, bias=bias)
 
 
 def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
@@ -117,7 +122,7 @@ def random_kind(draw: random.Random, head_dim: int, experts: bool) -> LayerKind:
     return LayerKind(rope, draw.choice([0, 1, 5]), draw.choice([None, 0.4]), experts and draw.random() < 0.7)
 
 
-SEEDS = range(42, 54)  # the first twelve that show every choice
+SEEDS = range(82, 94)  # the first twelve that show every choice
 
 
 @pytest.mark.slow
@@ -144,7 +149,10 @@ def test_every_choice_is_drawn() -> None:
     assert over == {None, "head", "projection"}
     mixtures = [spec.experts for spec in specs if spec.experts and any(kind.experts for kind in spec.kinds)]
     assert {mixture.routing for mixture in mixtures} == set(get_args(Routing))
-    assert all(len({getattr(each, size) for each in mixtures}) == 2 for size in ("count", "used", "shared_ffn_size"))
+    switches = ("count", "used", "shared_ffn_size", "bias")
+    assert all(len({getattr(each, switch) for each in mixtures}) == 2 for switch in switches)
+    assert {spec.clamped_gate for spec in specs if spec.experts} == {None, ClampedGate(0.7, 1.3)}
+    assert {spec.attention.sinks for spec in specs} == {True, False}
     for switch in ("gated", "final_norm", "qkv_bias", "out_bias", "mlp_bias", "residual_scale", "embedding_width"):
         assert len({getattr(spec, switch) for spec in specs}) > 1, switch
 

@@ -18,6 +18,7 @@ from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
 from jaxengine.model.linear import weight_layout
+from jaxengine.model.mlp import Activated
 from jaxengine.ops import experts
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.weight import Weight
@@ -64,7 +65,7 @@ def interpreted_on_a_cpu() -> Any:
 
 def measure(record: Record, shape: Shape, scale: Scale, sizes: tuple[int, ...], name: str) -> None:
     """A row of "correctness" for the largest of `sizes`, and one of "experts" for each, of experts in `HELD[name]`."""
-    apply = jax.jit(ExpertMLPs(jax.nn.silu, gated=True))
+    apply = jax.jit(ExpertMLPs(Activated()))
     stored, kind = matrices(shape, scale.dtype, HELD[name]), name if HELD[name] else scale.dtype
     held = sum(array.nbytes for array in jax.tree.leaves(stored))
     for tokens in sizes:

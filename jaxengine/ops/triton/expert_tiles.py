@@ -29,6 +29,7 @@ class Stack(NamedTuple):
     values: Any  # [E·count·width, in], or [E·count·width, in/4] in planes
     scales: Any  # of channels [E·count·width], of groups [E·G, count·width], or None
     zeros: Any  # of groups, like scales, or None
+    bias: Any = None  # of channels, or None
 
 
 class Place(NamedTuple):
@@ -85,7 +86,11 @@ class WholeTiles:
         if stack.scales is None:
             return sums
         factors = [plt.load(stack.scales.at[start + place.column]) for start in starts]  # [columns]
-        return [total * factor[None, :] for total, factor in zip(sums, factors, strict=True)]
+        return [total * self.across_rows(factor) for total, factor in zip(sums, factors, strict=True)]
+
+    def across_rows(self, values: Array) -> Array:
+        """`values` [columns] for every row of a product."""
+        return values[None, :]
 
     def store(self, place: Place, out: Any, values: Array) -> None:
         """`values` as `products` has them → `out` [P, width]."""
@@ -124,7 +129,8 @@ class GroupedTiles:
         column = place.first + m // (EIGHT * count) * EIGHT + m % EIGHT
         output = m // EIGHT % count * width + column
         group = place.expert * (x.shape[1] // self.stored.group)
-        matrix = Matrix(*stack, place.expert * count * width + output, output, group)
+        of_values = place.expert * count * width + output
+        matrix = Matrix(stack.values, stack.scales, stack.zeros, of_values, output, group)
         step = partial(add_product, self.stored, matrix, Rows(x, row, place.used))
         start = jnp.zeros((len(m), self.rows), jnp.float32)
         total = jax.lax.fori_loop(0, x.shape[1] // self.stored.step, step, start)
@@ -133,6 +139,9 @@ class GroupedTiles:
         apart = total.reshape(-1, count, EIGHT, self.rows)
         number = jax.lax.broadcasted_iota(jnp.int32, apart.shape, 1)
         return [jnp.where(number == i, apart, 0).sum(1).reshape(self.columns, -1) for i in range(count)]
+
+    def across_rows(self, values: Array) -> Array:
+        return values[:, None]
 
     def store(self, place: Place, out: Any, values: Array) -> None:
         to = out.at[place.pair[None, :], place.column[:, None]]

@@ -46,7 +46,8 @@ def apply(
     chosen: Array,
     gate_up: Weight,
     down: Weight,
-    activation: Callable[[Array], Array],
+    activation: Callable[..., Array],
+    bias: Array | None = None,
     interpret: bool = False,
 ) -> Array:
     """x [T, hidden] through the experts `chosen` i32 [T, k] → [T, k, hidden]; 0 for an expert out of range.
@@ -54,6 +55,8 @@ def apply(
     Args:
         gate_up: a stack of [E, 2, F, hidden], or [E, 1, F, hidden] without a gate. Neither stack is input-major.
         down: of [E, hidden, F].
+        activation: of the first product, or of gate and up.
+        bias: [E, 2 or 1, F], added to the first products.
         interpret: run the kernels as plain JAX, on any device.
 
     Raises:
@@ -66,7 +69,7 @@ def apply(
     rows, pairs = blocks.pairs.shape[1], chosen.size
     up = _tiles(gate_up, rows, ffn, hidden, x.dtype, inner, interpret)
     kernel = partial(_up_kernel, up, inner, activation, chosen.shape[1], pairs)
-    h = _call("experts_up", kernel, up, (pairs, ffn), interpret)(blocks, x, _stack(gate_up))
+    h = _call("experts_up", kernel, up, (pairs, ffn), interpret)(blocks, x, _stack(gate_up, bias))
     out = _tiles(down, rows, hidden, ffn, x.dtype, 1, interpret)
     kernel = partial(_down_kernel, out, pairs)
     y = _call("experts_down", kernel, out, (pairs, hidden), interpret)(blocks, h, _stack(down))
@@ -90,16 +93,16 @@ def _tiles(weight: Weight, rows: int, out: int, depth: int, dtype: jnp.dtype, ma
     return GroupedTiles.choose(rows, out, matrices, dtype.itemsize == 4, stored)
 
 
-def _stack(weight: Weight) -> Stack:
+def _stack(weight: Weight, bias: Array | None = None) -> Stack:
     """The arrays of `weight` with as many axes as kernels address."""
-    values = weight.values.reshape(-1, weight.values.shape[-1])
+    values, bias = weight.values.reshape(-1, weight.values.shape[-1]), None if bias is None else bias.reshape(-1)
     if not weight.layout.grouped:
-        return Stack(values, None if weight.scales is None else weight.scales.reshape(-1), None)
-    shared = (
+        return Stack(values, None if weight.scales is None else weight.scales.reshape(-1), None, bias)
+    scales, zeros = (
         None if each is None else each.reshape(each.shape[0] * each.shape[1], -1)
         for each in (weight.scales, weight.zeros)
     )
-    return Stack(values, *shared)
+    return Stack(values, scales, zeros, bias)
 
 
 def blocks_of(chosen: Array, count: int, most: int = MAX_ROWS) -> Blocks:
@@ -137,7 +140,7 @@ def _place(tiles: Tiles, blocks: Blocks, pairs: int) -> Place:
 def _up_kernel(
     tiles: Tiles,
     inner: int,
-    activation: Callable[[Array], Array],
+    activation: Callable[..., Array],
     used: int,
     pairs: int,
     blocks: Blocks,
@@ -145,14 +148,21 @@ def _up_kernel(
     stack: Stack,
     out: Any,
 ) -> None:
-    """act(gate x) · up x, or act(up x), of a block's rows: `x` [T, hidden]."""
+    """act(gate x, up x), or act(up x), of a block's rows: `x` [T, hidden]."""
     place = _place(tiles, blocks, pairs)
 
     @pl.when(place.pair.min() < pairs)
     def _() -> None:
         products = tiles.products(place, x, place.pair // used, stack, inner, out.shape[1])
-        activated = activation(products[0])
-        tiles.store(place, out, activated * products[1] if inner == 2 else activated)
+        if stack.bias is not None:
+            products = [each + _bias(tiles, place, stack, i, inner, out.shape[1]) for i, each in enumerate(products)]
+        tiles.store(place, out, activation(*products))
+
+
+def _bias(tiles: Tiles, place: Place, stack: Stack, matrix: int, count: int, width: int) -> Array:
+    """f32, of the program's columns of one of an expert's `count` matrices, beside its products."""
+    first = (place.expert * count + matrix) * width
+    return tiles.across_rows(plt.load(stack.bias.at[first + place.column]).astype(jnp.float32))
 
 
 def _down_kernel(tiles: Tiles, pairs: int, blocks: Blocks, h: Any, stack: Stack, out: Any) -> None:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxengine.model.mlp import Activated
 from jaxengine.ops.blocks import NONE, Blocks, shared_blocks, sorted_blocks
-from jaxengine.ops.experts import ExpertMLPs
+from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 from jaxengine.ops.triton import experts as triton
 from jaxengine.ops.weight import Weight, WeightLayout
 from jaxengine.weights.quantization import FORMATS, quantize_weight
@@ -95,12 +96,13 @@ def turned(gate_up: Any, down: Any, *scales: Any) -> list[Weight]:
     return [Weight(each, layout, scale) for each, scale in zip(values, scales or (None, None), strict=True)]
 
 
-def one_by_one(x: Any, chosen: np.ndarray, gate_up: Any, down: Any) -> np.ndarray:
-    """[T, k, hidden], each pair by itself, in float64."""
+def one_by_one(x: Any, chosen: np.ndarray, gate_up: Any, down: Any, bias: Any = 0.0) -> np.ndarray:
+    """[T, k, hidden], each pair by itself, in float64; `bias` [E, 2 or 1, F] is added to the first products."""
     x, gate_up, down = (np.asarray(a, np.float64) for a in (x, gate_up, down))
+    bias = np.broadcast_to(np.asarray(bias, np.float64), gate_up.shape[:-1])
     out = np.zeros((*chosen.shape, x.shape[1]))
     for token, place in zip(*np.nonzero(chosen < len(down)), strict=True):
-        inner = gate_up[chosen[token, place]] @ x[token]
+        inner = gate_up[chosen[token, place]] @ x[token] + bias[chosen[token, place]]
         activated = inner[0] / (1 + np.exp(-inner[0])) * (inner[1] if len(inner) == 2 else 1)
         out[token, place] = down[chosen[token, place]] @ activated
     return out
@@ -122,7 +124,7 @@ def one_by_one(x: Any, chosen: np.ndarray, gate_up: Any, down: Any) -> np.ndarra
 def test_the_kernels_compute_each_pair_s_own_expert(kind: str, tokens: int, inner: int, dtype: str) -> None:
     chosen = routing(kind, tokens, 2, 6)
     x, _, gate_up, down = arrays(tokens, 2, 6, 48, 80, inner, dtype)
-    kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
+    kernels = jax.jit(partial(triton.apply, activation=Activated(), interpret=True))
     out = np.asarray(kernels(x, jnp.asarray(chosen), *stacks(gate_up, down)), np.float64)
     np.testing.assert_allclose(out, one_by_one(x, chosen, gate_up, down), atol=TOLERANCE[dtype] * 4, rtol=0)
 
@@ -135,10 +137,34 @@ def test_the_kernels_scale_what_they_read_in_8_bits(quantize: str, tokens: int, 
     chosen = routing("padding", tokens, 2, 6)
     x, _, *matrices = arrays(tokens, 2, 6, 48, 80, inner, "float32")
     (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
-    kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
+    kernels = jax.jit(partial(triton.apply, activation=Activated(), interpret=True))
     out = kernels(x.astype(dtype), jnp.asarray(chosen), *stacks(up, down, up_scale, down_scale))
     expected = one_by_one(x.astype(dtype), chosen, exact_up, exact_down)
     np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=TOLERANCE[dtype] * 4, rtol=0)
+
+
+def drawn_bias(*shape: int) -> Any:
+    return jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.bfloat16)
+
+
+@pytest.mark.parametrize(("tokens", "inner"), [(5, 2), (80, 1)])
+def test_the_kernels_add_each_expert_s_bias(tokens: int, inner: int) -> None:
+    chosen, bias = routing("padding", tokens, 2, 6), drawn_bias(6, inner, 80)
+    x, _, gate_up, down = arrays(tokens, 2, 6, 48, 80, inner, "float32")
+    kernels = jax.jit(partial(triton.apply, activation=Activated(), interpret=True))
+    out = kernels(x, jnp.asarray(chosen), *stacks(gate_up, down), bias=bias)
+    np.testing.assert_allclose(out, one_by_one(x, chosen, gate_up, down, bias), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("tokens", [1, 90])
+def test_the_loop_adds_the_biases_of_both_products(tokens: int) -> None:
+    chosen, biases = routing("padding", tokens, 2, 16), ExpertBiases(drawn_bias(16, 2, 40), drawn_bias(16, 24))
+    x, weights, gate_up, down = arrays(tokens, 2, 16, 24, 40, 2, "float32")
+    out = jax.jit(ExpertMLPs(Activated()))(x, weights, jnp.asarray(chosen), *turned(gate_up, down), biases)
+    pairs, real = one_by_one(x, chosen, gate_up, down, biases.gate_up), chosen < 16
+    pairs[real] += np.asarray(biases.down, np.float64)[chosen[real]]
+    expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), pairs)
+    np.testing.assert_allclose(out, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("quantize", FORMATS)
@@ -147,7 +173,7 @@ def test_the_loop_scales_what_it_reads_in_8_bits(quantize: str, tokens: int) -> 
     chosen = routing("padding", tokens, 2, 16)
     x, weights, *matrices = arrays(tokens, 2, 16, 24, 40, 2, "float32")
     (up, up_scale, exact_up), (down, down_scale, exact_down) = (in_8_bits(each, quantize) for each in matrices)
-    loop = jax.jit(ExpertMLPs(jax.nn.silu, gated=True))
+    loop = jax.jit(ExpertMLPs(Activated()))
     out = loop(x, weights, jnp.asarray(chosen), *turned(up, down, up_scale, down_scale))
     pairs = one_by_one(x, chosen, exact_up, exact_down)
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), pairs)
@@ -159,7 +185,7 @@ def test_the_loop_scales_what_it_reads_in_8_bits(quantize: str, tokens: int) -> 
 def test_the_loop_computes_each_pair_s_own_expert(kind: str, tokens: int) -> None:
     chosen = routing(kind, tokens, 2, 16)
     x, weights, gate_up, down = arrays(tokens, 2, 16, 24, 40, 2, "float32")
-    mlps = ExpertMLPs(jax.nn.silu, gated=True)
+    mlps = ExpertMLPs(Activated())
     out = jax.jit(mlps)(x, weights, jnp.asarray(chosen), *turned(gate_up, down))
     expected = np.einsum("tk,tkh->th", np.asarray(weights, np.float64), one_by_one(x, chosen, gate_up, down))
     np.testing.assert_allclose(out, expected, atol=1e-5, rtol=0)
@@ -168,4 +194,4 @@ def test_the_loop_computes_each_pair_s_own_expert(kind: str, tokens: int) -> Non
 def test_widths_that_the_kernels_cannot_cut_are_refused() -> None:
     x, _, gate_up, down = arrays(2, 2, 4, 32, 40, 2, "float32")
     with pytest.raises(ValueError, match="expert width in multiples of 16, the model has 40"):
-        triton.apply(x, jnp.zeros((2, 2), jnp.int32), *stacks(gate_up, down), jax.nn.silu, interpret=True)
+        triton.apply(x, jnp.zeros((2, 2), jnp.int32), *stacks(gate_up, down), Activated(), interpret=True)

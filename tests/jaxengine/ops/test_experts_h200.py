@@ -1,5 +1,5 @@
-"""What the compiler makes of layers of experts on an H200, with none at hand: at the shapes of Mixtral-8x7B and
-Qwen3-30B-A3B.
+"""What the compiler makes of layers of experts on an H200, with none at hand: at the shapes of Mixtral-8x7B,
+Qwen3-30B-A3B and gpt-oss-20b.
 """
 
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gpu_compile import toolchain
-from tests.jaxengine.ops.h200_experts import LAYERS, MIXTRAL, QWEN3
+from tests.jaxengine.ops.h200_experts import LAYERS, MODELS
 from tests.jaxengine.ops.test_triton_h200 import AMPERE_SHARED
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def test_a_layer_copies_no_matrix_and_is_one_cuda_graph(facts: FactsByLayer, nam
 @pytest.mark.parametrize("name", ONE_DEVICE)
 def test_temporaries_are_the_pairs_two_rows(facts: FactsByLayer, name: str) -> None:
     """An inner row and an output row of each pair: nothing is gathered, sorted or padded, let alone all experts."""
-    spec, tokens = MIXTRAL if "mixtral" in name else QWEN3, int(name.split()[1])
+    spec, tokens = MODELS[name.partition(",")[0]], int(name.split()[1])
     assert spec.experts is not None
     pairs, itemsize = tokens * spec.experts.used, 4 if "f32" in name else 2
     rows = pairs * (spec.experts.ffn_size + spec.hidden_size) * itemsize

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from convert.quantized.fp4 import E2M1
 from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.model.linear import weight_layout
+from jaxengine.model.mlp import Activated
 from jaxengine.ops.triton import experts as triton
 from jaxengine.ops.weight import Weight
 from jaxengine.weights.quantization import FORMATS, FOUR_BITS, NF4, group_weight
@@ -21,6 +23,7 @@ from tests.shapes import H200
 EXACT = {"float32": 1e-5, "bfloat16": 2**-6, "float16": 2**-9}  # of the largest result; the inner row is rounded too
 COUNT, HIDDEN, FFN = 5, 128, 192
 INT4 = FOUR_BITS["int4"]
+MXFP4 = WeightFormat("mxfp4", "uint8", "bfloat16", group=32, table=E2M1, bits=4)
 FORMAT = {
     "codes": replace(INT4, group=32),
     "codes, a scale a channel, zeros": WeightFormat("", "uint8", "float32", "uint8", bits=4),
@@ -53,11 +56,19 @@ def stack(format: WeightFormat, *shape: int) -> tuple[Weight, np.ndarray]:
     return group_weight(layout, Weight(values, replace(layout, grouped=0, plane=0), *plain)), dense
 
 
-def check(dtype: str, chosen: np.ndarray, gate_up: tuple[Weight, np.ndarray], down: tuple[Weight, np.ndarray]) -> None:
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(len(chosen), HIDDEN)), dtype)
-    kernels = jax.jit(partial(triton.apply, activation=jax.nn.silu, interpret=True))
-    out = np.asarray(kernels(x, jnp.asarray(chosen), gate_up[0], down[0]), np.float64)
-    expected = one_by_one(x, chosen, gate_up[1], down[1])
+def check(
+    dtype: str,
+    chosen: np.ndarray,
+    gate_up: tuple[Weight, np.ndarray],
+    down: tuple[Weight, np.ndarray],
+    biased: bool = False,
+) -> None:
+    draw = np.random.default_rng(1)
+    x = jnp.asarray(draw.normal(size=(len(chosen), HIDDEN)), dtype)
+    bias = jnp.asarray(draw.normal(size=gate_up[1].shape[:-1]), dtype) if biased else None
+    kernels = jax.jit(partial(triton.apply, activation=Activated(), interpret=True))
+    out = np.asarray(kernels(x, jnp.asarray(chosen), gate_up[0], down[0], bias=bias), np.float64)
+    expected = one_by_one(x, chosen, gate_up[1], down[1], 0 if bias is None else bias)
     np.testing.assert_allclose(out, expected, atol=EXACT[dtype] * np.abs(expected).max(), rtol=0)
 
 
@@ -82,6 +93,13 @@ def test_each_pair_s_own_expert_is_computed(kind: str, tokens: int, inner: int, 
     format = FORMAT["codes, whole zeros"]
     gate_up, down = stack(format, COUNT, inner, FFN, HIDDEN), stack(format, COUNT, HIDDEN, FFN)
     check(dtype, routing(kind, tokens, 2, COUNT), gate_up, down)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tokens", "inner", "dtype"), [(6, 2, "float32"), (90, 2, "bfloat16"), (90, 1, "float32")])
+def test_each_expert_s_bias_is_added(tokens: int, inner: int, dtype: str) -> None:
+    gate_up, down = stack(MXFP4, COUNT, inner, FFN, HIDDEN), stack(MXFP4, COUNT, HIDDEN, FFN)
+    check(dtype, routing("padding", tokens, 2, COUNT), gate_up, down, biased=True)
 
 
 @pytest.mark.slow

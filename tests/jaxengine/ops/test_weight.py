@@ -10,6 +10,7 @@ import pytest
 from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.model.linear import Linear
+from jaxengine.model.mlp import Activated
 from jaxengine.ops.experts import ExpertMLPs
 from jaxengine.ops.weight import Weight, WeightLayout
 
@@ -81,4 +82,4 @@ def test_experts_in_groups_are_refused_by_the_format_s_name() -> None:
     with pytest.raises(
         ValueError, match="experts need one scale a channel here, format 'four bits' has groups or zeros"
     ):
-        ExpertMLPs(jax.nn.silu, gated=True)(jnp.ones((1, 16)), jnp.ones((1, 1)), jnp.zeros((1, 1), int), weight, weight)
+        ExpertMLPs(Activated())(jnp.ones((1, 16)), jnp.ones((1, 1)), jnp.zeros((1, 1), int), weight, weight)
