@@ -14,6 +14,7 @@ from convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from convert.families.gpt2 import GPT_BIGCODE, gpt2
 from convert.families.gpt_neo import GPT_NEO
 from convert.families.gpt_neox import GPT_NEOX
+from convert.families.gpt_oss import GPT_OSS
 from convert.families.gptj import CODEGEN, GPTJ
 from convert.families.granite import GRANITE
 from convert.families.llama import LLAMA, MISTRAL
@@ -47,6 +48,7 @@ FAMILIES: dict[str, Family | Callable[[Config], Family]] = {
     "gpt_bigcode": GPT_BIGCODE,
     "gpt_neo": GPT_NEO,
     "gpt_neox": GPT_NEOX,
+    "gpt_oss": GPT_OSS,
     "gptj": GPTJ,
     "granite": GRANITE,
     "llama": LLAMA,

@@ -58,7 +58,7 @@ class ComposedSource:
     def stored(self, name: str) -> StoredWeight | None:
         """How `name` is stored, where all its tensors are quantised and one format holds them."""
         recipe = self._recipes[name]
-        if recipe.unit_rows or any(part.swapped or part.tensor not in self._tensors for part in recipe.parts):
+        if recipe.unit_rows or any(part.input_major or part.tensor not in self._tensors for part in recipe.parts):
             return None
         found = {part.tensor: self._tensors.quantized(part.tensor) for part in recipe.parts}
         matrices = {tensor: matrix for tensor, matrix in found.items() if matrix}
@@ -101,13 +101,15 @@ Read = Callable[[str, tuple[int, ...], Index], np.ndarray]
 
 def _turned(recipe: Recipe, tensors: Tensors) -> Recipe:
     """`recipe` for a checkpoint whose quantised matrices are `[out, in]`, whatever the family's are."""
-    parts = tuple(
-        replace(part, transposed=False, stored=part.stored[::-1])
-        if part.transposed and part.tensor in tensors and tensors.quantized(part.tensor)
-        else part
-        for part in recipe.parts
-    )
-    return replace(recipe, parts=parts)
+
+    def turned(part: Part) -> Part:
+        if not part.input_major or part.tensor not in tensors or not tensors.quantized(part.tensor):
+            return part
+        inputs = len(part.shape) - 1
+        order = (*(axis for axis in part.order if axis != inputs), inputs) if part.order else ()
+        return replace(part, stored=swapped(part.stored), transposed=False, order=order)
+
+    return replace(recipe, parts=tuple(map(turned, recipe.parts)))
 
 
 def _of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
@@ -166,9 +168,9 @@ def _read(part: Part, common: list[Range], read: Read) -> np.ndarray:
     """The elements of `part` in the ranges `common` of the parameter."""
     cuts = [slice(low - start, high - start) for (low, high), start in zip(common, part.start, strict=True)]
     outputs = len(part.shape) - part.inputs
-    if part.swapped:
-        view, index = (swapped(part.shape), swapped(tuple(cuts)))
-        return read(part.tensor, view, index).swapaxes(-1, -2)
+    if part.order:
+        view, index = tuple(part.shape[axis] for axis in part.order), tuple(cuts[axis] for axis in part.order)
+        return read(part.tensor, view, index).transpose(np.argsort(part.order))
     if part.rows is None and not part.transposed:
         return read(part.tensor, part.shape, tuple(cuts))
     rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows

@@ -19,7 +19,7 @@ def tensor_rows(recipe: Recipe, values: np.ndarray, outputs: int) -> dict[str, n
     table = values.reshape(*values.shape[:outputs], -1)
     tensors: dict[str, np.ndarray] = {}
     for part in recipe.parts:
-        assert not part.swapped, "experts in one matrix are not taken apart"
+        assert not part.order, "experts in one matrix are not taken apart"
         box = tuple(slice(start, start + size) for start, size in zip(part.start, part.shape, strict=True))
         taken = table[box[:outputs]]
         rows = np.arange(math.prod(part.shape[:outputs])) if part.rows is None else part.rows

@@ -33,6 +33,7 @@ class Layout:
     first_position: how many rows at the start of the position table are never used.
     unit_head: rows of the head are divided by their length.
     stacked_experts: experts lie in one tensor [expert, out, in] per projection.
+    turned_experts: they lie in one tensor [expert, in, out] each of gate and up, whose outputs alternate, and of down.
     bias_as_row: the head's bias is a matrix of one row.
     """
 
@@ -43,6 +44,7 @@ class Layout:
     first_position: int = 0
     unit_head: bool = False
     stacked_experts: bool = False
+    turned_experts: bool = False
     bias_as_row: bool = False
 
 
@@ -60,7 +62,12 @@ class Part:
     inputs: int = 0  # how many trailing axes are one stored row's elements
     rows: np.ndarray | None = None
     transposed: bool = False
-    swapped: bool = False  # each matrix of the box is stored with its two axes swapped
+    order: tuple[int, ...] = ()  # the box's axes in the order in which they are stored; () = as in the box
+
+    @property
+    def input_major(self) -> bool:
+        """Whether the inputs of a matrix are not the last axis that is stored."""
+        return self.transposed or self.order[-1:] not in ((), (len(self.shape) - 1,))
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     if kind == "qk_norm":
         return _qk_norm(name, spec, named, layout)
     if kind in ("experts_gate_up", "experts_down"):
+        if layout.turned_experts:
+            return _turned_experts(parameter, named)
         return _experts(kind, parameter, named, layout)
     if name.endswith(".conv"):  # stored with an axis of one input channel
         (channels, taps) = parameter.shape
@@ -116,6 +125,8 @@ def _parts(name: str, spec: ModelSpec, parameter: Parameter, named: Sequence[str
     inputs = 0 if len(parameter.shape) == 1 or name.endswith("_bias") else parameter.inputs or 1
     if kind == "relative":  # a row per bucket, of all heads
         inputs = len(parameter.shape) - 1
+    if kind == "sinks":
+        inputs = 0
     transposed = layout.transposed and parameter.inputs > 0 and name.startswith("layers.")
     if kind == "positions":
         count, skipped = parameter.shape[0], layout.first_position
@@ -245,11 +256,20 @@ def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layo
                 own = tensor.replace("{e}", str(e))
                 parts.append(Part(own, (outputs, inputs), (e, *behind), (1, *of_each)))
         else:
-            swapped = kind == "experts_down"
-            rows, width = (inputs, outputs) if swapped else (outputs, inputs)
-            stored = (count * rows, width)
-            parts.append(Part(tensor, stored, (0, *behind), (count, *of_each), swapped=swapped))
+            turned = kind == "experts_down"
+            rows, width = (inputs, outputs) if turned else (outputs, inputs)
+            stored, order = (count * rows, width), (0, 2, 1) if turned else ()
+            parts.append(Part(tensor, stored, (0, *behind), (count, *of_each), order=order))
     return parts
+
+
+def _turned_experts(parameter: Parameter, named: Sequence[str]) -> list[Part]:
+    """A tensor [expert, in, out], or [expert, out] of biases. Where there are gate and up, they alternate along out."""
+    shape = parameter.shape
+    expert, *outputs = range(len(shape) - parameter.inputs)
+    order = (expert, *range(len(shape) - parameter.inputs, len(shape)), *reversed(outputs))
+    stored = (shape[0], *shape[len(shape) - parameter.inputs :], math.prod(shape[axis] for axis in outputs))
+    return [Part(named[0], stored, (0,) * len(shape), shape, order=order)]
 
 
 def _one(dim: int, order: np.ndarray | None) -> np.ndarray:

@@ -91,7 +91,6 @@ class Method:
     suffixes: of all the tensors that a quantised module may have in place of its weight.
     open: the matrix of a module. Raises CheckpointError.
     weight: the suffix of the weight that a quantised module stands for.
-    input_major: whether the model has that weight `[…, in, out]`.
     """
 
     name: str
@@ -99,4 +98,3 @@ class Method:
     suffixes: tuple[str, ...]
     open: Callable[[Module], QuantizedMatrix]
     weight: str = ".weight"
-    input_major: bool = False

@@ -2,9 +2,10 @@
 
     NAME_blocks  u8 [experts, out, groups, 16], two codes in a byte      NAME_scales  u8 [experts, out, groups]
 
-See `fp4` for the numbers. NAME is the parameter itself, and the model has it input-major: [experts, in, out].
+See `fp4` for the numbers. NAME is the parameter itself, which checkpoints in floats have turned: [experts, in, out].
 """
 
+import ml_dtypes
 import numpy as np
 
 from convert.config.config import Config
@@ -16,12 +17,12 @@ from jaxengine.architecture.weight_format import Component, WeightFormat
 
 PARTS = CODES, SCALES = ("_blocks", "_scales")
 OCTETS = MX_GROUP // 2
-FORMAT = WeightFormat("mxfp4", "uint8", group=MX_GROUP, table=E2M1, bits=4)
+FORMAT = WeightFormat("mxfp4", "uint8", "bfloat16", group=MX_GROUP, table=E2M1, bits=4)
 
 
 def mxfp4(config: Config) -> Method:
     """The method, whatever `config` says: there is one."""
-    return Method("mxfp4", (CODES,), PARTS, _open, weight="", input_major=True)
+    return Method("mxfp4", (CODES,), PARTS, _open, weight="")
 
 
 def _open(module: Module) -> QuantizedMatrix:
@@ -31,11 +32,17 @@ def _open(module: Module) -> QuantizedMatrix:
     check_powers(module, SCALES)
     rows_of = experts * outputs
 
+    def pairs(rows: slice, columns: slice) -> np.ndarray:
+        return module.viewed(CODES, (rows_of, groups * octets), rows, columns)
+
     def read(component: Component, rows: slice, columns: slice) -> np.ndarray:
         if component == "scales":
-            return powers_of_two(module.viewed(SCALES, (rows_of, groups), rows, columns))
+            return powers_of_two(module.viewed(SCALES, (rows_of, groups), rows, columns)).astype(ml_dtypes.bfloat16)
         first = columns.start // 2
-        pairs = module.viewed(CODES, (rows_of, groups * octets), rows, slice(first, -(-columns.stop // 2)))
-        return nibbles(pairs)[:, columns.start - 2 * first :][:, : columns.stop - columns.start]
+        codes = nibbles(pairs(rows, slice(first, -(-columns.stop // 2))))
+        return codes[:, columns.start - 2 * first :][:, : columns.stop - columns.start]
 
-    return QuantizedMatrix((experts, outputs, groups * MX_GROUP), FORMAT, read)
+    def words(rows: slice, columns: slice) -> np.ndarray:
+        return pairs(rows, slice(4 * columns.start, 4 * columns.stop)).view(np.uint32)
+
+    return QuantizedMatrix((experts, outputs, groups * MX_GROUP), FORMAT, read, words=words)

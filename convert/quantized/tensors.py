@@ -8,7 +8,7 @@ from convert.config.config import Config
 from convert.config.quantization import KEY
 from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import Index, QuantizedMatrix
-from convert.formats.tensors import Tensors, swapped
+from convert.formats.tensors import Tensors
 from convert.quantized.method import Method, Module
 from convert.quantized.methods import method_of
 
@@ -65,10 +65,7 @@ class QuantizedTensors(Tensors):
         return iter((*self._stored, *self.matrices))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        if name not in self.matrices:
-            return self._tensors.shape(name)
-        shape = self.matrices[name].shape
-        return swapped(shape) if self._method.input_major else shape
+        return self.matrices[name].shape if name in self.matrices else self._tensors.shape(name)
 
     def dtype(self, name: str) -> str:
         return "float32" if name in self.matrices else self._tensors.dtype(name)
@@ -80,13 +77,7 @@ class QuantizedTensors(Tensors):
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         if name not in self.matrices:
             return self._tensors.read(name, view, index)
-        if not self._method.input_major:
-            return self.matrices[name].dense(view, index)
-        shape = self.matrices[name].shape
-        if view != swapped(shape):
-            return self.matrices[name].dense(shape, ()).swapaxes(-1, -2).reshape(view)[index]
-        index = (*index, *(slice(None) for _ in shape[len(index) :]))
-        return self.matrices[name].dense(shape, swapped(index)).swapaxes(-1, -2)
+        return self.matrices[name].dense(view, index)
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
-        return None if self._method.input_major else self.matrices.get(name)
+        return self.matrices.get(name)

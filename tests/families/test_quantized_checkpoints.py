@@ -27,7 +27,6 @@ pytestmark = pytest.mark.slow
 # what experts are stored in; sorted inputs are an order for each expert, and read in floats
 IN_GROUPS = ["gptq", "gptq_3bit", "awq", "nf4", "fp8_blocks", "modelopt_nvfp4", "ct_w4_asym", "ct_mxfp4"]
 IDS = prompt(24, seed=1)
-GPT_OSS = {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 def logits(directory: Path, tmp_path: Path) -> np.ndarray:
@@ -63,7 +62,11 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_experts_are_held_and_computed_with_as_stored_on_a_gpu(format: str, mixture: Path, tmp_path: Path) -> None:
     """Whose kernels are interpreted; a CPU holds them in int8."""
     directory = write_quantized(mixture, tmp_path, format)
-    source = open_model(str(directory / format), cache_dir=tmp_path / "cache").source
+    check_on_a_gpu(directory / format, zoo_logits(directory / "dense", IDS), tmp_path)
+
+
+def check_on_a_gpu(directory: Path, expected: np.ndarray, tmp_path: Path) -> None:
+    source = open_model(str(directory), cache_dir=tmp_path / "cache").source
     on_gpu, on_cpu = weight_formats(source, None, H200), weight_formats(source, None, CPU)
     for name in ("layers.0.experts_gate_up", "layers.1.experts_down"):
         stored = source.stored(name)
@@ -71,7 +74,7 @@ def test_experts_are_held_and_computed_with_as_stored_on_a_gpu(format: str, mixt
         assert (on_gpu[name], on_cpu[name].name) == (stored.format, "int8")
     with interpreted_kernels():
         ours = Forward(source, slots=1, device=H200).prefill(0, IDS, 0, len(IDS))
-    np.testing.assert_allclose(ours, zoo_logits(directory / "dense", IDS), atol=1e-3)
+    np.testing.assert_allclose(ours, expected, atol=1e-3)
 
 
 def test_a_module_of_transformers_has_the_logits_of_its_floats(tmp_path: Path) -> None:
@@ -81,7 +84,10 @@ def test_a_module_of_transformers_has_the_logits_of_its_floats(tmp_path: Path) -
 
 
 def test_gpt_oss_has_the_logits_of_its_experts_in_floats(tmp_path: Path) -> None:
-    fields = {"model_type": "gpt_oss", **BASE, **GPT_OSS}
+    """Also where the experts' kernels, with biases and a clamped gate, read 4 bits."""
+    fields = {**ZOO["gpt_oss"], "intermediate_size": 64}
     directory = write_gpt_oss(write_model(tmp_path / "gpt_oss", fields), tmp_path / "x")
     ours, reference = logits(directory / "mxfp4", tmp_path), zoo_logits(directory / "dense", IDS)
     np.testing.assert_allclose(ours, reference, atol=1e-3)
+    assert (ours.argmax(-1) == reference.argmax(-1)).all()
+    check_on_a_gpu(directory / "mxfp4", reference, tmp_path)

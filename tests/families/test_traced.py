@@ -35,8 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8}
     | {"qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
     | {"topk_group": 1, "topk_method": "greedy", "first_k_dense_replace": 1, "moe_intermediate_size": 32},
-    "gpt_oss": {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
-    | {"sliding_window": 7},
+    "granite_swa": {"num_key_value_heads": 2, "sliding_window": 7, "tie_word_embeddings": False},
     "diffllama": {"num_key_value_heads": 2},
     "doge": {"num_key_value_heads": 2},
     "roberta": {"is_decoder": True},
@@ -64,7 +63,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return write
 
 
-SERVED = ("deepseek_v2", "gpt_oss", "granitemoe", "vaultgemma")
+SERVED = ("deepseek_v2", "granite_swa", "granitemoe", "vaultgemma")
 
 
 @pytest.mark.parametrize("name", SERVED)

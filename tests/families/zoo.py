@@ -49,6 +49,7 @@ LONGROPE = _rope(
     long_factor=[1.5, 2.0, 3.0, 4.0, 6.0, 8.0],
     original_max_position_embeddings=16,
 )
+YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)
 
 ZOO: dict[str, dict[str, Any]] = {
     "bloom": {"model_type": "bloom", **IDS, "hidden_size": 48, "n_layer": 2, "n_head": 6},
@@ -105,6 +106,8 @@ ZOO |= {
     | {"attn_config": {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}}
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
     | {"ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
+    "gpt_oss": _like_llama("gpt_oss", head_dim=24, intermediate_size=32, num_local_experts=6, num_experts_per_tok=2)
+    | {"num_hidden_layers": 3, "sliding_window": WINDOW, "swiglu_limit": 1.2, "rope_parameters": YARN},
     "mixtral": _like_llama("mixtral", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2),
     "phimoe": _like_llama("phimoe", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)
     | {"sliding_window": WINDOW, "attention_bias": True, "lm_head_bias": True},

@@ -1,4 +1,4 @@
-"""gpt-oss' experts are what transformers makes of them: a parameter [experts, in, out] under its own name."""
+"""gpt-oss' experts are what transformers makes of them, but turned: a matrix [experts, out, in] under its own name."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import pytest
 
 from convert.errors import CheckpointError
 from convert.formats.tensors import Tensors
+from convert.quantized.mxfp4 import FORMAT
 from convert.quantized.tensors import with_weights
 from tests.convert.quantized.goldens import GPT_OSS, Arrays
 
@@ -21,14 +22,22 @@ def opened(**changes: Any) -> Tensors:
 
 
 def test_the_experts_are_those_of_transformers() -> None:
-    tensors, theirs = opened(), GPT_OSS.dense.astype(np.float32)
+    tensors, theirs = opened(), GPT_OSS.dense.astype(np.float32).swapaxes(1, 2)
     assert sorted(tensors) == [NAME, f"{NAME}_bias"]
-    assert tensors.shape(NAME) == theirs.shape == (3, 64, 10)
-    assert tensors.quantized(NAME) is None  # its rows are those of the parameter turned
+    assert tensors.shape(NAME) == theirs.shape == (3, 10, 64)
     np.testing.assert_array_equal(tensors.read(NAME, theirs.shape, ()), theirs)
-    part = (slice(1, 2), slice(5, 40), slice(3, 7))
+    part = (slice(1, 2), slice(3, 7), slice(5, 40))
     np.testing.assert_array_equal(tensors.read(NAME, theirs.shape, part), theirs[part])
-    np.testing.assert_array_equal(tensors.read(NAME, (192, 10), (slice(70, 80),)), theirs.reshape(192, 10)[70:80])
+
+
+def test_the_experts_are_read_as_they_are_stored() -> None:
+    matrix, blocks = opened().quantized(NAME), GPT_OSS.parts[".gate_up_proj_blocks"]
+    assert matrix is not None and matrix.format == FORMAT and matrix.words is not None
+    words = matrix.words(slice(0, 30), slice(0, 8))
+    np.testing.assert_array_equal(words, blocks.reshape(30, 32).view(np.uint32))
+    values = matrix.component("values", (3, 5, 2, 64), (slice(1, 3), slice(0, 5), slice(1, 2)))
+    codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(3, 5, 2, 64)  # the low half first
+    np.testing.assert_array_equal(values, codes[1:, :, 1:])
 
 
 @pytest.mark.parametrize(
