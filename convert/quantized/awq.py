@@ -1,9 +1,11 @@
-"""AWQ: codes of four bits and zero points, both packed along the outputs, in an order of their own.
+"""AWQ: codes of four bits and zero points, packed along the outputs in an order of their own, or along the inputs.
 
-    qweight  i32 [in, out/8]      qzeros  i32 [groups, out/8]      scales  floats [groups, out]
+    gemm    qweight  i32 [in, out/8]      qzeros  i32 [groups, out/8]      scales  floats [groups, out]
+    gemv    qweight  i32 [out, in/8]      qzeros  i32 [out, w]             scales  floats [out, 8w]
 
-Layout: AutoAWQ's `WQLinear_GEMM`. Of the eight outputs in a word, output j lies in nibble `NIBBLE[j]`. The layouts of
-its other kernels (`gemv`, `gemv_fast`) are refused by name.
+Layouts: AutoAWQ's `WQLinear_GEMM`, where of the eight outputs in a word output j lies in nibble `NIBBLE[j]`, and
+`WQLinear_GEMV`, where w words are as many as its kernel reads at once, and what is left of them holds 0. The layout of
+its third kernel (`gemv_fast`) is refused by name.
 """
 
 from functools import partial
@@ -12,7 +14,7 @@ import numpy as np
 
 from convert.config.config import Config
 from convert.formats.quantized_matrix import QuantizedMatrix
-from convert.quantized.bits import CACHED, unpack
+from convert.quantized.bits import CACHED, unpack, whole_words
 from convert.quantized.grouped import configured_size, group_size, grouped
 from convert.quantized.method import FLOATS, Method, Module
 
@@ -20,20 +22,26 @@ PARTS = (".qweight", ".qzeros", ".scales")
 NIBBLE = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 BITS, PER_WORD = 4, 8
 HALVES = tuple((np.uint32(bits), np.uint32(mask)) for bits, mask in ((16, 0xFFFF), (8, 0xFF00FF), (4, 0xF0F0F0F)))
-VERSIONS = ("gemm", "exllama")
+VERSIONS = ("gemm", "exllama", "gemv")
+AT_ONCE = {32: 4, 64: 2}  # words of zero points, by size of group
 
 
 def awq(config: Config) -> Method:
     """The method that `config` describes.
 
     Raises:
-        CheckpointError: bits other than four, or the layout of another kernel.
+        CheckpointError: bits other than four, the layout of another kernel, or groups that the kernel has not.
     """
     bits = config.spelled("bits", "w_bit")
     if config.integer(bits) != BITS:
         raise config.error(bits, f"must be {BITS}")
-    if config.text("version", "gemm").lower() not in VERSIONS:
+    if (version := config.text("version", "gemm").lower()) not in VERSIONS:
         raise config.error("version", f"must be {' or '.join(VERSIONS)}")
+    if version == "gemv":
+        key = config.spelled("group_size", "q_group_size")
+        if (group := config.integer(key)) < 128 and group not in AT_ONCE:
+            raise config.error(key, "must be 32, 64 or at least 128")
+        return Method("awq", PARTS[:1], PARTS, partial(_open_gemv, size=group))
     size = configured_size(config, "group_size", "q_group_size")
     return Method("awq", PARTS[:1], PARTS, partial(_open, size=size))
 
@@ -58,6 +66,32 @@ def _open(module: Module, *, size: int | None) -> QuantizedMatrix:
     size = group_size(module, ".scales", inputs, groups, size)
     scales, zeros = module.scales(".scales").T, _codes(module.whole(".qzeros")).T
     return grouped("awq", inputs, "uint8", values, scales, zeros, bits=BITS, size=size, words=packed)
+
+
+def _open_gemv(module: Module, *, size: int) -> QuantizedMatrix:
+    outputs, words = module.axes(".qweight", 2)
+    module.expect(".qweight", (outputs, words), "int32")
+    inputs = words * PER_WORD
+    groups, rest = divmod(inputs, size)
+    at_once = AT_ONCE.get(size, 1)
+    width = -(-groups // (PER_WORD * at_once)) * at_once
+    if rest:
+        raise module.error(".qweight", f"has {inputs} inputs, which groups of {size} do not divide")
+    module.expect(".qzeros", (outputs, width), "int32")
+    module.expect(".scales", (outputs, width * PER_WORD), *FLOATS)
+    scales = module.scales(".scales")
+    if scales[:, groups:].any():
+        raise module.error(".scales", f"has more than the {groups} groups that {inputs} inputs of {size} each are")
+    zeros = unpack(module.whole(".qzeros"), BITS)[:, :groups]
+
+    def values(rows: slice, columns: slice) -> np.ndarray:
+        of_words, inside = whole_words(columns, BITS)
+        return unpack(module.read(".qweight", rows, of_words), BITS)[:, inside]
+
+    def packed(rows: slice, columns: slice) -> np.ndarray:
+        return module.read(".qweight", rows, columns).view(np.uint32)
+
+    return grouped("awq", inputs, "uint8", values, scales[:, :groups], zeros, bits=BITS, size=size, words=packed)
 
 
 def _turned(words: np.ndarray) -> np.ndarray:

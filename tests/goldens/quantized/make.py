@@ -174,19 +174,31 @@ def auto_round() -> Iterator[Case]:
 
 
 def autoawq() -> Iterator[Case]:
-    """`WQLinear_GEMM`, and `dequantize_gemm` of its packing_utils."""
+    """`WQLinear_GEMM`, and `dequantize_gemm` of its packing_utils. `WQLinear_GEMV` packs what that restored: it has no
+    code that restores on a CPU.
+    """
     from awq.modules.linear.gemm import WQLinear_GEMM
+    from awq.modules.linear.gemv import WQLinear_GEMV
     from awq.utils.packing_utils import dequantize_gemm
 
-    for name, size, shape in (("g32", 32, (32, 96)), ("g48", 48, (64, 48)), ("channel", -1, (32, 40))):
+    for name, size, shape, layout in (
+        ("g32", 32, (32, 96), "gemm"),
+        ("g48", 48, (64, 48), "gemm"),
+        ("channel", -1, (32, 40), "gemm"),
+        ("gemv_g32", 32, (32, 96), "gemv"),
+        ("gemv_g64", 64, (32, 192), "gemv"),
+        ("gemv_g128", 128, (32, 256), "gemv"),
+    ):
         weight = matrix(*shape, seed=size + 2)
         weight[:8] = weight[:8].abs()  # whose zero points are 0
         size_here = size if size > 0 else shape[1]
         scales, zeros = ranges(weight, in_order(shape[1], size), 4, False)
         layer = WQLinear_GEMM.from_linear(linear(weight), 4, size_here, scales=scales.T, zeros=zeros.T)
-        tensors = {each: getattr(layer, each) for each in ("qweight", "qzeros", "scales")}
         dense = dequantize_gemm(layer.qweight, layer.qzeros, layer.scales, 4, size_here).T
-        config = {"quant_method": "awq", "bits": 4, "group_size": size, "zero_point": True, "version": "gemm"}
+        if layout == "gemv":
+            layer = WQLinear_GEMV.from_linear(linear(dense.float()), 4, size, scales=scales, zeros=zeros)
+        tensors = {each: getattr(layer, each) for each in ("qweight", "qzeros", "scales")}
+        config = {"quant_method": "awq", "bits": 4, "group_size": size, "zero_point": True, "version": layout}
         yield name, config, tensors, dense
 
 
