@@ -17,7 +17,7 @@ from jaxengine.architecture.weight_format import Component
 from tests.convert.quantized.goldens import GOLDENS, MODULE, WEIGHT, rounded, spacing
 from tests.tiny_quantized import packed
 
-STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "bitsandbytes-int8": 1}
+STEPS = {"hqq-4bit_64_float16": 1, "hqq-2bit_32_bfloat16": 1, "hqq-3bit_16_bfloat16": 1, "bitsandbytes-int8": 1}
 STEPS |= {"torchao-int4": 2, "torchao-int4_bf16": 2, "torchao-int4_f16": 2}  # of f32
 OF_WEIGHTS = (".qweight", ".weight_packed", ".W_q", ".weight", "._weight_qdata")
 every_golden = pytest.mark.parametrize("name", GOLDENS)

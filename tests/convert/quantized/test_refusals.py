@@ -22,7 +22,7 @@ HARMLESS = {(WHOLE_ZEROS, kind) for kind in ("missing", "another value")}
 CASES = [  # one of each layout
     *("auto_gptq-4bit_asym_act", "gptqmodel-3bit_v1", "gptqmodel-4bit_no_g_idx", "gptqmodel-8bit_odd_v1"),
     *("autoawq-g32", "autoawq-gemv_g32", "bitsandbytes-nf4_double", "bitsandbytes-nf4_double_bf16", "bitsandbytes-fp4"),
-    *("bitsandbytes-int8", "hqq-4bit_32_float32", "hqq-2bit_32_bfloat16"),
+    *("bitsandbytes-int8", "hqq-4bit_32_float32", "hqq-2bit_32_bfloat16", "hqq-3bit_32_float32"),
     *("compressed_tensors-w4_group_asym", "compressed_tensors-w3_group", "compressed_tensors-w4_channel"),
     *("compressed_tensors-int8_channel_asym", "compressed_tensors-int8_tensor", "compressed_tensors-fp8_block_ragged"),
     *("compressed_tensors-fp8_group", "compressed_tensors-nvfp4", "compressed_tensors-mxfp4"),
@@ -159,7 +159,8 @@ DOUBLE = {**NF4, "blocksize": 32, "shape": [48, 192], "nested_blocksize": 256, "
         ("modelopt-nvfp4", ".weight_scale_2", lambda a: -a, "weight_scale_2' must be positive"),
         ("transformers-fp8_block", ".weight_scale_inv", lambda a: a.T, r"has shape \[3, 3\]|must have"),
         ("hqq-4bit_32_float32", ".axis", lambda a: a * 0, "axis' must be 1"),
-        ("hqq-4bit_32_float32", ".nbits", lambda a: a * 0 + 3, "nbits' must be one of 8, 4, 2, 1, is 3"),
+        ("hqq-4bit_32_float32", ".nbits", lambda a: a * 0 + 5, "nbits' must be one of 8, 4, 3, 2, 1, is 5"),
+        ("hqq-4bit_32_float32", ".nbits", lambda a: a * 0 + 3, r"W_q' has shape \[36, 32\], must have \[8, 32\]"),
         ("hqq-4bit_32_float32", ".group_size", lambda a: a * 0, "group_size' 0 does not divide rows of 96"),
         ("hqq-4bit_32_float32", ".group_size", lambda a: -a, "group_size' -32 does not divide rows of 96"),
         ("hqq-4bit_32_float32", ".shape", lambda a: a * 2**40, "W_q"),

@@ -257,6 +257,8 @@ def hqq() -> Iterator[Case]:
         (2, 16, torch.float32, (16, 80)),
         (2, 32, torch.bfloat16, (16, 64)),
         (1, 8, torch.float32, (16, 48)),
+        (3, 32, torch.float32, (24, 96)),
+        (3, 16, torch.bfloat16, (16, 80)),
     ):
         settings = hqq_base_quant_config(nbits=bits, group_size=size, axis=1)
         layer = HQQLinear(linear(matrix(*shape, seed=bits)), settings, compute_dtype=floats, device="cpu")
