@@ -73,6 +73,7 @@ def logits(source: ParameterSource, name: str, quantize: str | None = None) -> n
         pytest.param("qwen2_moe", "int8", id="shared expert"),
         ("dbrx", "fp8"),
         ("phimoe", "int8"),
+        pytest.param("gpt_oss", "int8", id="experts with biases"),
         ("falcon_mamba", "fp8"),
         pytest.param("t5_deep_encoder", "int8", id="encoder and decoder"),
     ],

@@ -20,7 +20,7 @@ from convert.families.family import alibi_slopes
 from convert.formats.shards import open_tensors
 from jaxengine.architecture.model import LayerKind, ModelSpec, Rope
 from jaxengine.architecture.parameters import parameter_table
-from tests.families.zoo import NAMES, ZOO
+from tests.families.zoo import NAMES, YARN, ZOO
 
 Zoo = Callable[[str], Path]
 
@@ -51,6 +51,8 @@ def spec_of(directory: Path, **changes: Any) -> ModelSpec:
         ("gpt_neo", {"attention_layers": ...}),
         ("gpt_neo", {"attention_types": ...}),
         ("gpt_neox", {"rope_parameters": ..., "rotary_pct": 0.25, "rotary_emb_base": 10000}),
+        ("gpt_oss", {"layer_types": ..., "rope_parameters": ..., "rope_theta": 10000.0, "rope_scaling": YARN}
+         | {"num_experts_per_tok": ..., "experts_per_token": 2, "swiglu_alpha": ..., "attention_bias": ...}),
         ("phi", {"rope_parameters": ..., "partial_rotary_factor": 0.5, "rope_theta": 10000.0}),
         ("qwen2_window", {"layer_types": ...}),
         ("stablelm", {"rope_parameters": ..., "rope_theta": 10000.0}),
@@ -81,6 +83,11 @@ def test_dbrx_s_own_key_of_the_rotary_base_is_read(zoo: Zoo) -> None:
     attention = {"clip_qkv": 1.0, "kv_n_heads": 2, "rope_theta": 500000.0}
     (kind,) = spec_of(zoo("dbrx"), rope_parameters=..., attn_config=attention).kinds
     assert kind.rope == Rope(theta=500000.0)
+
+
+def test_a_gpt_oss_that_says_nothing_of_its_positions_has_those_of_the_released_models(zoo: Zoo) -> None:
+    kinds = spec_of(zoo("gpt_oss"), rope_parameters=...).kinds
+    assert {kind.rope for kind in kinds} == {Rope("yarn", 150000.0, 32.0, 4096, truncate=False)}
 
 
 def test_starcoder_s_scores_may_be_unscaled(zoo: Zoo) -> None:
@@ -155,6 +162,7 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int, slopes: list[float]) ->
             {"ffn_config": {"moe_normalize_expert_weights": 2.0}},
             "moe_normalize_expert_weights must be 1 or null",
         ),
+        ("gpt_oss", {"swiglu_limit": 0}, "the limit of a clamped gate must be positive, got 0"),
         ("mixtral", {"num_experts_per_tok": 5}, "5 experts used of 4"),
         ("phimoe", {"num_experts_per_tok": 1}, "the sparse mixer chooses 2 experts, not 1"),
         ("qwen2_window", {"use_sliding_window": False}, "layer_types must be a list without sliding_attention where"),
@@ -193,7 +201,8 @@ def test_a_checkpoint_without_one_of_its_tensors_is_refused(name: str, zoo: Zoo,
 
 
 @pytest.mark.parametrize(
-    "name", ["codegen", "gpt_bigcode", "gptj", "phi3", "santacoder", "stablelm_12b", "cohere", "dbrx", "mixtral"]
+    "name",
+    ["codegen", "gpt_bigcode", "gptj", "phi3", "santacoder", "stablelm_12b", "cohere", "dbrx", "gpt_oss", "mixtral"],
 )
 def test_slices_of_reordered_parameters_equal_the_whole(name: str, zoo: Zoo) -> None:
     source = compose(Config.load(zoo(name) / "config.json"), open_tensors(zoo(name)))
