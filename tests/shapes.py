@@ -4,8 +4,10 @@ import dataclasses
 
 from jaxengine.architecture.model import (
     Attention,
+    ClampedGate,
     Embedding,
     Encoder,
+    Experts,
     Head,
     LayerKind,
     ModelSpec,
@@ -129,6 +131,23 @@ PHI3_MINI = ModelSpec(  # head_dim 96
     kinds=(LayerKind(window=2047),),
 )
 
+GPT_OSS_ROPE = Rope("yarn", 150000.0, 32.0, 4096, truncate=False)
+GPT_OSS_20B = ModelSpec(
+    vocab_size=201088,
+    hidden_size=2880,
+    num_layers=24,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=64,
+    ffn_size=2880,
+    max_positions=131072,
+    kinds=(LayerKind(GPT_OSS_ROPE, window=128, experts=True), LayerKind(GPT_OSS_ROPE, experts=True)) * 12,
+    attention=Attention(sinks=True),
+    clamped_gate=ClampedGate(),
+    experts=Experts(32, 4, 2880, renormalise=True, bias=True),
+    qkv_bias=True,
+    out_bias=True,
+)
 
 GEMMA3_270M = ModelSpec(
     vocab_size=262144,

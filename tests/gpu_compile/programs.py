@@ -14,7 +14,10 @@ from unittest.mock import patch
 import jax
 import jax.numpy as jnp
 
+from convert.quantized.mxfp4 import FORMAT as MXFP4
 from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.shapes import Shapes
@@ -28,19 +31,20 @@ from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
-from tests.shapes import FLAN_T5_XL, GEMMA2_9B, H200, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
+from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GPT_OSS_20B, H200, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
 
 
 def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
     """What holds for each of four layers holds for 32."""
     encoder = spec.encoder and dataclasses.replace(spec.encoder, num_layers=layers)
-    return dataclasses.replace(spec, num_layers=layers, encoder=encoder)
+    return dataclasses.replace(spec, num_layers=layers, kinds=spec.kinds[:layers], encoder=encoder)
 
 
 FOUR_LAYERS = cut(LLAMA_8B)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
 OPTIONS = COMPILER_OPTIONS["gpu"]
+EXPERTS = ("experts_gate_up", "experts_down")
 
 
 def compiler(
@@ -50,9 +54,10 @@ def compiler(
     quantize: str | None = None,
     cache: str = "bfloat16",
     ordered: bool = False,
+    experts: WeightFormat | None = None,
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data, with sorted inputs if
-    `ordered`.
+    `ordered`; `experts` is the format of theirs.
     """
     mesh = make_mesh(devices, h200.devices(devices))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
@@ -60,6 +65,8 @@ def compiler(
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
     formats = chosen_formats(spec, quantize, devices)
     formats = {name: dataclasses.replace(format, ordered=ordered) for name, format in formats.items()}
+    if experts is not None:
+        formats |= {name: experts for name in parameter_table(spec) if name.endswith(EXPERTS)}
     weights = abstract_parameters(spec, mesh, "bfloat16", H200, formats)
     return Compiler(shapes, StepModel.build(shapes, weights, mesh, H200, back_end), mesh, H200)
 
@@ -156,6 +163,8 @@ PROGRAMS = {
     "mixed_gemma2": lambda: mixed(cut(GEMMA2_9B, 2), 1),
     "decode_phi2": lambda: decode(cut(PHI2, 2), 1, longest=2048),
     "mixed_phi3": lambda: mixed(cut(PHI3_MINI, 2), 1, longest=4096),
+    "decode_gpt_oss": lambda: decode(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
+    "mixed_gpt_oss": lambda: mixed(cut(GPT_OSS_20B, 2), 1, experts=MXFP4),
     "encode_t5": lambda: encode(cut(FLAN_T5_XL, 2), 1),
     "decode_t5": lambda: decode(cut(FLAN_T5_XL, 2), 1),
     "mixed_t5": lambda: mixed(cut(FLAN_T5_XL, 2), 1),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from convert.quantized.mxfp4 import FORMAT as MXFP4
-from jaxengine.architecture.model import ClampedGate, Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model import Experts, LayerKind, ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
@@ -22,18 +22,17 @@ from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200, thunks
 from tests.jaxengine.ops.h200_kernels import kernel
-from tests.shapes import H200
+from tests.shapes import GPT_OSS_20B, H200
 
 
-def model(hidden: int, experts: Experts, clamped: ClampedGate | None = None) -> ModelSpec:
+def model(hidden: int, experts: Experts) -> ModelSpec:
     kinds = (LayerKind(experts=True),)
-    return ModelSpec(256, hidden, 1, 8, 8, 128, 256, 4096, kinds=kinds, experts=experts, clamped_gate=clamped)
+    return ModelSpec(256, hidden, 1, 8, 8, 128, 256, 4096, kinds=kinds, experts=experts)
 
 
 MIXTRAL = model(4096, Experts(8, 2, 14336, renormalise=True))  # Mixtral-8x7B
 QWEN3 = model(2048, Experts(128, 8, 768, renormalise=True))  # Qwen3-30B-A3B
-GPT_OSS = model(2880, Experts(32, 4, 2880, renormalise=True, bias=True), ClampedGate())  # gpt-oss-20b
-MODELS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "gpt-oss": GPT_OSS}
+MODELS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "gpt-oss": GPT_OSS_20B}
 ZEROS = WeightFormat("codes with zeros", "uint8", "float16", "uint8", 128, bits=4)  # GPTQ, AWQ
 BLOCKS = WeightFormat("fp8 in blocks", "float8_e4m3fn", "float32", group=128)
 
@@ -93,11 +92,11 @@ LAYERS = {
     "mixtral, 1 token, codes with zeros": partial(compile_layer, MIXTRAL, 1, stored=ZEROS),
     "mixtral, 2048 tokens, codes with zeros": partial(compile_layer, MIXTRAL, 2048, stored=ZEROS),
     "qwen3, 16 tokens, mxfp4": partial(compile_layer, QWEN3, 16, stored=MXFP4),
-    "gpt-oss, 16 tokens": partial(compile_layer, GPT_OSS, 16),
-    "gpt-oss, 2048 tokens": partial(compile_layer, GPT_OSS, 2048),
-    "gpt-oss, 1 token, mxfp4": partial(compile_layer, GPT_OSS, 1, stored=MXFP4),
-    "gpt-oss, 16 tokens, mxfp4": partial(compile_layer, GPT_OSS, 16, stored=MXFP4),
-    "gpt-oss, 2048 tokens, mxfp4": partial(compile_layer, GPT_OSS, 2048, stored=MXFP4),
+    "gpt-oss, 16 tokens": partial(compile_layer, GPT_OSS_20B, 16),
+    "gpt-oss, 2048 tokens": partial(compile_layer, GPT_OSS_20B, 2048),
+    "gpt-oss, 1 token, mxfp4": partial(compile_layer, GPT_OSS_20B, 1, stored=MXFP4),
+    "gpt-oss, 16 tokens, mxfp4": partial(compile_layer, GPT_OSS_20B, 16, stored=MXFP4),
+    "gpt-oss, 2048 tokens, mxfp4": partial(compile_layer, GPT_OSS_20B, 2048, stored=MXFP4),
     "qwen3, 16 tokens, fp8 in blocks": partial(compile_layer, QWEN3, 16, stored=BLOCKS),
     "qwen3, 1024 tokens, fp8 in blocks": partial(compile_layer, QWEN3, 1024, stored=BLOCKS),
     "qwen3, 1024 tokens, int4 in f32": partial(compile_layer, QWEN3, 1024, dtype="float32", quantize="int4"),
