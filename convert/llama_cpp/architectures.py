@@ -68,6 +68,15 @@ QWEN_MOE = {
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }
+EXPERT = "blk.{i}.ffn_%s_exps.%s"
+GPT_OSS_TENSORS = {"layers.{i}.sinks": ("blk.{i}.attn_sinks.weight",)} | {
+    f"layers.{{i}}.experts_{ours}": tuple(EXPERT % (each, kind) for each in theirs)
+    for kind, names in (
+        ("weight", {"gate_up": ("gate", "up"), "down": ("down",)}),
+        ("bias", {"gate_up_bias": ("gate", "up"), "down_bias": ("down",)}),
+    )
+    for ours, theirs in names.items()
+}
 COHERE = Architecture("cohere", {"logit_scale": "logit_scale"}, present={"use_qk_norm": QK_NORM}, interleaved=True)
 LLAMA = Architecture("llama", interleaved=True)
 QKV = tuple(f"blk.{{i}}.attn_{x}.weight" for x in "qkv")
@@ -103,6 +112,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         plus_one=True,
     ),
     "gemma3": Architecture("gemma3_text", plus_one=True),
+    "gpt-oss": Architecture("gpt_oss", MIXTRAL, tensors=GPT_OSS_TENSORS),
     "gpt2": Architecture("gpt2"),
     "gptneox": Architecture("gpt_neox"),
     "granite": Architecture(

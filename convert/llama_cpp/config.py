@@ -62,6 +62,8 @@ def _renamed(found: Architecture, metadata: Config) -> dict[str, Any]:
 def _ropes(name: str, file: GgufFile, metadata: Config, head_dim: int) -> dict[str, Any]:
     rotated = metadata.integer("rope.dimension_count", head_dim)
     full = {**_rope(file, metadata), "rotary_dim": rotated}
+    if name == "gpt-oss":  # as it was trained; llama.cpp rounds the ramp's ends
+        full["truncate"] = False
     if name != "gemma3":
         return full
     local = metadata.number("rope.freq_base_swa", GEMMA3_LOCAL_BASE)

@@ -43,7 +43,8 @@ def _as_stored(family: Family, found: Architecture, name: str) -> Family:
     kind = next(arch for arch, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(kind, 1)
     tensors = {key: tuple(_named(names, each) for each in theirs) for key, theirs in family.tensors.items()}
-    layout = replace(family.layout, qkv="concat", transposed=False, interleaved=found.interleaved, stacked_experts=True)
+    theirs = {"transposed": False, "interleaved": found.interleaved, "stacked_experts": True, "turned_experts": False}
+    layout = replace(family.layout, qkv="concat", **theirs)
     ignore = tuple(f"^{name}$" for name in (ROPE_FACTORS, LONG, SHORT, CROSS_BUCKETS))
     return Family(family.spec, {**tensors, **found.tensors}, layout, ignore=ignore)
 

@@ -240,24 +240,25 @@ def _qk_norm(name: str, spec: ModelSpec, named: Sequence[str], layout: Layout) -
 
 
 def _experts(kind: str, parameter: Parameter, named: Sequence[str], layout: Layout) -> list[Part]:
-    """A tensor per expert (`{e}` in its name), or all in one: stacked, or as DBRX has them.
+    """Matrices or biases. A tensor per expert (`{e}` in its name), or all in one: stacked, or as DBRX has them.
 
     DBRX flattens the stack, and stores the down projection with the axes of the up projection.
     """
-    count, *middle, outputs, inputs = parameter.shape
+    first = len(parameter.shape) - parameter.inputs - 1  # axis of outputs
+    (count, *middle), matrix = parameter.shape[:first], parameter.shape[first:]
     parts = []
     for j, tensor in enumerate(named):
-        behind = (*(j for _ in middle), 0, 0)  # start of the box on the axes behind the expert's
-        of_each = (*(1 for _ in middle), outputs, inputs)
+        behind = (*(j for _ in middle), *(0 for _ in matrix))  # start of the box on the axes behind the expert's
+        of_each = (*(1 for _ in middle), *matrix)
         if layout.stacked_experts:
-            parts.append(Part(tensor, (count, outputs, inputs), (0, *behind), (count, *of_each)))
+            parts.append(Part(tensor, (count, *matrix), (0, *behind), (count, *of_each)))
         elif "{e}" in tensor:
             for e in range(count):
                 own = tensor.replace("{e}", str(e))
-                parts.append(Part(own, (outputs, inputs), (e, *behind), (1, *of_each)))
+                parts.append(Part(own, matrix, (e, *behind), (1, *of_each)))
         else:
             turned = kind == "experts_down"
-            rows, width = (inputs, outputs) if turned else (outputs, inputs)
+            rows, width = matrix[::-1] if turned else matrix
             stored, order = (count * rows, width), (0, 2, 1) if turned else ()
             parts.append(Part(tensor, stored, (0, *behind), (count, *of_each), order=order))
     return parts

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "gpt2": "gpt2",
     "gpt_bigcode": "starcoder",
     "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
     "granite": "granite",
     "llama": "llama",
     "mamba": "mamba",
@@ -77,7 +78,7 @@ def write_tiny_gguf(
         stem = re.sub(r"^transformer\.(?=h\.|word_|ln_f)", "", stem) if architecture == "bloom" else stem
         known = names.get_name(stem)
         assert known is not None, f"{architecture} has no name for {name}"
-        exact = values.ndim == 1 or "norm" in stem or name.endswith(("conv1d.weight", ".A_log"))
+        exact = values.ndim == 1 or suffix == ".bias" or "norm" in stem or name.endswith(("conv1d.weight", ".A_log"))
         _add(writer, known + suffix, values, F32 if exact else kind)
     for name, values in (extra or {}).items():
         _add(writer, name, values, F32)
@@ -197,6 +198,13 @@ def _rope(config: dict[str, Any], dim: int) -> dict[str, Any]:
     }
     if rope["rope_type"] == "linear":
         written |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
+    if rope["rope_type"] == "yarn":
+        original = rope["original_max_position_embeddings"]
+        written |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(rope["factor"]),
+            "rope.scaling.original_context_length": original,
+        }
     if rope["rope_type"] == "longrope":
         original = config["original_max_position_embeddings"]
         factor = config["max_position_embeddings"] / original
@@ -221,6 +229,10 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
     for name, values in sorted(tensors.items(), key=_number):
         if re.search(r"\.(experts|norms)\.\d+", name):
             groups.setdefault(re.sub(r"(\.experts)\.\d+|\.norms\.\d+", r"\1", name), []).append(values)
+        elif family == "gpt_oss" and "experts" in name:
+            yield from _gpt_oss(name, values)
+        elif name.endswith(".sinks"):
+            yield f"{name}.weight", values
         elif "W_pack" in name:
             q, k, v = np.split(values, 3)
             layer = name.partition("self_attn")[0]
@@ -232,6 +244,17 @@ def _stored(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Named:
             yield name, _changed(family, name, values, config, heads)
     for name, stack in groups.items():
         yield name, np.stack(stack)
+
+
+def _gpt_oss(name: str, values: np.ndarray) -> Named:
+    """Experts with gate and up apart, matrices [expert, out, in]."""
+    stem, kind = name.removesuffix("_bias"), ".bias" if name.endswith("_bias") else ".weight"
+    turned = np.ascontiguousarray(values if kind == ".bias" else values.swapaxes(1, 2))  # [expert, out, …]
+    if "gate_up" not in name:
+        yield stem + kind, turned
+        return
+    for i, part in enumerate(("gate", "up")):
+        yield stem.replace("gate_up", part) + kind, np.ascontiguousarray(turned[:, i::2])
 
 
 def _number(item: tuple[str, Any]) -> tuple[str, int]:

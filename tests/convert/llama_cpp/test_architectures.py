@@ -28,11 +28,12 @@ from tests.families.zoo import BAICHUAN, ZOO, write_zoo
 from tests.tiny import write_model
 
 # Changes of the zoo's configurations for what a GGUF file cannot say: Gemma's scale (only 27B models have their own),
-# activations, layers without experts, Falcon-Mamba's second epsilon, the distance of T5's last bucket.
+# activations and their limits, layers without experts, Falcon-Mamba's second epsilon, the distance of T5's last bucket.
 CHANGED: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 24},
     "gemma3_text": {"query_pre_attn_scalar": 24},
     "gpt_neox_sequential": {"hidden_act": "gelu"},
+    "gpt_oss": {"swiglu_limit": 7.0},
     "qwen3_moe": {"mlp_only_layers": []},
     "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "flan_t5": {"relative_attention_max_distance": 128},
@@ -89,7 +90,7 @@ def test_every_architecture_is_written_by_the_test() -> None:
     assert set(tiny_gguf.ARCHITECTURES.values()) == set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "dbrx", "falcon_40b", "gemma", "gpt2", "stablelm_12b"])
+@pytest.mark.parametrize("name", ["mixtral", "dbrx", "falcon_40b", "gemma", "gpt2", "gpt_oss", "stablelm_12b"])
 def test_slices_equal_the_whole(name: str, tmp_path: Path) -> None:
     source, _ = pair(name, tmp_path, kind=gguf.GGMLQuantizationType.Q8_0)
     for parameter, described in parameter_table(source.spec).items():
@@ -99,8 +100,9 @@ def test_slices_equal_the_whole(name: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(source.read(parameter, cut), whole[cut])
 
 
-def test_stacked_experts_stay_in_blocks(tmp_path: Path) -> None:
-    experts, _ = pair("mixtral", tmp_path, kind=gguf.GGMLQuantizationType.Q4_1)
+@pytest.mark.parametrize(("model", "kind"), [("mixtral", "Q4_1"), ("gpt_oss", "MXFP4")])
+def test_stacked_experts_stay_in_blocks(model: str, kind: str, tmp_path: Path) -> None:
+    experts, _ = pair(model, tmp_path, kind=gguf.GGMLQuantizationType[kind])
     table = parameter_table(experts.spec)
     for name in ("layers.0.experts_gate_up", "layers.1.experts_down"):
         stored = experts.stored(name)
