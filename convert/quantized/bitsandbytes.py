@@ -122,4 +122,8 @@ def _scales(module: Module, state: dict[str, Any], blocks: int) -> np.ndarray:
     module.expect(NESTED[0], (-(-blocks // size),), "float32")
     module.expect(NESTED[1], (256,), "float32")
     outer = module.scales(NESTED[0])[np.arange(blocks) // size]
-    return module.scales(NESTED[1])[module.whole(ABSMAX)] * outer + np.float32(offset)
+    with np.errstate(over="ignore"):
+        scales = module.scales(NESTED[1])[module.whole(ABSMAX)] * outer + np.float32(offset)
+    if not np.isfinite(scales).all():
+        raise module.error(NESTED[0], "makes a scale that is not finite")
+    return scales

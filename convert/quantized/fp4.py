@@ -19,6 +19,7 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1 = (*MAGNITUDES, *(-each for each in MAGNITUDES))
 EXPONENT_BIAS, NOT_A_NUMBER = 127, 255
 MX_GROUP, NV_GROUP = 32, 16
+LARGEST = np.array(ml_dtypes.finfo(ml_dtypes.float8_e4m3fn).max)
 
 
 def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
@@ -48,12 +49,14 @@ def open_nvfp4(module: Module, codes: str, scales: str, whole: str, *, divides: 
     if module.shape(whole) not in ((), (1,)):
         raise module.error(whole, f"has shape {list(module.shape(whole))}, must be one scale")
     factor = np.float32(module.scales(whole).reshape(()))
-    if not factor > 0:
-        raise module.error(whole, f"must be positive, is {factor}")
 
     def scale_of(stored: np.ndarray) -> np.ndarray:
         each = stored.astype(np.float32)
         return each / factor if divides else each * factor
+
+    with np.errstate(over="ignore", divide="ignore"):
+        if not factor > 0 or not np.isfinite(scale_of(LARGEST)):
+            raise module.error(whole, f"must be positive, and scales with it finite; is {factor}")
 
     return grouped(
         "nvfp4",

@@ -15,11 +15,24 @@ from convert.config.config import Config
 from convert.formats.safetensors import SafetensorsFile
 from convert.formats.tensors import Index, Tensors, whole
 from convert.quantized.methods import method_of
-from convert.quantized.tensors import QuantizedTensors
+from convert.quantized.tensors import QuantizedTensors, with_weights
 
 FOLDER = Path(__file__).parents[2] / "goldens" / "quantized"
 MODULE = "model.layers.0.self_attn.q_proj"
 WEIGHT = f"{MODULE}.weight"
+CODES = (".qweight", ".weight_packed", ".W_q", ".weight", "._weight_qdata")  # which are read last
+STATE = ".weight.quant_state.bitsandbytes__nf4"
+CASES = [  # one of each layout
+    *("auto_gptq-4bit_asym_act", "gptqmodel-3bit_v1", "gptqmodel-4bit_no_g_idx", "gptqmodel-8bit_odd_v1"),
+    *("autoawq-g32", "autoawq-gemv_g32", "bitsandbytes-nf4_double", "bitsandbytes-nf4_double_bf16", "bitsandbytes-fp4"),
+    *("bitsandbytes-int8", "hqq-4bit_32_float32", "hqq-2bit_32_bfloat16", "hqq-3bit_32_float32"),
+    *("compressed_tensors-w4_group_asym", "compressed_tensors-w3_group", "compressed_tensors-w4_channel"),
+    *("compressed_tensors-int8_channel_asym", "compressed_tensors-int8_tensor", "compressed_tensors-fp8_block_ragged"),
+    *("compressed_tensors-fp8_group", "compressed_tensors-nvfp4", "compressed_tensors-mxfp4"),
+    *("compressed_tensors_0_9-w4_act", "modelopt-nvfp4", "modelopt-fp8", "transformers-fp8_block"),
+    *("torchao-int8_rows", "torchao-int8_rows_asym", "torchao-int4_dynamic_asym", "torchao-fp8_tensor"),
+    "torchao-int4_bf16",
+]
 
 
 class Arrays(Tensors):
@@ -85,6 +98,12 @@ class Golden:
         method = method_of(self.configuration())
         assert method is not None
         return QuantizedTensors(self.tensors(), method)
+
+
+def opened(golden: Golden, tensors: Arrays, **settings: Any) -> QuantizedTensors:
+    found = with_weights(golden.configuration(**settings), tensors)
+    assert isinstance(found, QuantizedTensors)
+    return found
 
 
 def goldens() -> list[Golden]:
