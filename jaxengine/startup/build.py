@@ -40,6 +40,7 @@ from jaxengine.weights.kv_heads import replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
+from jaxengine.weights.wider_experts import widen_experts
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Setup:
         """Raises ValueError where options, model and devices contradict each other."""
         mesh = make_mesh(options.tensor_parallel or jax.local_device_count())
         device = DeviceTraits.of(mesh.devices.flat[0])
-        source = replicate_heads(model.source, mesh.size)
+        source = widen_experts(replicate_heads(model.source, mesh.size), mesh.size, device)
         spec = source.spec
         check_divisible(spec, mesh.size)
         quantize = resolve(options.quantize, model.quantization, device.on_host)

@@ -32,6 +32,7 @@ def model(hidden: int, experts: Experts) -> ModelSpec:
 
 MIXTRAL = model(4096, Experts(8, 2, 14336, renormalise=True))  # Mixtral-8x7B
 QWEN3 = model(2048, Experts(128, 8, 768, renormalise=True))  # Qwen3-30B-A3B
+GPT_OSS_TP8 = dataclasses.replace(GPT_OSS_20B, experts=Experts(32, 4, 8 * 384, renormalise=True, bias=True))
 MODELS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "gpt-oss": GPT_OSS_20B}
 ZEROS = WeightFormat("codes with zeros", "uint8", "float16", "uint8", 128, bits=4)  # GPTQ, AWQ
 BLOCKS = WeightFormat("fp8 in blocks", "float8_e4m3fn", "float32", group=128)
@@ -97,6 +98,8 @@ LAYERS = {
     "gpt-oss, 1 token, mxfp4": partial(compile_layer, GPT_OSS_20B, 1, stored=MXFP4),
     "gpt-oss, 16 tokens, mxfp4": partial(compile_layer, GPT_OSS_20B, 16, stored=MXFP4),
     "gpt-oss, 2048 tokens, mxfp4": partial(compile_layer, GPT_OSS_20B, 2048, stored=MXFP4),
+    "gpt-oss, 128 tokens, 8 devices": partial(compile_layer, GPT_OSS_TP8, 128, 8),
+    "gpt-oss, 128 tokens, 8 devices, mxfp4": partial(compile_layer, GPT_OSS_TP8, 128, 8, stored=MXFP4),
     "qwen3, 16 tokens, fp8 in blocks": partial(compile_layer, QWEN3, 16, stored=BLOCKS),
     "qwen3, 1024 tokens, fp8 in blocks": partial(compile_layer, QWEN3, 1024, stored=BLOCKS),
     "qwen3, 1024 tokens, int4 in f32": partial(compile_layer, QWEN3, 1024, dtype="float32", quantize="int4"),
