@@ -19,11 +19,12 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1 = (*MAGNITUDES, *(-each for each in MAGNITUDES))
 EXPONENT_BIAS, NOT_A_NUMBER = 127, 255
 MX_GROUP, NV_GROUP = 32, 16
+POWERS = np.ldexp(np.float32(1), np.arange(NOT_A_NUMBER) - EXPONENT_BIAS).astype(ml_dtypes.bfloat16)
 LARGEST = np.array(ml_dtypes.finfo(ml_dtypes.float8_e4m3fn).max)
 
 
 def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
-    """A matrix of which the tensors have these suffixes. Powers of two lose nothing in bfloat16."""
+    """A matrix of which the tensors have these suffixes."""
     inputs = _inputs(module, codes)
     outputs = module.axes(codes, 2)[0]
     module.expect(scales, (outputs, inputs // MX_GROUP), "uint8")
@@ -34,7 +35,7 @@ def open_mxfp4(module: Module, codes: str, scales: str) -> QuantizedMatrix:
         "uint8",
         _values(module, codes),
         module.whole(scales),
-        scale_of=lambda stored: powers_of_two(stored).astype(ml_dtypes.bfloat16),
+        scale_of=powers_of_two,
         bits=4,
         table=E2M1,
         words=_words(module, codes),
@@ -78,8 +79,9 @@ def check_powers(module: Module, suffix: str) -> None:
 
 
 def powers_of_two(stored: np.ndarray) -> np.ndarray:
-    """f32 of exponents as bytes."""
-    return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS).astype(np.float32)
+    """bf16, which loses nothing, of exponents as bytes."""
+    made: np.ndarray = POWERS[stored]
+    return made
 
 
 def _inputs(module: Module, codes: str) -> int:

@@ -5,7 +5,6 @@
 See `fp4` for the numbers. NAME is the parameter itself, which checkpoints in floats have turned: [experts, in, out].
 """
 
-import ml_dtypes
 import numpy as np
 
 from convert.config.config import Config
@@ -37,7 +36,7 @@ def _open(module: Module) -> QuantizedMatrix:
 
     def read(component: Component, rows: slice, columns: slice) -> np.ndarray:
         if component == "scales":
-            return powers_of_two(module.viewed(SCALES, (rows_of, groups), rows, columns)).astype(ml_dtypes.bfloat16)
+            return powers_of_two(module.viewed(SCALES, (rows_of, groups), rows, columns))
         first = columns.start // 2
         codes = nibbles(pairs(rows, slice(first, -(-columns.stop // 2))))
         return codes[:, columns.start - 2 * first :][:, : columns.stop - columns.start]
