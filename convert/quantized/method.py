@@ -108,7 +108,7 @@ class Method:
 def _any_nan(values: np.ndarray) -> bool:
     """Of e4m3, where 0x7F and 0xFF are no numbers: the largest signed byte, and the largest unsigned one.
 
-    Two such passes go through 14 GB/s, one that makes booleans through 1.8 (NumPy 2.4, one core of an EPYC).
+    Two such passes go through 14 GB/s, one that makes booleans through 1.8 (NumPy 2.4, one core of a Xeon).
     """
     octets = values.view(np.uint8)
     return octets.size > 0 and bool(octets.max() == 0xFF or octets.view(np.int8).max() == 0x7F)
