@@ -13,7 +13,7 @@ from tests.tiny import VOCAB
 
 pytestmark = pytest.mark.slow
 
-ONE_OF_EACH = ("bloom", "gemma2", "gpt_neox", "gptj", "olmo2", "opt_350m", "qwen2_moe")
+ONE_OF_EACH = ("bloom", "gemma2", "gpt_neox", "gpt_oss", "gptj", "olmo2", "opt_350m", "qwen2_moe")
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

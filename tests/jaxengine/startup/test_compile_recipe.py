@@ -43,7 +43,7 @@ def written(recipe: CompileRecipe, hash_seed: int) -> str:
     return subprocess.run(command, input=pickled, env=environment, capture_output=True, check=True).stdout.decode()
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "mixtral", "phi3_longrope", "mamba", "baichuan_13b"])
+@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "mixtral", "phi3_longrope", "mamba", "baichuan_13b"])
 def test_every_process_writes_a_recipe_alike_and_whole(zoo: Callable[[str], Path], name: str) -> None:
     """A store knows an engine by what is written of its recipe."""
     model, options = open_model(str(zoo(name))), EngineOptions(**OPTIONS)
