@@ -38,7 +38,7 @@ def weight_layout(
     format: WeightFormat | None = None,
     share: tuple[int, int] = (0, 0),
 ) -> WeightLayout:
-    """How `device` stores the matrix `parameter` with values of `dtype`. The order of a stack ignores the dtype.
+    """How `device` stores the matrix `parameter` with values of `dtype`.
 
     Args:
         share: outputs and inputs of a device's share, where `format` has groups or 4 bits.
@@ -50,11 +50,15 @@ def weight_layout(
         return WeightLayout(
             parameter.inputs, parameter.stacked, format=format, kernels=kernels, grouped=most, plane=plane
         )
-    wide = parameter.stacked > 0 or dtype not in NARROW
-    input_major = device.input_major and wide and not parameter.by_row
-    bf16 = device.multiplies_bf16 and dtype == "int8"
+    input_major = device.input_major and dtype not in NARROW and not parameter.by_row
     return WeightLayout(
-        parameter.inputs, parameter.stacked, input_major, device.flat_products, format, kernels, bf16=bf16
+        parameter.inputs,
+        parameter.stacked,
+        input_major,
+        device.flat_products,
+        format,
+        kernels,
+        int8_as=device.int8_products,
     )
 
 
@@ -184,5 +188,5 @@ def _flat(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
     else:
         outputs, axis = values.shape[:-inputs], 1
         matrix = values.reshape(math.prod(outputs), -1)
-    y = matmul(x.reshape(x.shape[0], -1), matrix, axis, dtype, weight.layout.bf16)
+    y = matmul(x.reshape(x.shape[0], -1), matrix, axis, dtype, weight.layout.int8_as)
     return y.reshape(x.shape[0], *outputs)

@@ -128,7 +128,9 @@ class ExpertMLPs:
 
     def _mlp(self, x: Array, gate_up: Weight, down: Weight, bias: Array | None) -> Array:
         """One expert: x [B, hidden]."""
-        inner = _scaled_matmul(x, gate_up).reshape(len(x), -1, len(down.values))  # [B, 2 or 1, F]
+        inner = _scaled_matmul(x, gate_up).reshape(
+            len(x), -1, down.values.shape[down.layout.first_input(2)]
+        )  # [B, 2 or 1, F]
         inner = inner if bias is None else inner + bias
         return _scaled_matmul(self.activation(*(inner[:, i] for i in range(inner.shape[1]))), down)
 
@@ -150,9 +152,10 @@ def _partition(weight: Weight, axes: tuple[str | None, ...]) -> Any:
 
 
 def _scaled_matmul(x: Array, weight: Weight) -> Array:
-    """x [B, in] times `weight` [in, out…] → [B, out], scaled where the weight has scales."""
-    matrix = weight.values.reshape(x.shape[1], -1)
+    """x [B, in] times the matrix `weight` → [B, out], scaled where the weight has scales."""
+    axis = 0 if weight.layout.input_major else 1
+    matrix = weight.values.reshape((x.shape[1], -1) if axis == 0 else (-1, x.shape[1]))
     if weight.scales is None:
-        return matmul(x, matrix, 0, x.dtype)
-    y = matmul(x, matrix, 0, jnp.dtype(jnp.float32), weight.layout.bf16)
+        return matmul(x, matrix, axis, x.dtype)
+    y = matmul(x, matrix, axis, jnp.dtype(jnp.float32), weight.layout.int8_as)
     return (y * weight.scales.reshape(-1)).astype(x.dtype)

@@ -1,19 +1,29 @@
 """The product of two matrices on a CPU, in the types and shapes that XLA has fast code for.
 
 XLA has fast kernels (YNNPACK) for a product if both sides have one type, the left side has two rows or more, and the
-result is f32, of f32 or bf16. For other combinations with a weight narrower than f32 it first writes the whole weight
-as f32, in every step.
+result is f32, of f32 or bf16, or i32, of int8. For other combinations with a weight narrower than f32 it first writes
+the whole weight as f32, in every step.
 
-An int8 weight is cast here, a piece at a time, so that what is cast stays in the processor's cache: a step reads the
-weight's own bytes from memory. Where the processor multiplies bf16, int8 becomes bf16, which loses nothing, and f32
-activations become a sum of two bf16 numbers; elsewhere both are f32. All products of a 135M model, head included, took
-(ms; 2 cores of an EPYC with AVX512-BF16; JAX 0.10.2):
+So an int8 weight is multiplied in one of three ways (`Int8Products`), of which a processor's fastest is chosen
+(`jaxengine/device.py`):
 
-    rows                 1     2     8    16    64   256
-    f32                 20    35    40    50   112   311
-    int8 as f32         21    22    29    46   103   306
-    int8 as bf16        17    17    23    38    98   298
-    x in bf16 too       17    17    20    26    65   156
+- few rows as integers: f32 activations become integers of 16 bits, which are two int8 numbers, and all sums are exact;
+- as bf16, which holds int8 exactly: f32 activations become a sum of two bf16 numbers;
+- as f32.
+
+For the latter two the weight is cast a piece at a time, so that what is cast stays in the processor's cache: a step
+reads the weight's own bytes from memory. All products of a 135M model, head included, took (ms; 2 cores of an EPYC with
+AVX512-BF16, and of a Xeon with AVX512-VNNI whose memory is faster; JAX 0.10.2):
+
+    rows                      1     2     4     8    16    32    64   256
+    EPYC, f32                20    35          40    50         112   311
+    int8 as f32              21    22          29    46         103   306
+    int8 as bf16             17    17          23    38          98   298
+    x in bf16 too            17    17          20    26          65   156
+    Xeon, f32                31    40    58    59    84   132   105   311
+    int8 as f32              40    60    60    65    81   130   112   319
+    int8 as bf16             43    64    69    68    88   143   116   323
+    int8 as integers         18    25    31    39    70   159   163   657
 """
 
 from collections.abc import Callable
@@ -22,35 +32,56 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.device import Int8Products
+
 PIECE = 2**21  # elements that are cast at once; half and twice as many took a tenth longer
+FEW = 16  # rows that are multiplied as integers
+BYTE = 256  # steps of the lower byte in one of the upper
+LARGEST = 127 * BYTE  # integer of 16 bits whose upper byte, rounded to nearest, is int8
 
 
-def matmul(x: Array, weight: Array, axis: int, dtype: jnp.dtype, bf16: bool = False) -> Array:
+def matmul(x: Array, weight: Array, axis: int, dtype: jnp.dtype, int8_as: Int8Products = "f32") -> Array:
     """x [T, in] times `weight`, [in, out] if `axis` is 0, [out, in] if it is 1 → [T, out] in `dtype`.
 
     Args:
-        bf16: whether the processor multiplies bf16. An int8 weight's product then knows 16 bits of each element of `x`.
+        int8_as: how an int8 weight is multiplied. As integers and as bf16 the product knows 16 bits of each element of
+            `x`: of the largest of its row, or of its own.
     """
     if weight.dtype == jnp.int8:
-        product = _product_in_bf16 if bf16 else _product_in_f32
-        return product(x, weight, axis).astype(dtype)
+        return _int8_product(x, weight, axis, int8_as).astype(dtype)
     if weight.dtype == jnp.bfloat16:
         return _dot(_two_rows(x).astype(weight.dtype), weight, axis, jnp.dtype(jnp.float32))[: len(x)].astype(dtype)
     return _dot(x, weight.astype(x.dtype), axis, dtype)
 
 
-def _product_in_f32(x: Array, weight: Array, axis: int) -> Array:
+def _int8_product(x: Array, weight: Array, axis: int, int8_as: Int8Products) -> Array:
+    """f32 [T, out]."""
+    if int8_as == "integers" and len(x) <= FEW:
+        return _product_of_integers(x.astype(jnp.float32), weight, axis)
+    if int8_as == "bf16":
+        return _product_in_bf16(x, weight, axis)
     return _in_pieces(x.astype(jnp.float32), weight, axis, lambda piece: piece.astype(jnp.float32))
+
+
+def _product_of_integers(x: Array, weight: Array, axis: int) -> Array:
+    """f32 [T, out] of f32 `x`. The i32 sums hold up to 130,000 inputs."""
+    largest = jnp.abs(x).max(1, keepdims=True)  # [T, 1]; not finite if any element is not, like the row's result
+    step = jnp.where(largest == 0, 1, largest / LARGEST)
+    whole = jnp.rint(x / step)
+    upper = jnp.floor(whole / BYTE + 0.5)  # the lower byte is then within -128 … 127
+    both = jnp.concatenate([upper, whole - upper * BYTE]).astype(jnp.int8)  # [2T, in]
+    upper, lower = jnp.split(_dot(both, weight, axis, jnp.dtype(jnp.int32)).astype(jnp.float32), 2)
+    return (upper * BYTE + lower) * step
 
 
 def _product_in_bf16(x: Array, weight: Array, axis: int) -> Array:
     if x.dtype == jnp.bfloat16:
         return _in_pieces(_two_rows(x), weight, axis, _as_bf16)[: len(x)]
     x = x.astype(jnp.float32)
-    high = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)  # XLA would leave out a cast there and back
-    both = jnp.concatenate([high, x - high]).astype(jnp.bfloat16)  # [2T, in]
-    high, low = jnp.split(_in_pieces(both, weight, axis, _as_bf16), 2)
-    return high + low
+    upper = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)  # XLA would leave out a cast there and back
+    both = jnp.concatenate([upper, x - upper]).astype(jnp.bfloat16)  # [2T, in]
+    upper, lower = jnp.split(_in_pieces(both, weight, axis, _as_bf16), 2)
+    return upper + lower
 
 
 def _in_pieces(x: Array, weight: Array, axis: int, cast: Callable[[Array], Array]) -> Array:

@@ -17,6 +17,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from jaxengine.architecture.weight_format import WeightFormat
+from jaxengine.device import Int8Products
 from jaxengine.ops.packing import unpack
 
 
@@ -42,7 +43,7 @@ class WeightLayout:
         it multiplies at once. The input axes of the values are then one, and the axis of groups is the first of scales
         and zeros behind the stack's.
     plane: of values of four bits, packed as `ops/packing` does; 0 where they are not.
-    bf16: a CPU's product takes int8 as bf16, see `ops/matmul`.
+    int8_as: how a CPU's product takes int8, see `ops/matmul`.
     floats: the type of rows that are looked up in a quantised matrix.
     """
 
@@ -54,7 +55,7 @@ class WeightLayout:
     kernels: bool = False
     grouped: int = 0
     plane: int = 0
-    bf16: bool = False
+    int8_as: Int8Products = "f32"
     floats: str = "float32"
 
     def order(self, rank: int) -> tuple[int, ...]:

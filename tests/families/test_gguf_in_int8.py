@@ -1,4 +1,4 @@
-"""A GGUF file in int8 on a CPU: also its embedding and head, whether or not the processor multiplies bf16."""
+"""A GGUF file in int8 on a CPU: also its embedding and head, however the processor multiplies it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ import pytest
 
 from convert.formats.gguf import GgufFile
 from convert.llama_cpp.model import open_gguf
-from jaxengine.device import CPU
+from jaxengine.device import CPU, Int8Products
 from jaxengine.ops.weight import Weight
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import load_parameters
@@ -39,10 +39,12 @@ class Held(InFloats):
 
 
 @pytest.mark.parametrize("name", ["llama2_gqa", "llama"])
-@pytest.mark.parametrize("bf16", [False, True])
-def test_a_model_computes_with_what_is_held(name: str, bf16: bool, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("int8_as", ["f32", "bf16", "integers"])
+def test_a_model_computes_with_what_is_held(
+    name: str, int8_as: Int8Products, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     source = open_gguf(GgufFile(write_tiny_gguf(tiny(name), tmp_path / "x.gguf", kind=gguf.GGMLQuantizationType.Q8_0)))
-    device = replace(CPU, multiplies_bf16=bf16)
+    device = replace(CPU, int8_products=int8_as)
     ours = Forward(source, device=device).prefill(0, IDS, 0, len(IDS))
     expected = Forward(Held(source), device=device).prefill(0, IDS, 0, len(IDS))
     np.testing.assert_allclose(ours, expected, atol=1e-3)

@@ -19,7 +19,7 @@ class Gpu:
 
 def test_the_cpu_of_this_machine_has_a_cpu_s_traits() -> None:
     found = DeviceTraits.of(jax.devices("cpu")[0])
-    assert found == replace(CPU, multiplies_bf16=found.multiplies_bf16)
+    assert found == replace(CPU, int8_products=found.int8_products)
     assert CPU.on_host and CPU.capability is None
 
 
@@ -30,20 +30,26 @@ def test_only_an_nvidia_gpu_has_a_capability(said: str, capability: tuple[int, i
     assert traits.kernels and not traits.on_host and not traits.input_major
 
 
+AMD, INTEL = "vendor_id\t: AuthenticAMD\n", "vendor_id\t: GenuineIntel\n"
+
+
 @pytest.mark.parametrize(
-    ("cpuinfo", "multiplies"),
+    ("cpuinfo", "products"),
     [
-        ("processor : 0\nflags\t\t: fpu avx512f avx512_bf16 amx_tile\n", True),
-        ("flags : fpu amx_bf16\nflags : fpu amx_bf16\n", True),
-        ("flags : fpu avx2 avx512_vnni\n", False),
-        ("Features : fp asimd bf16\n", False),
-        (None, False),
+        (AMD + "flags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n", "bf16"),
+        (INTEL + "flags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n\nflags : fpu\n", "integers"),
+        (INTEL + "flags : fpu avx_vnni\n", "integers"),
+        (INTEL + "flags : fpu amx_int8\n", "integers"),
+        (INTEL + "flags : fpu avx512f\n", "f32"),
+        (AMD + "flags : fpu avx2 avx512_vnni\n", "f32"),
+        ("Features : fp asimd bf16\n", "f32"),
+        (None, "f32"),
     ],
 )
-def test_a_cpu_says_whether_it_multiplies_bf16(
-    cpuinfo: str | None, multiplies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cpu_multiplies_int8_as_is_fastest(
+    cpuinfo: str | None, products: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if cpuinfo is not None:
         (tmp_path / "cpuinfo").write_text(cpuinfo)
     monkeypatch.setattr(device, "CPUINFO", tmp_path / "cpuinfo")
-    assert DeviceTraits.of(jax.devices("cpu")[0]).multiplies_bf16 is multiplies
+    assert DeviceTraits.of(jax.devices("cpu")[0]).int8_products == products
