@@ -3,11 +3,13 @@
 import re
 from dataclasses import replace
 
+from convert.adapters.adapter import Adapter
+from convert.adapters.merged_tensors import MergedTensors
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
 from convert.families.family import Family, check_copies, complete_spec, with_family_names
-from convert.families.multimodal import text_part
+from convert.families.multimodal import RENAMES, text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
@@ -17,25 +19,31 @@ from convert.quantized.tensors import with_weights
 from jaxengine.architecture.parameters import ParameterSource
 
 
-def compose(config: Config, tensors: Tensors) -> ParameterSource:
-    """The parameters of the checkpoint that `config` describes and `tensors` holds.
+def compose(config: Config, tensors: Tensors, adapter: Adapter | None = None) -> ParameterSource:
+    """The parameters of the checkpoint that `config` describes and `tensors` holds, with `adapter` merged.
 
     Raises:
         CheckpointError: an unknown model_type, an unsupported feature, or tensors that do not fit the configuration.
     """
     config, tensors = text_part(config, with_weights(config, tensors))
     if config.text("model_type") not in FAMILIES:
+        if adapter:
+            raise config.error("model_type", "has no family here, and only those can have an adapter")
         return open_traced(config, tensors, FAMILIES)
-    return compose_as(config, family_of(config), tensors)
+    return compose_as(config, family_of(config), tensors, adapter)
 
 
-def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSource:
+def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapter | None = None) -> ComposedSource:
     """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints."""
     renamed = with_family_names(family, tensors)
     check_copies(family, renamed)
+    if adapter:
+        renamed = MergedTensors(renamed, adapter, (*RENAMES, *family.renames))
     ignore = (*family.ignore, family.copies)
     try:
         spec = complete_spec(family.spec(config), family, renamed)
+        if adapter and spec.head.tied:
+            _check_tied(adapter, renamed, family)
         if spec.head.tied:  # the checkpoint may hold a copy of the embedding as head
             ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:
@@ -46,3 +54,13 @@ def compose_as(config: Config, family: Family, tensors: Tensors) -> ComposedSour
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
     return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
+
+
+def _check_tied(adapter: Adapter, tensors: Tensors, family: Family) -> None:
+    """Raises CheckpointError where `adapter` would change the head together with the embedding: it was trained on one
+    of them.
+    """
+    assert isinstance(tensors, MergedTensors)
+    (embedding,) = family.tensors["embedding"]
+    if tensors.changes(embedding):
+        raise CheckpointError(f"{adapter.directory}: changes the embedding {embedding!r}, which is the head too")

@@ -1,8 +1,8 @@
 """From a model's name to its parameters and files: from what a user types to what the engine loads.
 
-A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A local path
-never touches the network. Weights are served in place. Of a GGUF file the tokenizer, which is in its metadata, is
-written out once, into the cache.
+A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A directory
+or an id may be a PEFT adapter, which is merged with the model that it names. A local path never touches the network.
+Weights are served in place. Of a GGUF file the tokenizer, which is in its metadata, is written out, into the cache.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convert import checkpoint
+from convert.adapters.adapter import CONFIG, Adapter, is_adapter, open_adapter
 from convert.announce import announce
 from convert.cache import cache_root, locked, new_directory, stamp
 from convert.compose import compose
@@ -49,16 +50,22 @@ class OpenModel:
     quantization: str | None = None
 
 
-def open_model(model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None) -> OpenModel:
+def open_model(
+    model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None, adapter: str | None = None
+) -> OpenModel:
     """Find, fetch, convert and check a model; None or "default" means the default model.
 
-    With `cache_dir` the hub's cache and our own are both kept there (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
+    The name of a PEFT adapter means the model that it was trained on, with the adapter merged.
+
+    Args:
+        cache_dir: where the hub's cache and our own are both kept (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
+        adapter: a PEFT adapter to merge: a directory, or an id on the hub, with `@revision` or without.
 
     Raises:
         CheckpointError: whatever is wrong, in one line, with the exit code for it.
     """
     try:
-        return _open(model_id, revision, cache_dir)
+        return _open(model_id, revision, cache_dir, _find_adapter(adapter, cache_dir) if adapter else None)
     except OSError as error:  # no permission, a name too long, a disk that fails
         shown = str(model_id)[:100]
         raise CheckpointError(f"model {shown!r} cannot be read: {error.strerror or error}", exit_code=IO) from error
@@ -69,38 +76,78 @@ def with_rope(model: OpenModel, scaling: Scaling, factor: float) -> OpenModel:
     return replace(model, source=SourceWithSpec(model.source, override_rope(model.source.spec, scaling, factor)))
 
 
-def _open(model_id: str | None, revision: str | None, cache_dir: Path | None) -> OpenModel:
+def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, adapter: Adapter | None) -> OpenModel:
     if model_id is None or model_id in DEFAULT_NAMES:
         file = default_model.gguf_file(cache_root(cache_dir), _verified(cache_dir))
-        return _open_file(file, default_model.NAME, "", cache_dir)
+        return _open_file(file, default_model.NAME, "", cache_dir, adapter)
     path = Path(model_id).expanduser()
     if path.is_dir():
-        return _open_directory(path, model_id, "", cache_dir)
+        return _open_directory(path, model_id, "", cache_dir, adapter)
     if path.is_file():
-        return _open_file(path, model_id, "", cache_dir)
+        return _open_file(path, model_id, "", cache_dir, adapter)
     gguf = re.fullmatch(r"([^/]+/[^/]+)/(.+\.gguf)", model_id)
     if gguf and hub.is_hub_id(gguf[1]) and ".." not in gguf[2]:
         file = hub.fetch_file(gguf[1], gguf[2], revision, cache_dir)
-        return _open_file(file, model_id, _commit(file), cache_dir)
+        return _open_file(file, model_id, _commit(file), cache_dir, adapter)
+    snapshot = _snapshot(model_id, revision, cache_dir)
+    return _open_directory(snapshot, model_id, snapshot.name, cache_dir, adapter)
+
+
+def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None) -> Path:
     if not hub.is_hub_id(model_id):
         raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
-    snapshot = hub.fetch_snapshot(model_id, revision, cache_dir)
-    return _open_directory(snapshot, model_id, snapshot.name, cache_dir)
+    return hub.fetch_snapshot(model_id, revision, cache_dir)
 
 
-def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:
+def _find_adapter(name: str, cache_dir: Path | None) -> Adapter:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return open_adapter(path)
+    model_id, _, revision = name.partition("@")
+    return open_adapter(_snapshot(model_id, revision or None, cache_dir))
+
+
+def _open_adapted(
+    directory: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None
+) -> OpenModel:
+    """The model that the adapter in `directory` was trained on, with it merged, under the adapter's name."""
+    found = open_adapter(directory)
+    where = directory / CONFIG
+    if adapter:
+        raise CheckpointError(f"{where}: is an adapter itself; merge one adapter, or name its base", exit_code=USAGE)
+    if not found.base:
+        raise CheckpointError(f"{where}: has no base_model_name_or_path; name the base, and this to --merge-adapter")
+    announce(f"merging {model_id} with {found.base}")
+    base = _open(found.base, found.revision, cache_dir, found)
+    own = (directory / "tokenizer.json").is_file()
+    model = replace(base, model_id=model_id, revision=revision)
+    return _with_tokenizer(replace(model, directory=directory), base.checkpoint) if own else model
+
+
+def _open_directory(
+    directory: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None
+) -> OpenModel:
     source: ParameterSource
     quantization = None
+    if is_adapter(directory):
+        return _open_adapted(directory, model_id, revision, cache_dir, adapter)
     if (directory / checkpoint.MANIFEST).is_file():
+        _refuse_adapter(adapter, directory, "has the engine's own layout")
         source = checkpoint.open_checkpoint(directory, _verified(cache_dir))
         revision = revision or checkpoint.origin(directory).get("revision", "")
     elif (directory / "config.json").is_file():
         config = _configuration(directory)
-        source, quantization = compose(config, open_tensors(directory)), method_name(config)
+        source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
     else:
-        return _open_file(_only_gguf(directory), model_id, revision, cache_dir)
+        return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
     return _with_tokenizer(OpenModel(source, files, model_id, revision, (), directory, quantization), directory)
+
+
+def _refuse_adapter(adapter: Adapter | None, path: Path, problem: str) -> None:
+    if adapter:
+        message = f"{path}: {problem}, so no adapter can be merged; name the checkpoint that it was made of"
+        raise CheckpointError(message, exit_code=USAGE)
 
 
 def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
@@ -125,9 +172,10 @@ def _configuration(directory: Path) -> Config:
     return config
 
 
-def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None) -> OpenModel:
+def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None) -> OpenModel:
     if path.suffix != ".gguf":
         raise CheckpointError(f"model {model_id!r} is a file; files must end in .gguf", exit_code=USAGE)
+    _refuse_adapter(adapter, path, "is a GGUF file")
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
     quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None

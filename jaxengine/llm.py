@@ -86,16 +86,24 @@ class Completion:
 
 
 class LLM:
-    """A model, loaded and compiled. Arguments after `revision` are those of `EngineOptions`.
+    """A model, loaded and compiled, with the PEFT adapter `merge_adapter` if one is given. Other arguments are those of
+    `EngineOptions`.
 
     Raises:
         CheckpointError: the model cannot be found or read.
         ValueError: the options contradict the model or the devices.
     """
 
-    def __init__(self, model: str | Path | None = None, revision: str | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        revision: str | None = None,
+        *,
+        merge_adapter: str | Path | None = None,
+        **options: object,
+    ) -> None:
         enable_compile_cache(compile_cache_in(cache_root()))
-        opened = open_model(None if model is None else str(model), revision)
+        opened = open_model(_named(model), revision, adapter=_named(merge_adapter))
         self.directory = opened.directory
         self.tokenizer = Tokenizer.load(opened.directory)
         self.engine = load_engine(opened, EngineOptions(**options))  # type: ignore[arg-type]
@@ -247,6 +255,10 @@ class _Running:
         if release.stop is not None:
             made.finish_reason, made.stop_reason = "stop", release.stop
             made.text = "".join(self._parts)
+
+
+def _named(model: str | Path | None) -> str | None:
+    return None if model is None else str(model)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:

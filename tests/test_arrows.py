@@ -52,7 +52,7 @@ FLOORS = {
         {"source"},
         {"origin", "llama_cpp"},
         {"checkpoint", "compose"},
-        {"families", "tokenizer", "hf", "quantized"},
+        {"families", "tokenizer", "hf", "quantized", "adapters"},
         {"config", "mapping", "cache"},
         {"formats"},
         {"errors", "announce"},

@@ -18,7 +18,7 @@ class RenamedTensors(Tensors):
     def __init__(self, tensors: Tensors, renames: tuple[tuple[str, str], ...], but: str | None = None) -> None:
         self._tensors = tensors
         kept = [name for name in tensors if but is None or not re.search(but, name)]
-        self._stored = {_renamed(name, renames): name for name in kept}
+        self._stored = {renamed(name, renames): name for name in kept}
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored
@@ -42,7 +42,7 @@ class RenamedTensors(Tensors):
         return self._tensors.quantized(self._stored[name])
 
 
-def _renamed(name: str, renames: tuple[tuple[str, str], ...]) -> str:
+def renamed(name: str, renames: tuple[tuple[str, str], ...]) -> str:
     for pattern, replacement in renames:
         name = re.sub(pattern, replacement, name, count=1)
     return name

@@ -26,6 +26,12 @@ class CheckpointOptions:
     """How the checkpoint is opened: `jaxengine/server.py` acts on these."""
 
     revision: str | None = option(None, values.text, "branch, tag or commit on the hub", after="model_id")
+    merge_adapter: str | None = option(
+        None,
+        values.text,
+        "PEFT adapter that is merged with the model while it is loaded: a directory or hub id, `@revision` behind it",
+        after="revision",
+    )
     rope_scaling: Literal["linear", "dynamic"] | None = option(
         None,
         values.one_of("linear", "dynamic"),

@@ -31,7 +31,7 @@ EXAMPLES = {
     "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
     "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",
     "aip_health_route": "/v1/p", "watermark_gamma": "0.25", "watermark_delta": "4",
-    "rope_scaling": "dynamic", "rope_factor": "2", "attention": "reference",
+    "merge_adapter": "org/adapter@v1", "rope_scaling": "dynamic", "rope_factor": "2", "attention": "reference",
     "quantize": "eetq", "kv_cache_dtype": "fp8",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",

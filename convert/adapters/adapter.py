@@ -1,0 +1,203 @@
+"""A PEFT adapter in a directory: what it changes of a model, as data.
+
+    adapter_config.json                              LoraConfig
+    adapter_model.safetensors or adapter_model.bin   base_model.model.<module>.lora_A.weight, .lora_B.weight, …
+
+What is in the file says which modules have an adapter; the configuration gives scales, and is read for what would
+change the meaning of the tensors. Formulas are those of PEFT 0.21 (`peft/tuners/lora`).
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convert.config.config import Config
+from convert.errors import CheckpointError
+from convert.formats.safetensors import SafetensorsFile
+from convert.formats.tensors import Tensors, whole
+from convert.formats.torch_bin import TorchFile
+
+CONFIG = "adapter_config.json"
+WEIGHTS = {"adapter_model.safetensors": SafetensorsFile, "adapter_model.bin": TorchFile}
+PREFIX = "base_model.model."
+MOST = 2**14  # rank of any module
+FLOATING = ("float32", "bfloat16", "float16")
+# Suffixes that PEFT gives a module's tensors, longest first, and what they are here.
+SUFFIXES = {
+    ".lora_magnitude_vector.weight": "magnitude",
+    ".lora_magnitude_vector": "magnitude",
+    ".lora_A.weight": "a",
+    ".lora_B.weight": "b",
+    ".lora_B.bias": "bias",
+    ".lora_embedding_A": "a",
+    ".lora_embedding_B": "b",
+}
+# What a configuration may not have: it changes what the tensors mean, or the model around them.
+UNSUPPORTED = (
+    *("use_qalora", "use_bdlora", "alora_invocation_tokens", "layer_replication", "target_parameters"),
+    *("trainable_token_indices", "arrow_config", "kasa_config", "velora_config", "monteclora_config"),
+    *("megatron_config",),
+)
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin that also changed the base's weights
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What is added to the matrix of one module: scale · b · a.
+
+    name: the module's, as the model it was trained on had it.
+    a, b: f32 [rank, in] and [out, rank].
+    magnitude: f32 [out]: the length that each row of the sum is given (DoRA, Liu et al. 2024, arXiv 2402.09353).
+    bias: f32 [out], added to the module's, scaled.
+    embedding: the matrix is looked up by rows: [in, out] of it are the table's axes.
+    """
+
+    name: str
+    a: np.ndarray
+    b: np.ndarray
+    scale: float
+    magnitude: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    embedding: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return self.b.shape[0], self.a.shape[1]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """
+    directory: where it lies.
+    base: the model it was trained on, as its configuration says; may be empty.
+    deltas: of each module that has one.
+    replaced: tensors that the adapter has whole: biases and `modules_to_save`, by the names of the model.
+    in_out: whether linear modules store [in, out], as far as the configuration knows.
+    """
+
+    directory: Path
+    base: str
+    revision: str | None
+    deltas: tuple[Delta, ...]
+    replaced: dict[str, np.ndarray] = field(default_factory=dict)
+    in_out: bool = False
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether `directory` holds an adapter and no model."""
+    return (directory / CONFIG).is_file() and not (directory / "config.json").is_file()
+
+
+def open_adapter(directory: Path) -> Adapter:
+    """
+    Raises:
+        CheckpointError: a file is missing or malformed, tensors do not belong together, or something is not supported.
+    """
+    if not (directory / CONFIG).is_file():
+        raise CheckpointError(f"{directory}: no {CONFIG}")
+    config = Config.load(directory / CONFIG)
+    _check(config)
+    tensors = _tensors(directory)
+    modules: dict[str, dict[str, str]] = {}
+    replaced: dict[str, np.ndarray] = {}
+    for name in tensors:
+        if not name.startswith(PREFIX):
+            raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} must begin with {PREFIX!r}")
+        own = name.removeprefix(PREFIX)
+        suffix = next(filter(own.endswith, SUFFIXES), None)
+        if suffix:
+            modules.setdefault(own.removesuffix(suffix), {})[SUFFIXES[suffix]] = name
+        elif ".lora_" in own:
+            raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} is not supported")
+        else:
+            replaced[re.sub(r"\.(base_layer|modules_to_save)\b", "", own)] = _floats(tensors, name)
+    if not modules and not replaced:
+        raise CheckpointError(f"{directory}: the adapter has no tensors")
+    deltas = tuple(_delta(config, tensors, module, parts) for module, parts in sorted(modules.items()))
+    revision = config.get("revision")
+    return Adapter(
+        directory,
+        str(config.get("base_model_name_or_path") or ""),
+        revision if isinstance(revision, str) else None,
+        deltas,
+        replaced,
+        config.flag("fan_in_fan_out", False),
+    )
+
+
+def _check(config: Config) -> None:
+    if config.text("peft_type") != "LORA":
+        raise config.error("peft_type", "must be LORA")
+    for key in UNSUPPORTED:
+        if config.get(key):
+            raise config.error(key, "is not supported")
+    began = str(config.get("init_lora_weights") or "").lower()
+    if began.startswith(CHANGES_BASE):
+        raise config.error("init_lora_weights", "is not supported: the base's own weights were changed with it")
+
+
+def _tensors(directory: Path) -> Tensors:
+    for name, open_file in WEIGHTS.items():
+        if (directory / name).is_file():
+            return open_file(directory / name)
+    raise CheckpointError(f"{directory}: no {' or '.join(WEIGHTS)}")
+
+
+def _delta(config: Config, tensors: Tensors, module: str, parts: dict[str, str]) -> Delta:
+    where = tensors.where(next(iter(parts.values())))
+    if missing := {"a", "b"} - parts.keys():
+        raise CheckpointError(f"{where}: module {module!r} has no lora_{missing.pop().upper()}")
+    a, b = (_floats(tensors, parts[part]) for part in ("a", "b"))
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or 0 in (*a.shape, *b.shape):
+        shapes = f"{list(a.shape)} and {list(b.shape)}"
+        raise CheckpointError(f"{where}: module {module!r} has shapes {shapes}, must be [rank, in] and [out, rank]")
+    rank = len(a)
+    if rank > MOST:
+        raise CheckpointError(f"{where}: module {module!r} has rank {rank}, at most {MOST}")
+    vectors: dict[str, Any] = dict.fromkeys(("magnitude", "bias"))
+    for name in vectors.keys() & parts.keys():
+        vectors[name] = _floats(tensors, parts[name]).reshape(-1)
+        if len(vectors[name]) != len(b):
+            raise CheckpointError(
+                f"{where}: tensor {parts[name]!r} has {vectors[name].size} numbers, must have {len(b)}"
+            )
+    embedding = "lora_embedding" in parts["a"]
+    if embedding and vectors["magnitude"] is not None:
+        raise CheckpointError(f"{where}: module {module!r}: use_dora of an embedding is not supported")
+    return Delta(module, a, b, _scale(config, module, rank), **vectors, embedding=embedding)
+
+
+def _scale(config: Config, module: str, rank: int) -> float:
+    """lora_alpha / rank, or / sqrt(rank) with rank-stabilised scales (Kalajdzievski 2023, arXiv 2312.03732)."""
+    alpha = _by_module(config, "alpha_pattern", module, config.number("lora_alpha", 8.0))
+    declared = _by_module(config, "rank_pattern", module, config.integer("r", 8))
+    if declared != rank:
+        raise config.error("r", f"says rank {declared:g} of module {module!r}, its tensors have {rank}")
+    return alpha / (math.sqrt(rank) if config.flag("use_rslora", False) else rank)
+
+
+def _by_module(config: Config, key: str, module: str, default: float) -> float:
+    """The value of the first pattern that matches the end of `module`'s name, as in PEFT's `get_pattern_key`."""
+    patterns = config.section(key)
+    for pattern in patterns.values if patterns else ():
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return patterns.number(pattern)  # type: ignore[union-attr]  # there are patterns
+        except re.error as error:
+            raise config.error(key, f"has a pattern that is not a regular expression ({error})") from error
+    return default
+
+
+def _floats(tensors: Tensors, name: str) -> np.ndarray:
+    """f32. Raises CheckpointError for another type, or what is not finite."""
+    if tensors.dtype(name) not in FLOATING:
+        raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} has type {tensors.dtype(name)}")
+    values = whole(tensors, name).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} has numbers that are not finite")
+    return values
