@@ -70,7 +70,7 @@ def test_weights_that_are_not_quantised_have_no_method(files: dict[str, Any], tm
     [
         ({}, {"quantize_config": {**GPTQ, "bits": "4"}}, r"/quantize_config.json: bits must be a positive integer"),
         ({}, {"quantize_config": [4]}, r"/quantize_config.json: must hold a JSON object, got list"),
-        ({}, {"quant_config": {**AWQ, "version": "GEMV"}}, r"/quant_config.json: version must be gemm or exllama"),
+        ({}, {"quant_config": {**AWQ, "version": "marlin"}}, r"/quant_config.json: version must be gemm or"),
         (
             {},
             {"hf_quant_config": {"quantization": {"quant_algo": "W4A8"}}},
