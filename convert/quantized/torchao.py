@@ -69,7 +69,7 @@ def _of_rows(module: Module, suffix: str, shared: np.ndarray, shape: tuple[int, 
     outputs, inputs = shape
     if shared.size == 1:
         return np.broadcast_to(shared.reshape(1, 1), (outputs, 1))
-    if shared.ndim == 2 and len(shared) == outputs:
+    if shared.ndim == 2 and len(shared) == outputs and shared.size:
         return shared
     if [BLOCK * n for n in shared.shape] == [outputs, inputs]:
         return np.repeat(shared, BLOCK, axis=0)

@@ -165,6 +165,7 @@ DOUBLE = {**NF4, "blocksize": 32, "shape": [48, 192], "nested_blocksize": 256, "
             lambda a: a[:-1],
             r"has shape \[23, 1\], must have one entry, 24 rows",
         ),
+        ("torchao-int8_rows", "._weight_scale", lambda a: a[:, :0], r"has shape \[24, 0\], must have one entry, 24 r"),
         ("torchao-int8_rows", "._weight_scale", lambda a: a.T, r"has shape \[1, 24\], must have one entry, 24 rows"),
         ("torchao-int8_rows", "._weight_scale", lambda a: a * np.inf, "_weight_scale' has a scale that is not finite"),
         ("torchao-int8_rows", "._weight_qdata", lambda a: a.view(np.uint8), "has type uint8, must have int8 or float8"),
