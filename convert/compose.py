@@ -35,15 +35,13 @@ def compose(config: Config, tensors: Tensors, adapter: Adapter | None = None) ->
 
 def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapter | None = None) -> ComposedSource:
     """`compose` with the names and the layout of `family`, which may differ from those of its checkpoints."""
-    renamed = with_family_names(family, tensors)
+    renamed = with_adapter(family, with_family_names(family, tensors), adapter)
     check_copies(family, renamed)
-    if adapter:
-        renamed = MergedTensors(renamed, adapter, (*RENAMES, *family.renames))
     ignore = (*family.ignore, family.copies)
     try:
         spec = complete_spec(family.spec(config), family, renamed)
-        if adapter and spec.head.tied:
-            _check_tied(adapter, renamed, family)
+        if spec.head.tied:
+            _check_tied(renamed, family)
         if spec.head.tied:  # the checkpoint may hold a copy of the embedding as head
             ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:
@@ -56,11 +54,18 @@ def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapte
     return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
 
 
-def _check_tied(adapter: Adapter, tensors: Tensors, family: Family) -> None:
-    """Raises CheckpointError where `adapter` would change the head together with the embedding: it was trained on one
-    of them.
+def with_adapter(family: Family, tensors: Tensors, adapter: Adapter | None) -> Tensors:
+    """`tensors`, under the names of `family`, with `adapter` merged if there is one. Raises CheckpointError."""
+    if adapter is None:
+        return tensors
+    return MergedTensors(tensors, adapter, (*RENAMES, *family.renames), transposed=family.layout.transposed)
+
+
+def _check_tied(tensors: Tensors, family: Family) -> None:
+    """Raises CheckpointError where an adapter would change the head together with the embedding: it was trained on one
+    of them. A head that the checkpoint or the adapter has as well is the same.
     """
-    assert isinstance(tensors, MergedTensors)
-    (embedding,) = family.tensors["embedding"]
-    if tensors.changes(embedding):
-        raise CheckpointError(f"{adapter.directory}: changes the embedding {embedding!r}, which is the head too")
+    (embedding,), (head,) = family.tensors["embedding"], family.tensors["head"]
+    if isinstance(tensors, MergedTensors) and head not in tensors and tensors.changes(embedding):
+        where = tensors.adapter.directory
+        raise CheckpointError(f"{where}: changes the embedding {embedding!r}, which is the head too")

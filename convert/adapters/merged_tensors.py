@@ -1,44 +1,53 @@
 """A checkpoint's tensors with an adapter merged: the model that PEFT's `merge_and_unload` makes, read by slice."""
 
+import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from convert.adapters.adapter import Adapter, Delta
 from convert.errors import CheckpointError
-from convert.formats.quantized_matrix import read_view
-from convert.formats.tensors import Index, Tensors
+from convert.formats.quantized_matrix import QuantizedMatrix, read_view
+from convert.formats.tensors import Index, Tensors, whole
 from convert.mapping.renamed_tensors import renamed
+from jaxengine.architecture.parameters import empty
 
-ROWS = 1024  # of a matrix whose lengths are computed at once
-# Modules that transformers calls otherwise than the checkpoints it reads.
-OTHER_NAMES = ((r"\.mlp\.(gate|router)$", ".block_sparse_moe.gate"),)
+ROWS = 1024  # of a matrix that are computed at once, in f32
+# Matrices that transformers calls otherwise than the checkpoints it reads.
+OTHER_NAMES = ((r"\.mlp\.(gate|router)\.weight$", ".block_sparse_moe.gate.weight"),)
+OF_LAYER = r"\.\d+\."
 
 
 class MergedTensors(Tensors):
     """`tensors` with `adapter`. What it changes is computed in f32 and rounded to the checkpoint's type.
 
     Args:
-        renames: from names of modules to those of `tensors`.
+        renames: from names of tensors to those of `tensors`.
+        transposed: matrices of layers are `[in, out]`.
 
     Raises:
-        CheckpointError: the adapter changes what the model does not have, has another shape, or is quantised.
+        CheckpointError: the adapter changes what the model does not have, has another shape, or is quantised, or
+            changes it twice. When it is read: a sum is larger than the checkpoint's type can hold.
     """
 
-    def __init__(self, tensors: Tensors, adapter: Adapter, renames: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, tensors: Tensors, adapter: Adapter, renames: Sequence[tuple[str, str]] = (), *, transposed: bool = False
+    ) -> None:
         self._tensors = tensors
-        self._adapter = adapter
+        self.adapter = adapter
         self._renames = tuple(renames)
+        self._transposed = transposed
         self.deltas: dict[str, Delta] = {}
         self._biases: dict[str, np.ndarray] = {}
-        self._replaced = {renamed(name, self._renames): values for name, values in adapter.replaced.items()}
+        self._replaced: dict[str, np.ndarray] = {}
+        for name, values in adapter.replaced.items():
+            self._replace(renamed(name, self._renames), values)
         for delta in adapter.deltas:
             self._place(delta)
-        square = self._squares_in_out()
-        self._in_out = {name: self._is_in_out(name, delta, square) for name, delta in self.deltas.items()}
-        self._lengths = lru_cache(maxsize=None)(self._row_lengths)
+        self._lengths = lru_cache(maxsize=None)(self._lengths_of_outputs)
 
     def __contains__(self, name: object) -> bool:
         return name in self._replaced or name in self._tensors
@@ -54,16 +63,18 @@ class MergedTensors(Tensors):
         return self._tensors.dtype(name) if name in self._tensors else "float32"
 
     def where(self, name: str) -> str:
-        return self._tensors.where(name) if name in self._tensors else str(self._adapter.directory)
+        return str(self.adapter.directory) if name in self._replaced else self._tensors.where(name)
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        return None if name in self._replaced or name in self.deltas else self._tensors.quantized(name)
 
     def changes(self, name: str) -> bool:
         """Whether the adapter changes a number of tensor `name`."""
         if name in self.deltas or name in self._biases or name not in self._tensors:
             return name in self
-        everything = tuple(slice(None) for _ in self.shape(name))
-        return name in self._replaced and not np.array_equal(
-            self._base(name, self.shape(name), everything), self._tensors.read(name, self.shape(name), everything)
-        )
+        if name not in self._replaced or self.shape(name) != self._tensors.shape(name):
+            return name in self._replaced
+        return not np.array_equal(self._base(name, self.shape(name), ()), whole(self._tensors, name))
 
     def read(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         if name in self._biases:
@@ -71,49 +82,71 @@ class MergedTensors(Tensors):
             return self._rounded(name, values).reshape(view)[index]
         if name not in self.deltas:
             return self._base(name, view, index)
-        return read_view(self.shape(name), view, index, lambda rows, columns: self._merged(name, rows, columns))
+        return read_view(self.shape(name), view, index, partial(self._merged, name))
 
     def _base(self, name: str, view: tuple[int, ...], index: Index) -> np.ndarray:
         if name in self._replaced:
-            return self._rounded(name, self._replaced[name]).reshape(view)[index]
+            return self._rounded(name, self._replaced[name].reshape(view)[index])
         return self._tensors.read(name, view, (*index, *(slice(None) for _ in view[len(index) :])))
 
     def _merged(self, name: str, rows: slice, columns: slice) -> np.ndarray:
         """The part of a matrix at `rows` and `columns` of what is stored."""
-        delta = self.deltas[name]
-        base = self._base(name, self.shape(name), (rows, columns)).astype(np.float32)
-        outputs, inputs = (columns, rows) if self._in_out[name] else (rows, columns)
-        change = delta.scale * (delta.b[outputs] @ delta.a[:, inputs])
-        summed = base + (change.T if self._in_out[name] else change)
-        if delta.magnitude is not None:
-            scales = (delta.magnitude / self._lengths(name))[outputs]
-            summed *= scales if self._in_out[name] else scales[:, None]
-        return self._rounded(name, summed)
+        made = empty((rows.stop - rows.start, columns.stop - columns.start), self._type(name))
+        magnitude = self.deltas[name].magnitude
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scales = None if magnitude is None else magnitude / self._lengths(name)
+        for part in _blocks(rows):
+            values = self._summed(name, part, columns)
+            if scales is not None:
+                values *= scales[columns] if self._in_out(name) else scales[part, None]
+            made[part.start - rows.start : part.stop - rows.start] = self._rounded(name, values)
+        return made
 
-    def _row_lengths(self, name: str) -> np.ndarray:
+    def _summed(self, name: str, rows: slice, columns: slice) -> np.ndarray:
+        """f32, as `_merged` without magnitudes. May have numbers that are not finite, which `_rounded` refuses."""
+        delta, in_out = self.deltas[name], self._in_out(name)
+        outputs, inputs = (columns, rows) if in_out else (rows, columns)
+        summed = self._base(name, self.shape(name), (rows, columns)).astype(np.float32)
+        with np.errstate(all="ignore"):
+            change = delta.b[outputs] @ delta.a[:, inputs]
+            change *= np.float32(delta.scale)
+            summed += change.T if in_out else change
+        return summed
+
+    def _lengths_of_outputs(self, name: str) -> np.ndarray:
         """f32 [out]: the length of each output's weights with the change."""
-        delta, (outputs, _) = self.deltas[name], self.deltas[name].shape
+        (outputs, inputs), in_out = self.deltas[name].shape, self._in_out(name)
         lengths = np.empty(outputs, np.float32)
-        for start in range(0, outputs, ROWS):
-            rows = slice(start, min(start + ROWS, outputs))
-            at = (slice(None), rows) if self._in_out[name] else (rows, slice(None))
-            base = self._base(name, self.shape(name), at).astype(np.float32)
-            base = base.T if self._in_out[name] else base
-            lengths[rows] = np.linalg.norm(base + delta.scale * (delta.b[rows] @ delta.a), axis=1)
+        for part in _blocks(slice(0, outputs)):
+            at = (slice(0, inputs), part) if in_out else (part, slice(0, inputs))
+            lengths[part] = np.linalg.norm(self._summed(name, *at), axis=0 if in_out else 1)
         return lengths
 
     def _rounded(self, name: str, values: np.ndarray) -> np.ndarray:
-        dtype = self.dtype(name)
-        return values.astype(getattr(ml_dtypes, dtype, None) or dtype, copy=False)
+        dtype = self._type(name)
+        if not max(values.max(), -values.min()) <= float(ml_dtypes.finfo(dtype).max):
+            problem = f"makes a number of {name!r} that {dtype} cannot hold"
+            raise CheckpointError(f"{self.adapter.directory}: the adapter {problem}")
+        return values.astype(dtype, copy=False)
+
+    def _type(self, name: str) -> np.dtype[Any]:
+        return np.dtype(getattr(ml_dtypes, self.dtype(name), self.dtype(name)))
+
+    def _replace(self, name: str, values: np.ndarray) -> None:
+        if name in self._replaced:
+            raise CheckpointError(f"{self.adapter.directory}: the adapter has tensor {name!r} twice")
+        self._replaced[name] = values
 
     def _place(self, delta: Delta) -> None:
         weight = self._name_of(delta.name)
-        shape = self.shape(weight)
-        if shape not in (delta.shape, delta.shape[::-1]):
-            raise self._error(delta, f"changes [out, in] {list(delta.shape)}, the model has {list(shape)}")
-        if self._tensors.quantized(weight) is not None:
+        if weight in self.deltas:
+            raise self._error(delta, f"changes {weight!r}, as {self.deltas[weight].name!r} does")
+        if self.quantized(weight) is not None:
             raise self._error(delta, "cannot be merged with weights that are quantised; name the base in floats")
         self.deltas[weight] = delta
+        shape = self.shape(weight)[:: -1 if self._in_out(weight) else 1]
+        if shape != delta.shape:
+            raise self._error(delta, f"changes [out, in] {list(delta.shape)}, the model has {list(shape)}")
         if delta.bias is not None:
             bias = weight.removesuffix("weight") + "bias"
             if bias not in self:
@@ -122,25 +155,22 @@ class MergedTensors(Tensors):
 
     def _name_of(self, module: str) -> str:
         """The tensor that module `module` has as its matrix."""
-        names = (module, renamed(module, self._renames), renamed(module, OTHER_NAMES))
-        found = next((f"{name}.weight" for name in names if f"{name}.weight" in self), None)
-        ends = [name for name in self if name.endswith(f".{names[1]}.weight")]
-        if found is None and len(ends) != 1:
-            raise CheckpointError(f"{self._adapter.directory}: changes {module!r}, the model has no such module")
-        return found or ends[0]
+        weight = f"{module}.weight"
+        other = renamed(weight, self._renames)
+        if found := next(filter(self.__contains__, (weight, other, renamed(weight, OTHER_NAMES))), None):
+            return found
+        ends = [name for name in self if name.endswith(f".{other}")]
+        if len(ends) != 1:
+            raise CheckpointError(f"{self.adapter.directory}: changes {module!r}, the model has no such module")
+        return ends[0]
 
-    def _squares_in_out(self) -> bool:
-        """Whether square matrices are [in, out]: as others of the model are, else as the configuration says."""
-        told = {
-            self.shape(name) != delta.shape
-            for name, delta in self.deltas.items()
-            if delta.shape[0] != delta.shape[1] and not delta.embedding
-        }
-        return told.pop() if len(told) == 1 else self._adapter.in_out
-
-    def _is_in_out(self, name: str, delta: Delta, square: bool) -> bool:
-        outputs, inputs = delta.shape
-        return delta.embedding or (square if outputs == inputs else self.shape(name) == (inputs, outputs))
+    def _in_out(self, name: str) -> bool:
+        """Whether a matrix that is changed is stored [in, out]: an embedding is, by its axes of the change."""
+        return self.deltas[name].embedding or (self._transposed and re.search(OF_LAYER, name) is not None)
 
     def _error(self, delta: Delta, problem: str) -> CheckpointError:
-        return CheckpointError(f"{self._adapter.directory}: the adapter's module {delta.name!r} {problem}")
+        return CheckpointError(f"{self.adapter.directory}: the adapter's module {delta.name!r} {problem}")
+
+
+def _blocks(rows: slice) -> Iterator[slice]:
+    return (slice(start, min(start + ROWS, rows.stop)) for start in range(rows.start, rows.stop, ROWS))

@@ -16,6 +16,8 @@ from jaxengine.architecture.parameters import parameter_table
 
 WEIGHTS = "adapter_model.safetensors"
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
+DOWN = "base_model.model.model.layers.0.mlp.down_proj"
+TWO = np.ones((2, 64), np.float32)
 
 
 needs_a_model = pytest.mark.slow
@@ -27,7 +29,7 @@ def adapter(tmp_path: Path) -> Path:
     directory, rng = tmp_path / "adapter", np.random.default_rng(0)
     directory.mkdir()
     (directory / CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 6}))
-    sizes = {Q: (64, 64), "base_model.model.model.layers.0.mlp.down_proj": (64, 96)}
+    sizes = {Q: (64, 64), DOWN: (64, 96)}
     tensors = {}
     for name, (outputs, inputs) in sizes.items():
         tensors[f"{name}.lora_A.weight"] = rng.standard_normal((4, inputs), np.float32)
@@ -39,6 +41,11 @@ def adapter(tmp_path: Path) -> Path:
 def change(directory: Path, **settings: Any) -> None:
     path = directory / CONFIG
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def factors(module: str, outputs: int, inputs: int, names: str = "lora_{}.weight") -> dict[str, np.ndarray]:
+    sizes = {"A": (4, inputs), "B": (outputs, 4)}
+    return {f"{module}.{names.format(each)}": np.ones(size, np.float32) for each, size in sizes.items()}
 
 
 def change_tensors(directory: Path, changed: Callable[[dict[str, Any]], Any]) -> None:
@@ -79,6 +86,7 @@ def test_a_configuration_is_refused_by_name(settings: dict[str, Any], said: str,
         (lambda t: t.update({f"{Q}.lora_ga.weight": t[f"{Q}.lora_A.weight"]}), "lora_ga.weight' is not supported"),
         (lambda t: t.update({"q_proj.lora_A.weight": t[f"{Q}.lora_A.weight"]}), "must begin with 'base_model.model.'"),
         (lambda t: t.update({f"{Q}.lora_magnitude_vector": np.ones(3, "f4")}), "has 3 numbers, must have 64"),
+        ("is there",),
         (lambda t: t.clear(), "the adapter has no tensors"),
     ],
 )
@@ -112,13 +120,29 @@ def test_files_must_be_there(adapter: Path) -> None:
         ),
         (
             lambda t: t.update({"base_model.model.model.norm.weight": np.ones(63, "f4")}),
-            "'model.norm.weight' has shape [63], the configuration says [64]",
+            "adapter: tensor 'model.norm.weight' has shape [63], the configuration says [64]",
         ),
         (
             lambda t: t.update({"base_model.model.model.extra.weight": np.ones(63, "f4")}),
             "the model has no place for tensor 'model.extra.weight'",
         ),
         (lambda t: t.update({f"{Q}.lora_B.bias": np.ones(64, "f4")}), "has a bias (lora_bias), the model's module has"),
+        (
+            lambda t: t.update({key.replace("model.model.model", "model.model"): t[key] for key in list(t)}),
+            "changes 'model.layers.0.mlp.down_proj.weight', as 'layers.0.mlp.down_proj' does",
+        ),
+        (
+            lambda t: t.update(factors(DOWN, 96, 64)),
+            "changes [out, in] [96, 64], the model has [64, 96]",
+        ),
+        (
+            lambda t: t.update(factors("base_model.model.model.embed_tokens", 320, 64, "lora_embedding_{}")),
+            "'model.embed_tokens' changes [out, in] [320, 64], the model has [64, 320]",
+        ),
+        (
+            lambda t: t.update({**factors("base_model.model.score", 2, 64), "base_model.model.score.weight": TWO}),
+            "the model has no place for tensor 'score.weight'",
+        ),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused(
@@ -140,6 +164,34 @@ def test_an_embedding_that_is_the_head_too_is_not_changed(tiny: Callable[[str], 
 
 
 @needs_a_model
+def test_an_embedding_that_is_the_head_too_is_changed_with_it(adapter: Path, tiny: Callable[[str], Path]) -> None:
+    rows, names = np.ones((320, 64), np.float32), ("model.embed_tokens", "lm_head")
+    change_tensors(adapter, lambda t: t.update({f"base_model.model.{name}.weight": rows for name in names}))
+    source = open_model(str(tiny("llama3")), adapter=str(adapter)).source
+    assert source.spec.head.tied
+    np.testing.assert_array_equal(source.read("embedding", ()), rows)
+
+
+@needs_a_model
+def test_more_tokens_than_the_model_has_are_refused(adapter: Path, tiny: Callable[[str], Path]) -> None:
+    rows = {"base_model.model.model.embed_tokens.weight": np.ones((330, 64), np.float32)}
+    change_tensors(adapter, lambda t: t.update(rows))
+    for name, said in (("llama3", "which is the head too"), ("llama2_gqa", r"has shape \[330, 64\], the conf")):
+        with pytest.raises(CheckpointError, match=said):
+            open_model(str(tiny(name)), adapter=str(adapter))
+
+
+@needs_a_model
+def test_a_number_too_large_is_refused_when_it_is_read(adapter: Path, tiny: Callable[[str], Path]) -> None:
+    change_tensors(adapter, lambda t: t.update({name: values * np.float32(1e30) for name, values in t.items()}))
+    source = open_model(str(tiny("llama2_gqa")), adapter=str(adapter)).source
+    with pytest.raises(
+        CheckpointError, match=r"makes a number of 'model.layers.0.self_attn.q_proj.weight' that float32"
+    ):
+        source.read("layers.0.qkv", ())
+
+
+@needs_a_model
 def test_the_name_of_an_adapter_is_that_of_its_base_with_it(adapter: Path, tiny: Callable[[str], Path]) -> None:
     base = str(tiny("llama2_gqa"))
     change(adapter, base_model_name_or_path=base)
@@ -152,7 +204,11 @@ def test_the_name_of_an_adapter_is_that_of_its_base_with_it(adapter: Path, tiny:
 
 
 @pytest.mark.parametrize(
-    ("base", "said"), [("", "has no base_model_name_or_path"), ("no/such/model", "no such file or directory")]
+    ("base", "said"),
+    [
+        ("", "has no base_model_name_or_path"),
+        ("no/such/model", "no such file or directory"),
+    ],
 )
 def test_an_adapter_without_its_base_is_refused(base: str, said: str, adapter: Path) -> None:
     change(adapter, base_model_name_or_path=base)
@@ -176,3 +232,31 @@ def test_an_adapter_of_weights_that_are_no_floats_is_refused(adapter: Path, tiny
         open_model(str(target / "quantised"), adapter=str(adapter))
     with pytest.raises(CheckpointError, match=r"is a GGUF file, so no adapter can be merged"):
         open_model(None, adapter=str(adapter))
+
+
+@needs_a_model
+def test_weights_that_are_no_floats_stay_so_where_the_adapter_changes_others(
+    adapter: Path, tiny: Callable[[str], Path]
+) -> None:
+    from tests.tiny_quantized import FORMATS, write_quantized
+
+    name = next(name for name in FORMATS if name.startswith("gptq"))
+    target = write_quantized(tiny("llama2_gqa"), adapter.parent / "quantised", FORMATS[name])
+    save_file(factors("base_model.model.lm_head", 320, 64), adapter / WEIGHTS)
+    source = open_model(str(target / "quantised"), adapter=str(adapter)).source
+    assert source.stored("layers.0.qkv") is not None and source.stored("head") is None
+
+
+@needs_a_model
+def test_experts_stay_in_four_bits_where_the_adapter_changes_attention(
+    adapter: Path, zoo: Callable[[str], Path]
+) -> None:
+    from tests.tiny_quantized import write_gpt_oss
+
+    target = write_gpt_oss(zoo("gpt_oss"), adapter.parent / "gpt_oss")
+    save_file(factors(Q, 96, 64), adapter / WEIGHTS)
+    source = open_model(str(target / "mxfp4"), adapter=str(adapter)).source
+    assert source.stored("layers.0.experts_gate_up") is not None
+    plain = open_model(str(target / "mxfp4")).source
+    np.testing.assert_array_equal(source.read("layers.0.experts_down", ()), plain.read("layers.0.experts_down", ()))
+    assert not np.array_equal(source.read("layers.0.qkv", ()), plain.read("layers.0.qkv", ()))
