@@ -42,7 +42,7 @@ UNSUPPORTED = (
     *("trainable_token_indices", "arrow_config", "kasa_config", "velora_config", "monteclora_config"),
     *("megatron_config",),
 )
-CHANGES_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin that also changed the base's weights
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that also changed the base's weights
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ class Adapter:
     directory: where it lies.
     base: the model it was trained on, as its configuration says; may be empty.
     deltas: of each module that has one.
-    replaced: tensors that the adapter has whole: biases and `modules_to_save`, by the names of the model.
-    in_out: whether linear modules store [in, out], as far as the configuration knows.
+    replaced: tensors that the adapter has whole: biases and `modules_to_save`, by the names of the model, as stored.
     """
 
     directory: Path
@@ -85,7 +84,6 @@ class Adapter:
     revision: str | None
     deltas: tuple[Delta, ...]
     replaced: dict[str, np.ndarray] = field(default_factory=dict)
-    in_out: bool = False
 
 
 def is_adapter(directory: Path) -> bool:
@@ -111,23 +109,22 @@ def open_adapter(directory: Path) -> Adapter:
         own = name.removeprefix(PREFIX)
         suffix = next(filter(own.endswith, SUFFIXES), None)
         if suffix:
-            modules.setdefault(own.removesuffix(suffix), {})[SUFFIXES[suffix]] = name
+            parts = modules.setdefault(own.removesuffix(suffix), {})
+            if (part := SUFFIXES[suffix]) in parts:
+                raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} is there as {parts[part]!r} too")
+            parts[part] = name
         elif ".lora_" in own:
             raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} is not supported")
         else:
-            replaced[re.sub(r"\.(base_layer|modules_to_save)\b", "", own)] = _floats(tensors, name)
+            plain = re.sub(r"\.(base_layer|modules_to_save)\b", "", own)
+            if plain in replaced:
+                raise CheckpointError(f"{tensors.where(name)}: tensor {plain!r} is there twice, once as {name!r}")
+            replaced[plain] = _stored(tensors, name)
     if not modules and not replaced:
         raise CheckpointError(f"{directory}: the adapter has no tensors")
     deltas = tuple(_delta(config, tensors, module, parts) for module, parts in sorted(modules.items()))
-    revision = config.get("revision")
-    return Adapter(
-        directory,
-        str(config.get("base_model_name_or_path") or ""),
-        revision if isinstance(revision, str) else None,
-        deltas,
-        replaced,
-        config.flag("fan_in_fan_out", False),
-    )
+    base, revision = config.text("base_model_name_or_path", ""), config.text("revision", "")
+    return Adapter(directory, base, revision or None, deltas, replaced)
 
 
 def _check(config: Config) -> None:
@@ -153,7 +150,7 @@ def _delta(config: Config, tensors: Tensors, module: str, parts: dict[str, str])
     if missing := {"a", "b"} - parts.keys():
         raise CheckpointError(f"{where}: module {module!r} has no lora_{missing.pop().upper()}")
     a, b = (_floats(tensors, parts[part]) for part in ("a", "b"))
-    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or 0 in (*a.shape, *b.shape):
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
         shapes = f"{list(a.shape)} and {list(b.shape)}"
         raise CheckpointError(f"{where}: module {module!r} has shapes {shapes}, must be [rank, in] and [out, rank]")
     rank = len(a)
@@ -166,9 +163,12 @@ def _delta(config: Config, tensors: Tensors, module: str, parts: dict[str, str])
             raise CheckpointError(
                 f"{where}: tensor {parts[name]!r} has {vectors[name].size} numbers, must have {len(b)}"
             )
-    embedding = "lora_embedding" in parts["a"]
+    embedding = parts["a"].endswith(".lora_embedding_A")
     if embedding and vectors["magnitude"] is not None:
         raise CheckpointError(f"{where}: module {module!r}: use_dora of an embedding is not supported")
+    if config.flag("use_dora", False) != (vectors["magnitude"] is not None):
+        has = "no" if vectors["magnitude"] is None else "a"
+        raise config.error("use_dora", f"contradicts module {module!r}, which has {has} lora_magnitude_vector")
     return Delta(module, a, b, _scale(config, module, rank), **vectors, embedding=embedding)
 
 
@@ -188,16 +188,23 @@ def _by_module(config: Config, key: str, module: str, default: float) -> float:
         try:
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return patterns.number(pattern)  # type: ignore[union-attr]  # there are patterns
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise config.error(key, f"has a pattern that is not a regular expression ({error})") from error
     return default
 
 
 def _floats(tensors: Tensors, name: str) -> np.ndarray:
-    """f32. Raises CheckpointError for another type, or what is not finite."""
+    """f32, otherwise as `_stored`."""
+    return _stored(tensors, name).astype(np.float32)
+
+
+def _stored(tensors: Tensors, name: str) -> np.ndarray:
+    """The file's own memory. Raises CheckpointError for another type than floats, no numbers, or some not finite."""
     if tensors.dtype(name) not in FLOATING:
         raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} has type {tensors.dtype(name)}")
-    values = whole(tensors, name).astype(np.float32)
-    if not np.isfinite(values).all():
+    values = whole(tensors, name)
+    if not values.size:
+        raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} has shape {list(values.shape)}, so no numbers")
+    if not (np.isfinite(values.max()) and np.isfinite(values.min())):
         raise CheckpointError(f"{tensors.where(name)}: tensor {name!r} has numbers that are not finite")
     return values

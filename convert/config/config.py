@@ -6,6 +6,7 @@ for one by which OPT describes the model. Unknown keys are ignored.
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Config:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._present(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
             raise self.error(key, "must be a finite number, not negative")
         return float(value)
 

@@ -17,7 +17,7 @@ from jaxengine.architecture.parameters import parameter_table
 WEIGHTS = "adapter_model.safetensors"
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 DOWN = "base_model.model.model.layers.0.mlp.down_proj"
-TWO = np.ones((2, 64), np.float32)
+ONE, TWO = np.ones(1, np.float32), np.ones((2, 64), np.float32)
 
 
 needs_a_model = pytest.mark.slow
@@ -66,7 +66,14 @@ def change_tensors(directory: Path, changed: Callable[[dict[str, Any]], Any]) ->
         ({"r": 5}, "r says rank 5 of module 'model.layers.0.mlp.down_proj', its tensors have 4"),
         ({"rank_pattern": {"q_proj": 8}}, "says rank 8 of module 'model.layers.0.self_attn.q_proj'"),
         ({"alpha_pattern": {"q_proj(": 8}}, "alpha_pattern has a pattern that is not a regular expression"),
+        ({"alpha_pattern": {"a{99999999999}": 8}}, "alpha_pattern has a pattern that is not a regular expression"),
+        ({"alpha_pattern": {"(" * 3000: 8}}, "alpha_pattern has a pattern that is not a regular expression"),
         ({"lora_alpha": "much"}, "lora_alpha must be a finite number"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a finite number"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights is not supported: the base's own weights"),
+        ({"use_dora": True}, "use_dora contradicts module 'model.layers.0.mlp.down_proj', which has no lora_magnitude"),
+        ({"base_model_name_or_path": ["a"]}, "base_model_name_or_path must be a string"),
+        ({"revision": 5}, "revision must be a string"),
     ],
 )
 def test_a_configuration_is_refused_by_name(settings: dict[str, Any], said: str, adapter: Path) -> None:
@@ -86,7 +93,13 @@ def test_a_configuration_is_refused_by_name(settings: dict[str, Any], said: str,
         (lambda t: t.update({f"{Q}.lora_ga.weight": t[f"{Q}.lora_A.weight"]}), "lora_ga.weight' is not supported"),
         (lambda t: t.update({"q_proj.lora_A.weight": t[f"{Q}.lora_A.weight"]}), "must begin with 'base_model.model.'"),
         (lambda t: t.update({f"{Q}.lora_magnitude_vector": np.ones(3, "f4")}), "has 3 numbers, must have 64"),
-        ("is there",),
+        (lambda t: t.update({f"{Q}.lora_magnitude_vector": np.ones(64, "f4")}), "which has a lora_magnitude_vector"),
+        (lambda t: t.update({f"{Q}.lora_embedding_A": t[f"{Q}.lora_A.weight"]}), "is there as"),
+        (
+            lambda t: t.update({"base_model.model.n.weight": ONE, "base_model.model.n.base_layer.weight": ONE}),
+            "is there",
+        ),
+        (lambda t: t.update({"base_model.model.n.weight": ONE[:0]}), "has shape [0], so no numbers"),
         (lambda t: t.clear(), "the adapter has no tensors"),
     ],
 )

@@ -1,16 +1,20 @@
 """A model with an adapter merged while it is read is the one that PEFT merges, parameter by parameter."""
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from convert.adapters import merged_tensors
-from convert.adapters.adapter import open_adapter
+from convert.adapters.adapter import CONFIG, open_adapter
+from convert.adapters.merged_tensors import MergedTensors
 from convert.compose import compose
 from convert.config.config import Config
+from convert.formats.safetensors import SafetensorsFile
 from convert.formats.shards import open_tensors
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from tests.families.forward import Forward
@@ -20,6 +24,7 @@ from tests.tiny_adapter import adapted, logits, write_adapter
 pytestmark = pytest.mark.slow
 
 Checkpoints = Callable[[str], Path]
+WEIGHTS = "adapter_model.safetensors"
 FAMILIES = (
     *("llama3", "bloom", "cohere2", "falcon_40b", "gemma2", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "mixtral"),
     *("mpt", "olmo2", "opt", "phi3", "phimoe", "qwen2_moe", "qwen3", "stablelm_12b", "starcoder2"),
@@ -112,6 +117,26 @@ def test_a_slice_is_that_of_the_whole(
     for name, values in expected.items():
         index = tuple(slice(size // 2, size) for size in values.shape)
         np.testing.assert_allclose(sliced.read(name, index), values[index], atol=1e-6, err_msg=name)
+
+
+def test_a_read_takes_little_more_memory_than_what_it_makes(tmp_path: Path) -> None:
+    names, shape = ("merged.weight", "replaced.weight"), (4096, 512)
+    save_file({name: np.zeros(shape, np.float16) for name in names}, tmp_path / "model.safetensors")
+    (tmp_path / CONFIG).write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+    factors = {"merged.lora_A.weight": np.ones((1, 512), "f4"), "merged.lora_B.weight": np.ones((4096, 1), "f4")}
+    tensors = {**factors, "replaced.weight": np.ones(shape, np.float32)}
+    save_file({f"base_model.model.{name}": values for name, values in tensors.items()}, tmp_path / WEIGHTS)
+    tracemalloc.start()
+    try:
+        merged = MergedTensors(SafetensorsFile(tmp_path / "model.safetensors"), open_adapter(tmp_path))
+        assert tracemalloc.get_traced_memory()[0] < 2**20
+        tracemalloc.reset_peak()
+        assert merged.read("replaced.weight", shape, (slice(0, 8), slice(None))).all()
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+        assert merged.read("merged.weight", shape, (slice(None), slice(None))).all()
+        assert tracemalloc.get_traced_memory()[1] < 3 * 2**22  # thrice what it makes
+    finally:
+        tracemalloc.stop()
 
 
 def test_it_has_the_checkpoint_s_type(tiny: Checkpoints, tmp_path: Path) -> None:
