@@ -44,7 +44,7 @@ def written(
         writer = ShardWriter(directory)
         yield writer
         writer.close()
-        for path in original.files.iterdir():
+        for path in (path for files in original.files for path in files.iterdir()):
             if path.is_file() and _goes_along(path.name):
                 shutil.copyfile(path, directory / path.name)
         for name, values in {"config.json": {**original.config, **settings}, **files}.items():

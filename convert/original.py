@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from convert import checkpoint
+from convert.compose import with_adapter
 from convert.config.config import Config, read_json
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
@@ -35,14 +36,14 @@ class Original:
     source: the parameters.
     recipes: which of `tensors` each is made of.
     config: config.json.
-    files: a directory of tokenizer files and others that go with the weights.
+    files: directories of tokenizer files and others that go with the weights; a later one's win.
     """
 
     source: ParameterSource
     recipes: Mapping[str, Recipe]
     tensors: Tensors
     config: dict[str, Any]
-    files: Path
+    files: tuple[Path, ...]
 
     def matrices(self, name: str) -> dict[str, tuple[int, int]]:
         """The tensors that make matrix `name`, and for each [out, in], however it is stored."""
@@ -74,9 +75,10 @@ def original_of(model: OpenModel) -> Original:
     if kind not in FAMILIES:
         raise config.error("model_type", "has no family here")
     family, spec = family_of(config), model.source.spec
-    tensors = with_family_names(family, open_tensors(model.checkpoint))
+    tensors = with_adapter(family, with_family_names(family, open_tensors(model.checkpoint)), model.adapter)
     made = recipes(spec, family.tensors, family.layout)
-    return Original(model.source, made, tensors, read_json(model.checkpoint / "config.json"), model.checkpoint)
+    files = (model.checkpoint, model.directory) if model.adapter else (model.checkpoint,)
+    return Original(model.source, made, tensors, read_json(model.checkpoint / "config.json"), files)
 
 
 def _of_gguf(model: OpenModel) -> Original:
@@ -93,4 +95,4 @@ def _of_gguf(model: OpenModel) -> Original:
     values: dict[str, Any] = {"architectures": [CLASSES[kind]], "hidden_act": "silu"}
     values |= {"dtype": "float16", "torch_dtype": "float16"}
     values |= {**config.values, "rope_theta": rope["rope_theta"], "rope_parameters": rope, **ends}  # old and new names
-    return Original(model.source, made, DecomposedTensors(model.source, made, "float16"), values, model.directory)
+    return Original(model.source, made, DecomposedTensors(model.source, made, "float16"), values, (model.directory,))

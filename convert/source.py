@@ -6,7 +6,9 @@ Weights are served in place. Of a GGUF file the tokenizer, which is in its metad
 """
 
 import hashlib
+import os
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,13 +35,14 @@ from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of
 from jaxengine.architecture.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
 class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
-    `quantization` is the method by which the weights are quantised."""
+    `quantization` is the method by which the weights are quantised, `adapter` is merged with them."""
 
     source: ParameterSource
     directory: Path
@@ -48,6 +51,7 @@ class OpenModel:
     eos_token_ids: tuple[int, ...]
     checkpoint: Path
     quantization: str | None = None
+    adapter: Adapter | None = None
 
 
 def open_model(
@@ -80,7 +84,7 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
     if model_id is None or model_id in DEFAULT_NAMES:
         file = default_model.gguf_file(cache_root(cache_dir), _verified(cache_dir))
         return _open_file(file, default_model.NAME, "", cache_dir, adapter)
-    path = Path(model_id).expanduser()
+    path = _path(model_id)
     if path.is_dir():
         return _open_directory(path, model_id, "", cache_dir, adapter)
     if path.is_file():
@@ -93,18 +97,23 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
     return _open_directory(snapshot, model_id, snapshot.name, cache_dir, adapter)
 
 
-def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None) -> Path:
+def _path(name: str) -> Path:
+    """`name` as a path; "~" of a user who is not there stays as it is."""
+    return Path(os.path.expanduser(name))
+
+
+def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model") -> Path:
     if not hub.is_hub_id(model_id):
-        raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
+        raise CheckpointError(f"{kind} {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
     return hub.fetch_snapshot(model_id, revision, cache_dir)
 
 
 def _find_adapter(name: str, cache_dir: Path | None) -> Adapter:
-    path = Path(name).expanduser()
+    path = _path(name)
     if path.is_dir():
         return open_adapter(path)
     model_id, _, revision = name.partition("@")
-    return open_adapter(_snapshot(model_id, revision or None, cache_dir))
+    return open_adapter(_snapshot(model_id, revision or None, cache_dir, "adapter"))
 
 
 def _open_adapted(
@@ -117,11 +126,29 @@ def _open_adapted(
         raise CheckpointError(f"{where}: is an adapter itself; merge one adapter, or name its base", exit_code=USAGE)
     if not found.base:
         raise CheckpointError(f"{where}: has no base_model_name_or_path; name the base, and this to --merge-adapter")
-    announce(f"merging {model_id} with {found.base}")
+    announce(f"merging {model_id} with {found.base!r}")
     base = _open(found.base, found.revision, cache_dir, found)
-    own = (directory / "tokenizer.json").is_file()
     model = replace(base, model_id=model_id, revision=revision)
-    return _with_tokenizer(replace(model, directory=directory), base.checkpoint) if own else model
+    if not (directory / "tokenizer.json").is_file():
+        return model
+    return _with_tokenizer(
+        replace(model, directory=_own_tokenizer(directory, base.directory, cache_dir)), base.checkpoint
+    )
+
+
+def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
+    """An adapter's tokenizer files and, unless it has its own, its base's settings of generation, in the cache."""
+    places = {name: directory / name for name in TOKENIZER_FILES}
+    places[GENERATION] = next(filter(Path.is_file, (directory / GENERATION, base / GENERATION)), directory / GENERATION)
+    found = [path for path in places.values() if path.is_file()]
+    key = hashlib.sha256("|".join(map(stamp, found)).encode()).hexdigest()[:16]
+    entry = cache_root(cache_dir) / "tokenizers" / f"{directory.name[:80]}-{key}"
+    with locked(entry):
+        if not entry.is_dir():
+            with new_directory(entry) as made:
+                for path in found:
+                    shutil.copyfile(path, made / path.name)
+    return entry
 
 
 def _open_directory(
@@ -141,7 +168,8 @@ def _open_directory(
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
-    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), directory, quantization), directory)
+    model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter)
+    return _with_tokenizer(model, directory)
 
 
 def _refuse_adapter(adapter: Adapter | None, path: Path, problem: str) -> None:
@@ -163,7 +191,7 @@ def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
 def _configuration(directory: Path) -> Config:
     """config.json, and what else describes the model. generation_config.json wins where both have a setting of
     generation, as in transformers."""
-    config, path = Config.load(directory / "config.json"), directory / "generation_config.json"
+    config, path = Config.load(directory / "config.json"), directory / GENERATION
     add_quantization(config, directory)
     generation = read_json(path) if path.is_file() else {}
     if generation.get("decoder_start_token_id") is not None:

@@ -137,6 +137,25 @@ def test_a_llama_in_a_gguf_file_gets_the_names_of_its_checkpoint(
     assert ours.eos_token_id == [theirs.eos_token_id]
 
 
+@pytest.mark.slow
+def test_an_adapter_is_merged_with_what_is_not_rounded_too(
+    tiny: Checkpoints, calibration: Path, tmp_path: Path
+) -> None:
+    from tests.tiny_adapter import write_adapter  # imports torch
+
+    base = tiny("llama2_gqa")
+    write_adapter(tmp_path, base, target_modules=["q_proj"], modules_to_save=["lm_head", "norm"])
+    (tmp_path / "adapter" / "tokenizer_config.json").write_text('{"chat_template": "its own"}')
+    shutil.copyfile(base / "tokenizer.json", tmp_path / "adapter" / "tokenizer.json")
+    target = quantized(tmp_path / "adapter", tmp_path / "made", calibration)
+    made, expected, before = (load_file(each / "model.safetensors") for each in (target, tmp_path / "merged", base))
+    for name in ("lm_head.weight", "model.norm.weight"):
+        np.testing.assert_array_equal(made[name], expected[name])
+        assert not np.array_equal(made[name], before[name])
+    assert (target / "tokenizer_config.json").read_text() == '{"chat_template": "its own"}'
+    assert not (target / "adapter_config.json").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

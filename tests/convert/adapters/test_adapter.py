@@ -1,6 +1,7 @@
 """An adapter is refused by name, before a weight is read, where it is damaged or means what cannot be merged."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,24 @@ def test_a_number_too_large_is_refused_when_it_is_read(adapter: Path, tiny: Call
 
 
 @needs_a_model
+def test_the_tokenizer_is_the_adapter_s_and_settings_of_generation_are_its_base_s(
+    adapter: Path, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny("llama2_gqa"), base)
+    (base / "generation_config.json").write_text('{"temperature": 0.6}')
+    change(adapter, base_model_name_or_path=str(base))
+    shutil.copyfile(base / "tokenizer.json", adapter / "tokenizer.json")
+    (adapter / "tokenizer_config.json").write_text('{"chat_template": "its own"}')
+    directory = open_model(str(adapter), cache_dir=tmp_path / "cache").directory
+    assert json.loads((directory / "generation_config.json").read_text()) == {"temperature": 0.6}
+    assert json.loads((directory / "tokenizer_config.json").read_text()) == {"chat_template": "its own"}
+    (adapter / "generation_config.json").write_text('{"temperature": 0.7}')
+    directory = open_model(str(adapter), cache_dir=tmp_path / "cache").directory
+    assert json.loads((directory / "generation_config.json").read_text()) == {"temperature": 0.7}
+
+
+@needs_a_model
 def test_the_name_of_an_adapter_is_that_of_its_base_with_it(adapter: Path, tiny: Callable[[str], Path]) -> None:
     base = str(tiny("llama2_gqa"))
     change(adapter, base_model_name_or_path=base)
@@ -221,6 +240,7 @@ def test_the_name_of_an_adapter_is_that_of_its_base_with_it(adapter: Path, tiny:
     [
         ("", "has no base_model_name_or_path"),
         ("no/such/model", "no such file or directory"),
+        ("~no-such-user/model", "no such file or directory"),
     ],
 )
 def test_an_adapter_without_its_base_is_refused(base: str, said: str, adapter: Path) -> None:
