@@ -18,6 +18,7 @@ import numpy as np
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.safetensors import SafetensorsFile
+from convert.formats.shards import has_tensors
 from convert.formats.tensors import Tensors, whole
 from convert.formats.torch_bin import TorchFile
 
@@ -87,8 +88,8 @@ class Adapter:
 
 
 def is_adapter(directory: Path) -> bool:
-    """Whether `directory` holds an adapter and no model."""
-    return (directory / CONFIG).is_file() and not (directory / "config.json").is_file()
+    """Whether `directory` holds an adapter and no model. Some tools write the base's config.json beside it."""
+    return (directory / CONFIG).is_file() and not has_tensors(directory)
 
 
 def open_adapter(directory: Path) -> Adapter:

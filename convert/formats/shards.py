@@ -62,6 +62,11 @@ class Shards(Tensors):
         return self._owner[name].read(name, view, index)
 
 
+def has_tensors(directory: Path) -> bool:
+    """Whether there is what `open_tensors` opens."""
+    return any((directory / name).is_file() for kind in FORMATS for name in (kind.single, kind.index))
+
+
 def open_tensors(directory: Path) -> Shards:
     """The checkpoint in `directory`: the shards its index names, else its single file.
 

@@ -233,6 +233,11 @@ def test_the_name_of_an_adapter_is_that_of_its_base_with_it(adapter: Path, tiny:
         np.testing.assert_array_equal(named.source.read(name, ()), merged.source.read(name, ()))
     q = "layers.0.qkv"
     assert not np.array_equal(merged.source.read(q, ()), plain.source.read(q, ()))
+    shutil.copyfile(Path(base) / "config.json", adapter / "config.json")  # as some tools do
+    np.testing.assert_array_equal(open_model(str(adapter)).source.read(q, ()), merged.source.read(q, ()))
+    shutil.copyfile(Path(base) / "model.safetensors", adapter / "model.safetensors")  # a model, merged or not
+    shutil.copyfile(Path(base) / "tokenizer.json", adapter / "tokenizer.json")
+    np.testing.assert_array_equal(open_model(str(adapter)).source.read(q, ()), plain.source.read(q, ()))
 
 
 @pytest.mark.parametrize(
