@@ -14,8 +14,10 @@ from convert.adapters.adapter import CONFIG, open_adapter
 from convert.adapters.merged_tensors import MergedTensors
 from convert.compose import compose
 from convert.config.config import Config
+from convert.families.multimodal import RENAMES
 from convert.formats.safetensors import SafetensorsFile
 from convert.formats.shards import open_tensors
+from convert.formats.tensors import whole
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 from tests.families.forward import Forward
 from tests.jaxengine.engines import prompt
@@ -137,6 +139,16 @@ def test_a_read_takes_little_more_memory_than_what_it_makes(tmp_path: Path) -> N
         assert tracemalloc.get_traced_memory()[1] < 3 * 2**22  # thrice what it makes
     finally:
         tracemalloc.stop()
+
+
+def test_the_head_is_found_under_the_older_name_of_a_model_that_takes_pictures(tmp_path: Path) -> None:
+    save_file({"lm_head.weight": np.zeros((8, 4), np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / CONFIG).write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+    factors = {"lora_A.weight": np.ones((1, 4), np.float32), "lora_B.weight": np.ones((8, 1), np.float32)}
+    head = "base_model.model.language_model.lm_head"
+    save_file({f"{head}.{name}": values for name, values in factors.items()}, tmp_path / WEIGHTS)
+    merged = MergedTensors(SafetensorsFile(tmp_path / "model.safetensors"), open_adapter(tmp_path), RENAMES)
+    assert whole(merged, "lm_head.weight").all()
 
 
 def test_it_has_the_checkpoint_s_type(tiny: Checkpoints, tmp_path: Path) -> None:
