@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,6 +78,15 @@ def new_directory(target: Path) -> Iterator[Path]:
             sync(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def made_once(entry: Path, make: Callable[[Path], None]) -> Path:
+    """`entry`, a directory that `make` has filled: now, or in this or another process before."""
+    with locked(entry):
+        if not entry.is_dir():
+            with new_directory(entry) as made:
+                make(made)
+    return entry
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from convert import checkpoint
 from convert.adapters.adapter import CONFIG, Adapter, is_adapter, open_adapter
 from convert.announce import announce
-from convert.cache import cache_root, locked, new_directory, stamp
+from convert.cache import cache_root, made_once, stamp
 from convert.compose import compose
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
@@ -131,9 +131,8 @@ def _open_adapted(
     model = replace(base, model_id=model_id, revision=revision)
     if not (directory / "tokenizer.json").is_file():
         return model
-    return _with_tokenizer(
-        replace(model, directory=_own_tokenizer(directory, base.directory, cache_dir)), base.checkpoint
-    )
+    tokenizer = _own_tokenizer(directory, base.directory, cache_dir)
+    return _with_tokenizer(replace(model, directory=tokenizer), base.checkpoint)
 
 
 def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
@@ -142,13 +141,12 @@ def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
     places[GENERATION] = next(filter(Path.is_file, (directory / GENERATION, base / GENERATION)), directory / GENERATION)
     found = [path for path in places.values() if path.is_file()]
     key = hashlib.sha256("|".join(map(stamp, found)).encode()).hexdigest()[:16]
-    entry = cache_root(cache_dir) / "tokenizers" / f"{directory.name[:80]}-{key}"
-    with locked(entry):
-        if not entry.is_dir():
-            with new_directory(entry) as made:
-                for path in found:
-                    shutil.copyfile(path, made / path.name)
-    return entry
+
+    def copy(made: Path) -> None:
+        for path in found:
+            shutil.copyfile(path, made / path.name)
+
+    return made_once(cache_root(cache_dir) / "tokenizers" / f"{directory.name[:80]}-{key}", copy)
 
 
 def _open_directory(
@@ -213,13 +211,12 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
 def _tokenizer_files(file: GgufFile, cache_dir: Path | None) -> Path:
     """The tokenizer in the metadata of `file`, as files in the cache. The entry's key changes with the file."""
     key = hashlib.sha256(f"{stamp(file.path)}|{VERSION}".encode()).hexdigest()[:16]
-    entry = cache_root(cache_dir) / "tokenizers" / f"{file.path.stem[:80]}-{key}"
-    with locked(entry):
-        if not entry.is_dir():
-            announce(f"writing tokenizer.json of {file.path.name}")
-            with new_directory(entry) as made:
-                write_tokenizer(file.metadata, made, file.path.name)
-    return entry
+
+    def write(made: Path) -> None:
+        announce(f"writing tokenizer.json of {file.path.name}")
+        write_tokenizer(file.metadata, made, file.path.name)
+
+    return made_once(cache_root(cache_dir) / "tokenizers" / f"{file.path.stem[:80]}-{key}", write)
 
 
 def _verified(cache_dir: Path | None) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.announce import announce
-from convert.cache import cache_root, locked, new_directory
+from convert.cache import cache_root, made_once
 from convert.config.config import read_json
 from convert.errors import CheckpointError
 
@@ -28,15 +28,14 @@ def tokenizer_directory(directory: Path, kept: tuple[str, ...], cache_dir: Path 
     if (directory / "tokenizer.json").is_file() or not _present(directory, VOCABULARIES):
         return directory
     files = _present(directory, (*VOCABULARIES, *OTHERS, *kept, "config.json"))
-    entry = cache_root(cache_dir) / "tokenizers" / _digest(files)
-    with locked(entry):
-        if not entry.is_dir():
-            announce(f"building tokenizer.json of {directory}")
-            with new_directory(entry) as made:
-                _read(directory).save(str(made / "tokenizer.json"))
-                for path in _present(directory, kept):
-                    shutil.copyfile(path, made / path.name)
-    return entry
+
+    def build(made: Path) -> None:
+        announce(f"building tokenizer.json of {directory}")
+        _read(directory).save(str(made / "tokenizer.json"))
+        for path in _present(directory, kept):
+            shutil.copyfile(path, made / path.name)
+
+    return made_once(cache_root(cache_dir) / "tokenizers" / _digest(files), build)
 
 
 def _present(directory: Path, names: tuple[str, ...]) -> list[Path]:
