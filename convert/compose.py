@@ -42,7 +42,7 @@ def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapte
         spec = complete_spec(family.spec(config), family, renamed)
         if spec.head.tied:
             _check_tied(renamed, family)
-        if spec.head.tied:  # the checkpoint may hold a copy of the embedding as head
+            # the checkpoint may hold a copy of the embedding as head
             ignore = (*ignore, *map(re.escape, family.tensors["head"]))
         if spec.encoder is None and spec.state_space is None:
             spec = replace(spec, cache_scales=cache_scales(renamed, spec.num_layers))

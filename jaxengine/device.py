@@ -76,10 +76,8 @@ CPUINFO = Path("/proc/cpuinfo")
 def cpu_info() -> dict[str, str]:
     """What Linux tells of the first processor."""
     text = CPUINFO.read_text() if CPUINFO.exists() else ""
-    return {
-        name.strip(): value.strip()
-        for name, _, value in (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    }
+    lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def fastest_int8(info: Mapping[str, str]) -> Int8Products:

@@ -103,7 +103,7 @@ class LLM:
         **options: object,
     ) -> None:
         enable_compile_cache(compile_cache_in(cache_root()))
-        opened = open_model(_named(model), revision, adapter=_named(merge_adapter))
+        opened = open_model(_as_text(model), revision, adapter=_as_text(merge_adapter))
         self.directory = opened.directory
         self.tokenizer = Tokenizer.load(opened.directory)
         self.engine = load_engine(opened, EngineOptions(**options))  # type: ignore[arg-type]
@@ -257,8 +257,8 @@ class _Running:
             made.text = "".join(self._parts)
 
 
-def _named(model: str | Path | None) -> str | None:
-    return None if model is None else str(model)
+def _as_text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:

@@ -54,7 +54,7 @@ class Delta:
     a, b: f32 [rank, in] and [out, rank].
     magnitude: f32 [out]: the length that each row of the sum is given (DoRA, Liu et al. 2024, arXiv 2402.09353).
     bias: f32 [out], added to the module's, scaled.
-    embedding: the matrix is looked up by rows: [in, out] of it are the table's axes.
+    embedding: the module looks up rows: each token is an input, so its matrix is stored [in, out].
     """
 
     name: str
@@ -75,7 +75,7 @@ class Delta:
 class Adapter:
     """
     directory: where it lies.
-    base: the model it was trained on, as its configuration says; may be empty.
+    base, revision: the model it was trained on, as its configuration says; may be empty, and None.
     deltas: of each module that has one.
     replaced: tensors that the adapter has whole: biases and `modules_to_save`, by the names of the model, as stored.
     """

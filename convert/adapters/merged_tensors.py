@@ -167,7 +167,7 @@ class MergedTensors(Tensors):
         return ends[0]
 
     def _in_out(self, name: str) -> bool:
-        """Whether a matrix that is changed is stored [in, out]: an embedding is, by its axes of the change."""
+        """Whether a matrix that is changed is stored [in, out], as every embedding is."""
         return self.deltas[name].embedding or (self._transposed and re.search(OF_LAYER, name) is not None)
 
     def _error(self, delta: Delta, problem: str) -> CheckpointError:

@@ -128,9 +128,8 @@ class ExpertMLPs:
 
     def _mlp(self, x: Array, gate_up: Weight, down: Weight, bias: Array | None) -> Array:
         """One expert: x [B, hidden]."""
-        inner = _scaled_matmul(x, gate_up).reshape(
-            len(x), -1, down.values.shape[down.layout.first_input(2)]
-        )  # [B, 2 or 1, F]
+        width = down.values.shape[down.layout.first_input(2)]
+        inner = _scaled_matmul(x, gate_up).reshape(len(x), -1, width)  # [B, 2 or 1, F]
         inner = inner if bias is None else inner + bias
         return _scaled_matmul(self.activation(*(inner[:, i] for i in range(inner.shape[1]))), down)
 
