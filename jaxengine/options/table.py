@@ -32,6 +32,13 @@ class CheckpointOptions:
         "PEFT adapter that is merged with the model while it is loaded: a directory or hub id, `@revision` behind it",
         after="revision",
     )
+    lora_adapters: tuple[str, ...] = option(
+        (),
+        values.text,
+        "PEFT adapter that requests may name: a directory or hub id, `@revision` behind it; `name=` before it is what "
+        "requests call it. Repeatable, or several with commas between",
+        after="merge_adapter",
+    )
     rope_scaling: Literal["linear", "dynamic"] | None = option(
         None,
         values.one_of("linear", "dynamic"),
@@ -83,6 +90,33 @@ class ComputeOptions:
         values.known_as(auto="auto", fp8="fp8_e4m3fn", fp8_e4m3fn="fp8_e4m3fn", fp8_e5m2="fp8_e5m2"),
         "of cached keys and values; auto is --dtype's, fp8 is fp8_e4m3fn; scaled where the checkpoint was calibrated",
         after="quantize",
+    )
+    enable_lora: bool = option(
+        False,
+        values.flag,
+        "keep room for adapters even if none is named at start",
+        after="kv_cache_dtype",
+    )
+    max_loras: int | None = option(
+        None,
+        values.whole(1, 256),
+        "adapters that one step can mix; as many as are named at start, up to 8, if not given",
+        after="enable_lora",
+    )
+    max_lora_rank: int | None = option(
+        None, values.whole(1, 1024), "highest rank of an adapter; 16, or that of those named at start", after="max_loras"
+    )
+    max_cpu_loras: int | None = option(
+        None,
+        values.whole(1),
+        "adapters kept in host memory, others are read again when they are asked for; all if not given",
+        after="max_lora_rank",
+    )
+    lora_dtype: str = option(
+        "auto",
+        values.one_of("auto", "float32", "float16", "bfloat16"),
+        "of adapters on the device; auto is --dtype's",
+        after="max_cpu_loras",
     )
     attention: str = option(
         "auto",

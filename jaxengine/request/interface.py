@@ -7,8 +7,9 @@ thread depend on this file only, so they do not import JAX.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
+from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.request.sequence import Event, Request
 
@@ -36,6 +37,8 @@ class Description:
     prefix_cache: bool
     cache_dtype: str
     decoder_start_token_id: int | None = None  # of a model with an encoder; None without one
+    max_adapters: int = 0
+    max_adapter_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Stats:
     grammar_refusals: int = 0
     grammar_compile_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()
 
 
 @dataclass
@@ -93,9 +98,35 @@ class OpenModel(Protocol):
         """Of its tokenizer."""
         ...
 
+    @property
+    def adapters(self) -> AdapterReader | None:
+        """Reads adapters that requests may name; None where the model cannot have any."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServedAdapter:
+    """An adapter that requests may name; fields as in `Adapter` of `engine.proto`."""
+
+    name: str
+    path: str
+    rank: int
+
+
+class AdapterRefused(Exception):
+    """An adapter cannot be loaded or unloaded. `reason` is "invalid", "missing", "taken" or "off"; the message is for
+    the operator: what is wrong, by file and tensor.
+    """
+
+    def __init__(self, reason: Literal["invalid", "missing", "taken", "off"], message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
 
 class DrivenEngine(Protocol):
-    """An engine. `submit`, `cancel` and `is_queued` may be called from any thread, the rest from the one that steps."""
+    """An engine. `submit`, `cancel`, `is_queued` and what concerns adapters may be called from any thread, the rest from
+    the one that steps.
+    """
 
     @property
     def description(self) -> Description: ...
@@ -124,6 +155,22 @@ class DrivenEngine(Protocol):
 
     def is_queued(self, request_id: int) -> bool:
         """Whether a submitted request has not been scheduled by any step yet."""
+        ...
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> ServedAdapter:
+        """Read the adapter at `path` and serve it as `name` from now on. Takes as long as reading does.
+
+        Raises:
+            AdapterRefused: it cannot be served; nothing has changed.
+        """
+        ...
+
+    def unload_adapter(self, name: str) -> None:
+        """Take no more requests for adapter `name`; running ones go on. Raises AdapterRefused if there is none."""
+        ...
+
+    def adapters(self) -> tuple[ServedAdapter, ...]:
+        """Those that are served now, in the order in which they were loaded."""
         ...
 
     def step(self) -> StepResult | None:

@@ -47,6 +47,7 @@ class Request:
     priority: int = 0  # lower runs earlier, among the same caller's requests
     grammar: Grammar | None = None  # what the generated text must match
     reasoning: Reasoning | None = None  # what stands before that text
+    adapter: str = ""  # name of the adapter that answers; "" = the model itself
     arrived: float = field(default_factory=time.monotonic)
 
     @property

@@ -44,6 +44,21 @@ class EngineStub(object):
                 request_serializer=jaxengine_dot_rpc_dot_engine__pb2.Command.SerializeToString,
                 response_deserializer=jaxengine_dot_rpc_dot_engine__pb2.StepEvents.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/engine.v1.Engine/LoadAdapter',
+                request_serializer=jaxengine_dot_rpc_dot_engine__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=jaxengine_dot_rpc_dot_engine__pb2.Adapter.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/engine.v1.Engine/UnloadAdapter',
+                request_serializer=jaxengine_dot_rpc_dot_engine__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=jaxengine_dot_rpc_dot_engine__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
+        self.ListAdapters = channel.unary_unary(
+                '/engine.v1.Engine/ListAdapters',
+                request_serializer=jaxengine_dot_rpc_dot_engine__pb2.ListAdaptersRequest.SerializeToString,
+                response_deserializer=jaxengine_dot_rpc_dot_engine__pb2.AdapterList.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -67,6 +82,29 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Read an adapter and serve it from now on, by the name that requests will use. Streams go on meanwhile. The error is
+        INVALID_ARGUMENT where it cannot be served, NOT_FOUND where there is none at `path`, ALREADY_EXISTS where the name is
+        taken and `in_place` is not set, FAILED_PRECONDITION where the engine serves no adapters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Serve no new requests with an adapter; running ones go on with it. NOT_FOUND where the name is unknown.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAdapters(self, request, context):
+        """The adapters that are served now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +117,21 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=jaxengine_dot_rpc_dot_engine__pb2.Command.FromString,
                     response_serializer=jaxengine_dot_rpc_dot_engine__pb2.StepEvents.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=jaxengine_dot_rpc_dot_engine__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=jaxengine_dot_rpc_dot_engine__pb2.Adapter.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=jaxengine_dot_rpc_dot_engine__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=jaxengine_dot_rpc_dot_engine__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'ListAdapters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAdapters,
+                    request_deserializer=jaxengine_dot_rpc_dot_engine__pb2.ListAdaptersRequest.FromString,
+                    response_serializer=jaxengine_dot_rpc_dot_engine__pb2.AdapterList.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +188,87 @@ class Engine(object):
             '/engine.v1.Engine/Session',
             jaxengine_dot_rpc_dot_engine__pb2.Command.SerializeToString,
             jaxengine_dot_rpc_dot_engine__pb2.StepEvents.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engine.v1.Engine/LoadAdapter',
+            jaxengine_dot_rpc_dot_engine__pb2.LoadAdapterRequest.SerializeToString,
+            jaxengine_dot_rpc_dot_engine__pb2.Adapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engine.v1.Engine/UnloadAdapter',
+            jaxengine_dot_rpc_dot_engine__pb2.UnloadAdapterRequest.SerializeToString,
+            jaxengine_dot_rpc_dot_engine__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAdapters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engine.v1.Engine/ListAdapters',
+            jaxengine_dot_rpc_dot_engine__pb2.ListAdaptersRequest.SerializeToString,
+            jaxengine_dot_rpc_dot_engine__pb2.AdapterList.FromString,
             options,
             channel_credentials,
             insecure,
