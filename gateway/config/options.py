@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config import values
+from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.option import UsageError, flag, option
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
@@ -236,6 +237,15 @@ class Options(CheckpointOptions, ComputeOptions):
         longest, total = self.max_input_tokens, self.max_total_tokens
         if longest is not None and total is not None and longest >= total:
             raise UsageError(f"--max-input-tokens must be less than --max-total-tokens, got {longest} and {total}")
+        try:
+            _ = self.adapters
+        except ValueError as error:
+            raise UsageError(f"--lora-adapters: {error}") from None
+
+    @property
+    def adapters(self) -> tuple[NamedAdapter, ...]:
+        """The adapters that the engine serves from its start."""
+        return named_adapters(self.lora_adapters)
 
     @property
     def keys(self) -> list[str]:
@@ -259,7 +269,6 @@ MISSING: Mapping[str, tuple[str, ...]] = {
     "ngrok": ("false", "0"),
     "ngrok_authtoken": (),
     "ngrok_edge": (),
-    "lora_adapters": (),
 }
 
 

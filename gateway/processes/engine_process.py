@@ -53,7 +53,11 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         json_output=options.json_output,
         otlp_endpoint=options.otlp_endpoint,
         otlp_service_name=options.otlp_service_name,
-        **_passed_on(options),
+        **_passed_on(options)
+        | {
+            "merge_adapter": _location(options.merge_adapter),
+            "lora_adapters": tuple(f"{each.name}={_location(each.path)}" for each in options.adapters),
+        },
     )
     return child_process.python("convert.cli", "serve", *arguments(engine_options))
 
@@ -65,7 +69,7 @@ def _passed_on(options: Options) -> dict[str, Any]:
 
 
 def _location(model_id: str | None) -> str | None:
-    """The absolute path of a local model, for an engine with another working directory; any other id as it is.
+    """The absolute path of a local model or adapter, for an engine that works elsewhere; any other id as it is.
 
     Ids that are no local path are the hub's, or wrong: the engine finds out and says so.
     """

@@ -24,13 +24,18 @@ def parse(argv: Sequence[str]) -> ServeOptions:
     for row in rows.values():
         add_argument(parser, row)
     given = {name: text for name, text in vars(parser.parse_args(argv)).items() if text is not None}
-    return ServeOptions(**{name: read(rows[name], flag(name), text) for name, text in given.items()})
+    return ServeOptions(**{name: _value(rows[name], given[name]) for name in given})
 
 
 def arguments(options: ServeOptions) -> list[str]:
     """The command line that `parse` makes `options` of."""
     given = ((row, getattr(options, row.name)) for row in dataclasses.fields(options))
-    return [_argument(row, value) for row, value in given if value is not None and not _is_unset_flag(row, value)]
+    return [
+        _argument(row, each)
+        for row, value in given
+        for each in (value if isinstance(value, tuple) else [value])
+        if each is not None and not _is_unset_flag(row, each)
+    ]
 
 
 def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[Any]") -> None:
@@ -43,6 +48,13 @@ def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[A
     if isinstance(row.default, tuple):
         form |= {"nargs": "+", "action": "extend"}
     parser.add_argument(*names, dest=row.name, default=None, help=_help(row), metavar=parse.shown, **form)
+
+
+def _value(row: "dataclasses.Field[Any]", given: str | list[str]) -> Any:
+    """The value of an option, of which there are several where its default is a tuple."""
+    if isinstance(given, list):
+        return tuple(read(row, flag(row.name), text) for text in given)
+    return read(row, flag(row.name), given)
 
 
 def _is_unset_flag(row: "dataclasses.Field[Any]", value: Any) -> bool:

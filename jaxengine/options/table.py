@@ -10,7 +10,7 @@ set in `gateway/processes/engine_process.py`.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jaxengine.options import values
 from jaxengine.options.option import option
@@ -104,7 +104,10 @@ class ComputeOptions:
         after="enable_lora",
     )
     max_lora_rank: int | None = option(
-        None, values.whole(1, 1024), "highest rank of an adapter; 16, or that of those named at start", after="max_loras"
+        None,
+        values.whole(1, 1024),
+        "highest rank of an adapter; 16, or that of those named at start",
+        after="max_loras",
     )
     max_cpu_loras: int | None = option(
         None,
@@ -170,9 +173,15 @@ class EngineOptions(ComputeOptions):
             if (value := getattr(self, row.name)) is None and row.default is None:
                 continue
             try:
-                object.__setattr__(self, row.name, row.metadata["parse"](str(value)))
+                object.__setattr__(self, row.name, _parsed(row, value))
             except ValueError as error:
                 raise ValueError(f"{row.name} {error}, got {value!r}") from None
+
+
+def _parsed(row: "dataclasses.Field[Any]", value: Any) -> Any:
+    """`value` as the text of the option means it; of several values, each."""
+    parse = row.metadata["parse"]
+    return tuple(parse(str(each)) for each in value) if isinstance(row.default, tuple) else parse(str(value))
 
 
 @dataclass(frozen=True, kw_only=True)

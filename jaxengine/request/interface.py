@@ -124,8 +124,8 @@ class AdapterRefused(Exception):
 
 
 class DrivenEngine(Protocol):
-    """An engine. `submit`, `cancel`, `is_queued` and what concerns adapters may be called from any thread, the rest from
-    the one that steps.
+    """An engine. `submit`, `cancel`, `is_queued` and what concerns adapters may be called from any thread, the rest
+    from the one that steps.
     """
 
     @property

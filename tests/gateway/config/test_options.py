@@ -32,7 +32,8 @@ EXAMPLES = {
     "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",
     "aip_health_route": "/v1/p", "watermark_gamma": "0.25", "watermark_delta": "4",
     "merge_adapter": "org/adapter@v1", "rope_scaling": "dynamic", "rope_factor": "2", "attention": "reference",
-    "quantize": "eetq", "kv_cache_dtype": "fp8",
+    "quantize": "eetq", "kv_cache_dtype": "fp8", "lora_adapters": "sql=org/sql@v1", "enable_lora": "true",
+    "max_loras": "4", "max_lora_rank": "64", "max_cpu_loras": "9", "lora_dtype": "float32",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
     "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
@@ -155,6 +156,8 @@ def test_a_wrong_key_is_not_repeated() -> None:
     [
         (["--max-input-tokens=5", "--max-input-length=6"], "older name"),
         (["--max-input-tokens=9", "--max-total-tokens=9"], "less than --max-total-tokens, got 9 and 9"),
+        (["--lora-adapters=a=/one,a=/two"], "--lora-adapters: two adapters are called 'a'"),
+        (["--lora-adapters=a="], "--lora-adapters: path ''"),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),
     ],

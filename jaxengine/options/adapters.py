@@ -1,0 +1,52 @@
+"""The adapters that requests may name, as TGI's `LORA_ADAPTERS` and vLLM's `--lora-modules` write them.
+
+An entry is `name=path` or `path` alone, where a path is a directory or an id on the hub, with `@revision` or without.
+An adapter that is given no name is called by its path, without the revision. Nothing is opened here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_NAME = 256  # characters: a name is in every log line, and a label of a metric
+
+
+@dataclass(frozen=True)
+class NamedAdapter:
+    """An adapter and what requests call it.
+
+    Raises:
+        ValueError: the name or the path cannot be one.
+    """
+
+    name: str
+    path: str
+
+    def __post_init__(self) -> None:
+        for what, text in (("name", self.name), ("path", self.path)):
+            if not text or not text.isprintable() or text.strip() != text or "," in text:
+                raise ValueError(
+                    f"{what} {text!r} of an adapter must be printable text without spaces around it or commas"
+                )
+        if "=" in self.name or len(self.name) > MAX_NAME:
+            raise ValueError(f"name {self.name!r} of an adapter must have no '=' and at most {MAX_NAME} characters")
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.path}"
+
+    @classmethod
+    def parse(cls, text: str) -> "NamedAdapter":
+        """The adapter of one entry. Raises ValueError, naming what is wrong."""
+        name, named, path = text.partition("=")
+        if named:
+            return cls(name.strip(), path.strip())
+        path = text.strip()
+        return cls(path.partition("@")[0] or path, path)
+
+
+def named_adapters(entries: Sequence[str]) -> tuple[NamedAdapter, ...]:
+    """The adapters of all `entries`, each of which may hold several with commas between. Raises ValueError."""
+    adapters = [NamedAdapter.parse(text) for entry in entries for text in entry.split(",") if text.strip()]
+    names = [adapter.name for adapter in adapters]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two adapters are called {twice!r}: give them different names, as in name=path")
+    return tuple(adapters)
