@@ -32,6 +32,7 @@ from convert.origin import default_model, hub
 from convert.quantized.methods import method_name
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
+from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
@@ -42,7 +43,8 @@ GENERATION = "generation_config.json"
 class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
-    `quantization` is the method by which the weights are quantised, `adapter` is merged with them."""
+    `quantization` is the method by which the weights are quantised, `adapter` is merged with them. `adapters` reads
+    those that requests may name."""
 
     source: ParameterSource
     directory: Path
@@ -52,6 +54,7 @@ class OpenModel:
     checkpoint: Path
     quantization: str | None = None
     adapter: Adapter | None = None
+    adapters: AdapterReader | None = None
 
 
 def open_model(

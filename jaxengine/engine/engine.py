@@ -20,7 +20,7 @@ from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.checks import check_request
-from jaxengine.request.interface import Description, Stats, StepResult
+from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.scheduler.scheduler import Scheduler
@@ -135,8 +135,19 @@ class Engine:
             **self.constraints.stats(),
         )
 
+    def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> ServedAdapter:
+        raise AdapterRefused("off", "this engine serves no adapters")
+
+    def unload_adapter(self, name: str) -> None:
+        raise AdapterRefused("missing", f"no adapter is called {name!r}")
+
+    def adapters(self) -> tuple[ServedAdapter, ...]:
+        return ()
+
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
+        if request.adapter:
+            raise ValueError(f"adapter {request.adapter!r} is not served")
         check_request(request, self.description)
         self.constraints.check(request)
 
