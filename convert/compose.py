@@ -1,21 +1,24 @@
 """From a configuration and tensors to parameters: by the family of the model, or else by transformers' own module."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from convert.adapters.adapter import Adapter
+from convert.adapters.adapter_reader import AdapterReader
 from convert.adapters.merged_tensors import MergedTensors
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
 from convert.families.family import Family, check_copies, complete_spec, with_family_names
-from convert.families.multimodal import RENAMES, text_part
+from convert.families.multimodal import RENAMES, text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
 from convert.mapping.composition import ComposedSource
 from convert.mapping.kv_scales import PATTERNS, cache_scales
 from convert.mapping.recipes import recipes
 from convert.quantized.tensors import with_weights
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 
 
@@ -52,6 +55,21 @@ def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapte
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
     return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
+
+
+def adapter_reader(config: Config, spec: ModelSpec, find: Callable[[str], Adapter]) -> AdapterReader | None:
+    """What reads adapters of the model that `config` describes and `spec` is; None without a family here.
+
+    Adapters have the names and the layout of the family's checkpoints in floats, however the model itself is stored.
+
+    Args:
+        find: the adapter of a name.
+    """
+    config = text_config(config)
+    if config.text("model_type") not in FAMILIES:
+        return None
+    family = family_of(config)
+    return AdapterReader(spec, recipes(spec, family.tensors, family.layout), (*RENAMES, *family.renames), find)
 
 
 def with_adapter(family: Family, tensors: Tensors, adapter: Adapter | None) -> Tensors:

@@ -26,3 +26,7 @@ class CheckpointError(ValueError):
         """`what` went wrong at `where`; `error`, which another library raised, is quoted."""
         said = " ".join(str(error).split()) or type(error).__name__
         return cls(f"{where}: {what}: {said[:MAX_QUOTED]}")
+
+
+class MissingAdapter(CheckpointError, LookupError):
+    """No adapter of that name is there, or can be fetched. A LookupError for those who do not import this file."""

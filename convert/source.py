@@ -10,22 +10,24 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from convert import checkpoint
 from convert.adapters.adapter import CONFIG, Adapter, is_adapter, open_adapter
 from convert.announce import announce
 from convert.cache import cache_root, made_once, stamp
-from convert.compose import compose
+from convert.compose import adapter_reader, compose
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
 from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
-from convert.errors import BAD_DATA, IO, USAGE, CheckpointError
+from convert.errors import BAD_DATA, IO, UNREACHABLE, USAGE, CheckpointError, MissingAdapter
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
 from convert.formats.gguf_tokenizer import VERSION, write_tokenizer
 from convert.formats.shards import open_tensors
+from convert.llama_cpp.config import config_of
 from convert.llama_cpp.model import open_gguf
 from convert.mapping.composition import SourceWithSpec
 from convert.origin import default_model, hub
@@ -44,7 +46,7 @@ class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
     `quantization` is the method by which the weights are quantised, `adapter` is merged with them. `adapters` reads
-    those that requests may name."""
+    those that requests may name; None where there cannot be any."""
 
     source: ParameterSource
     directory: Path
@@ -119,6 +121,19 @@ def _find_adapter(name: str, cache_dir: Path | None) -> Adapter:
     return open_adapter(_snapshot(model_id, revision or None, cache_dir, "adapter"))
 
 
+def _find_added(name: str, cache_dir: Path | None) -> Adapter:
+    """`_find_adapter` for a model that runs already. Raises MissingAdapter where there is none, CheckpointError."""
+    try:
+        return _find_adapter(name, cache_dir)
+    except CheckpointError as error:
+        if error.exit_code not in (USAGE, UNREACHABLE):
+            raise
+        raise MissingAdapter(str(error), exit_code=error.exit_code) from error
+    except OSError as error:
+        message = f"adapter {name[:100]!r} cannot be read: {error.strerror or error}"
+        raise CheckpointError(message, exit_code=IO) from error
+
+
 def _open_adapted(
     directory: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None
 ) -> OpenModel:
@@ -156,7 +171,7 @@ def _open_directory(
     directory: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None
 ) -> OpenModel:
     source: ParameterSource
-    quantization = None
+    quantization, adapters = None, None
     if is_adapter(directory):
         return _open_adapted(directory, model_id, revision, cache_dir, adapter)
     if (directory / checkpoint.MANIFEST).is_file():
@@ -166,10 +181,11 @@ def _open_directory(
     elif (directory / "config.json").is_file():
         config = _configuration(directory)
         source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
+        adapters = adapter_reader(config, source.spec, partial(_find_added, cache_dir=cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
-    model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter)
+    model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter, adapters)
     return _with_tokenizer(model, directory)
 
 
@@ -208,7 +224,9 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
     quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
-    return _with_tokenizer(OpenModel(source, files, model_id, revision, (), path, quantization), files)
+    adapters = adapter_reader(config_of(file)[0], source.spec, partial(_find_added, cache_dir=cache_dir))
+    model = OpenModel(source, files, model_id, revision, (), path, quantization, adapters=adapters)
+    return _with_tokenizer(model, files)
 
 
 def _tokenizer_files(file: GgufFile, cache_dir: Path | None) -> Path:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.adapters.adapter import Adapter, Delta
+from convert.adapters.matrix_names import matrix_of
 from convert.errors import CheckpointError
 from convert.formats.quantized_matrix import QuantizedMatrix, read_view
 from convert.formats.tensors import Index, Tensors, whole
@@ -18,8 +19,6 @@ from jaxengine.architecture.parameters import empty
 # Of a matrix, that are computed at once, in f32. 14336 x 4096 in bf16 with rank 16 took 0.15 s with 64 to 256 rows,
 # 0.17 with 512, 0.6 with 1024 and 2.2 at first with all, whose memory is fresh (NumPy 2.4, 2 cores of a Xeon).
 ROWS = 128
-# Matrices that transformers calls otherwise than the checkpoints it reads.
-OTHER_NAMES = ((r"\.mlp\.(gate|router)\.weight$", ".block_sparse_moe.gate.weight"),)
 OF_LAYER = r"\.\d+\."
 
 
@@ -140,7 +139,9 @@ class MergedTensors(Tensors):
         self._replaced[name] = values
 
     def _place(self, delta: Delta) -> None:
-        weight = self._name_of(delta.name)
+        weight = matrix_of(delta.name, self, self._renames)
+        if weight is None:
+            raise CheckpointError(f"{self.adapter.directory}: changes {delta.name!r}, the model has no such module")
         if weight in self.deltas:
             raise self._error(delta, f"changes {weight!r}, as {self.deltas[weight].name!r} does")
         if self.quantized(weight) is not None:
@@ -154,17 +155,6 @@ class MergedTensors(Tensors):
             if bias not in self:
                 raise self._error(delta, "has a bias (lora_bias), the model's module has none")
             self._biases[bias] = delta.scale * delta.bias
-
-    def _name_of(self, module: str) -> str:
-        """The tensor that module `module` has as its matrix."""
-        weight = f"{module}.weight"
-        other = renamed(weight, self._renames)
-        if found := next(filter(self.__contains__, (weight, other, renamed(weight, OTHER_NAMES))), None):
-            return found
-        ends = [name for name in self if name.endswith(f".{other}")]
-        if len(ends) != 1:
-            raise CheckpointError(f"{self.adapter.directory}: changes {module!r}, the model has no such module")
-        return ends[0]
 
     def _in_out(self, name: str) -> bool:
         """Whether a matrix that is changed is stored [in, out], as every embedding is."""

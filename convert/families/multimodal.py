@@ -40,6 +40,13 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """
     if config.text("model_type") not in MODELS:
         return config, tensors
+    return text_config(config), RenamedTensors(tensors, RENAMES, but=TOWERS)
+
+
+def text_config(config: Config) -> Config:
+    """`text_part`'s configuration."""
+    if config.text("model_type") not in MODELS:
+        return config
     from transformers import AutoConfig
 
     try:
@@ -49,4 +56,4 @@ def text_part(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
         raise CheckpointError.by(error, config.where, "transformers cannot read it") from error
     values["model_type"] = TEXT_TYPES.get(values["model_type"], values["model_type"])
     values["tie_word_embeddings"] = bool(getattr(whole, "tie_word_embeddings", False))
-    return Config(values, f"{config.where}: its text part"), RenamedTensors(tensors, RENAMES, but=TOWERS)
+    return Config(values, f"{config.where}: its text part")

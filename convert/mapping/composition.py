@@ -51,9 +51,9 @@ class ComposedSource:
         recipe, shape = self._recipes[name], self._parameters[name].shape
         wanted = _ranges(index, shape)
         if recipe.unit_rows:
-            rows = _assemble(recipe, [wanted[0], (0, shape[1])], self._tensors.read)
+            rows = assemble(recipe, [wanted[0], (0, shape[1])], self._tensors.read)
             return _unit_rows(rows)[:, slice(*wanted[1])]
-        return _assemble(recipe, wanted, self._tensors.read)
+        return assemble(recipe, wanted, self._tensors.read)
 
     def stored(self, name: str) -> StoredWeight | None:
         """How `name` is stored, where all its tensors are quantised and one format holds them."""
@@ -87,13 +87,13 @@ class ComposedSource:
             return next(iter(matrices.values())).component(component, shape, index)
         if component in ("values", "words"):
             recipe = self._recipes[name] if component == "values" else _of_words(self._recipes[name])
-            return _assemble(recipe, _ranges(index, shape), read)
+            return assemble(recipe, _ranges(index, shape), read)
         outputs = len(parameter.shape) - parameter.inputs
-        recipe = _of_groups(self._recipes[name], outputs, max(1, format.group and shape[-1]))
+        recipe = of_groups(self._recipes[name], outputs, max(1, format.group and shape[-1]))
         wanted = _ranges(index, shape)
         if format.group:
-            return _assemble(recipe, wanted, read)
-        return _assemble(recipe, [*wanted, (0, 1)], read)[..., 0]
+            return assemble(recipe, wanted, read)
+        return assemble(recipe, [*wanted, (0, 1)], read)[..., 0]
 
 
 Read = Callable[[str, tuple[int, ...], Index], np.ndarray]
@@ -103,17 +103,25 @@ def _turned(recipe: Recipe, tensors: Tensors) -> Recipe:
     """`recipe` for a checkpoint whose quantised matrices are `[out, in]`, whatever the family's are."""
 
     def turned(part: Part) -> Part:
-        if not part.input_major or part.tensor not in tensors or not tensors.quantized(part.tensor):
-            return part
-        inputs = len(part.shape) - 1
-        order = (*(axis for axis in part.order if axis != inputs), inputs) if part.order else ()
-        return replace(part, stored=swapped(part.stored), transposed=False, order=order)
+        quantized = part.input_major and part.tensor in tensors and tensors.quantized(part.tensor)
+        return output_major(part) if quantized else part
 
     return replace(recipe, parts=tuple(map(turned, recipe.parts)))
 
 
-def _of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
-    """The recipe of scales and zeros: the same rows, with `groups` in place of the axes behind the first `outputs`."""
+def output_major(part: Part) -> Part:
+    """`part` of the same matrix stored `[out, in]`."""
+    if not part.input_major:
+        return part
+    inputs = len(part.shape) - 1
+    order = (*(axis for axis in part.order if axis != inputs), inputs) if part.order else ()
+    return replace(part, stored=swapped(part.stored), transposed=False, order=order)
+
+
+def of_groups(recipe: Recipe, outputs: int, groups: int) -> Recipe:
+    """The recipe of what has the same rows, with `groups` numbers in place of the axes behind the first `outputs`:
+    scales and zeros, or the outputs' factor of an adapter. Its matrices are `[out, in]`.
+    """
 
     def part_of(part: Part) -> Part:
         rows = math.prod(part.stored[:-1])
@@ -149,7 +157,8 @@ def _ranges(index: Index, shape: Sequence[int]) -> list[Range]:
     return [_bounds(cut, extent) for cut, extent in zip(full, shape, strict=True)]
 
 
-def _assemble(recipe: Recipe, wanted: list[Range], read: Read) -> np.ndarray:
+def assemble(recipe: Recipe, wanted: Sequence[Range], read: Read) -> np.ndarray:
+    """What `recipe` makes of the tensors that `read` reads, in the ranges `wanted` of its parameter."""
     touched = [(part, common) for part in recipe.parts if (common := _overlap(part, wanted)) is not None]
     if len(touched) == 1:
         return _read(*touched[0], read)
@@ -215,7 +224,7 @@ def _bounds(cut: slice, extent: int) -> Range:
     return start, stop
 
 
-def _overlap(part: Part, wanted: list[Range]) -> list[Range] | None:
+def _overlap(part: Part, wanted: Sequence[Range]) -> list[Range] | None:
     """The part of the ranges `wanted` that lies in the box of `part`; None if there is none."""
     common = [
         (max(low, start), min(high, start + extent))
