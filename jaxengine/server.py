@@ -13,6 +13,7 @@ from jaxengine.options.option import UsageError
 from jaxengine.options.table import ServeOptions
 from jaxengine.rpc import transport
 from jaxengine.service import process
+from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.service.process import Loaded, Progress, StartupError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
@@ -83,18 +84,21 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     from jaxengine.executor.executable_store import forget_executables
     from jaxengine.startup.build import load_engine
 
+    record = None if options.adapters_file is None else AdapterRecord(options.adapters_file)
     compile_cache = compile_cache_in(cache_root(options.cache_dir))
     enable_compile_cache(compile_cache)
     try:
         engine = load_engine(
             model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
         )
+        if record is not None:
+            record.restore(engine)
         rehearse(engine)
         engine.constraints.start()
     except RuntimeError:  # JAX's errors are among these
         forget_executables(compile_cache)  # a damaged one may be the cause, and would stop every later start too
         raise
-    return Loaded(engine, model.directory)
+    return Loaded(engine, model.directory, record)
 
 
 def _require_device() -> None:

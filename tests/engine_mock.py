@@ -14,14 +14,17 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxengine.request.interface import Description, Stats, StepResult
+from jaxengine.options.adapters import named_adapters
+from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
 from jaxengine.rpc import transport
 from jaxengine.service import process
+from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
 
@@ -31,16 +34,16 @@ HOLD_SECONDS = 0.005  # between two checks whether the hold is over
 CRASH, HANG, FAIL, RAISE = 301, 302, 303, 304  # first prompt id: kill -9 self, stop stepping, ERROR, escape a step
 
 
-def next_id(ids: Sequence[int]) -> int:
-    """The id that follows `ids`: never EOS, and never one that misbehaves."""
-    return 1 + (ids[-1] * 7 + len(ids) * 13) % 255
+def next_id(ids: Sequence[int], adapter: str = "") -> int:
+    """The id that follows `ids`: never EOS, and never one that misbehaves. An adapter's differs by the path it has."""
+    return 1 + (ids[-1] * 7 + len(ids) * 13 + zlib.crc32(adapter.encode())) % 255
 
 
-def continuation(prompt: Sequence[int], count: int) -> list[int]:
-    """What the mock answers to `prompt`."""
+def continuation(prompt: Sequence[int], count: int, adapter: str = "") -> list[int]:
+    """What the mock answers to `prompt`, be it with the adapter that was loaded from the path `adapter`."""
     ids = list(prompt)
     for _ in range(count):
-        ids.append(next_id(ids))
+        ids.append(next_id(ids, adapter))
     return ids[len(prompt) :]
 
 
@@ -53,9 +56,11 @@ class MockOptions:
     page_size: int = 16
     model_dir: Path = Path("/nonexistent")
     decoder_start_token_id: int | None = None
-    script: tuple[int, ...] = ()  # ids every request is answered with, cyclically, instead of `next_id`'s
+    script: tuple[int, ...] = ()  # ids every request without an adapter is answered with, cyclically
     steps_on_host: bool = False
     hold: Path | None = None  # while this file exists, a request gets its first token and no more
+    max_loras: int = 0  # 0 = no adapters are served
+    lora_adapters: tuple[str, ...] = ()
 
 
 @dataclass
@@ -63,6 +68,7 @@ class Live:
     """A request that runs."""
 
     request: Request
+    adapter: str = ""  # the path of its adapter
     arrived: float = field(default_factory=time.monotonic)
     ids: list[int] = field(default_factory=list)
     generated: int = 0
@@ -78,6 +84,9 @@ class MockEngine:
         self._live: dict[int, Live] = {}
         self._ended: list[Event] = []
         self._prompt_tokens = self._generated_tokens = self._steps = 0
+        self._adapters: dict[str, ServedAdapter] = {}
+        for adapter in named_adapters(options.lora_adapters):
+            self.load_adapter(adapter.name, adapter.path)
 
     @property
     def description(self) -> Description:
@@ -99,6 +108,8 @@ class MockEngine:
             prefix_cache=False,
             cache_dtype="float32",
             decoder_start_token_id=self.options.decoder_start_token_id,
+            max_adapters=self.options.max_loras,
+            max_adapter_rank=16 if self.options.max_loras else 0,
         )
 
     @property
@@ -123,10 +134,38 @@ class MockEngine:
             raise ValueError("prompt must not be empty")
         if length > self.options.max_total_tokens:
             raise ValueError(f"prompt and new tokens are {length}, at most {self.options.max_total_tokens}")
+        if request.adapter and request.adapter not in self._adapters:
+            raise ValueError(f"adapter {request.adapter!r} is not served")
         with self._lock:
-            self._live[request.id] = Live(request, ids=list(request.prompt))
+            self._live[request.id] = self.live(request)
             self._prompt_tokens += len(request.prompt)
         self._wake()
+
+    def live(self, request: Request) -> Live:
+        """A request that goes on with the adapter that it begins with, whatever is loaded later."""
+        adapter = self._adapters[request.adapter].path if request.adapter else ""
+        return Live(request, adapter, ids=list(request.prompt))
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> ServedAdapter:
+        """There is an adapter in every directory with the file `adapter_config.json`, and at every id of `org/`."""
+        if not self.options.max_loras:
+            raise AdapterRefused("off", "this engine serves no adapters")
+        if name in self._adapters and not in_place:
+            raise AdapterRefused("taken", f"an adapter is called {name!r} already")
+        if not path.startswith("org/"):
+            if not Path(path).is_dir():
+                raise AdapterRefused("missing", f"adapter {path!r}: no such file or directory")
+            if not (Path(path) / "adapter_config.json").is_file():
+                raise AdapterRefused("invalid", f"{path}: no adapter_config.json")
+        self._adapters[name] = ServedAdapter(name, path, rank=8)
+        return self._adapters[name]
+
+    def unload_adapter(self, name: str) -> None:
+        if self._adapters.pop(name, None) is None:
+            raise AdapterRefused("missing", f"no adapter is called {name!r}")
+
+    def adapters(self) -> tuple[ServedAdapter, ...]:
+        return tuple(self._adapters.values())
 
     def cancel(self, request_id: int) -> None:
         with self._lock:
@@ -170,6 +209,7 @@ class MockEngine:
             running = min(len(self._live), self.options.max_batch_size)
             pages = sum(math.ceil(len(row.ids) / self.options.page_size) for row in self._live.values())
             waiting = len(self._live) - running
+            adapters = {row.request.adapter for row in self._live.values()} - {""}
         return Stats(
             waiting=waiting,
             running=running,
@@ -183,6 +223,7 @@ class MockEngine:
             step_failures=0,
             compiles_after_warmup=0,
             steps=self._steps,
+            running_adapters=tuple(sorted(adapters)),
         )
 
     def advance(self, row: Live) -> Event:
@@ -206,7 +247,8 @@ class MockEngine:
 
     def _token(self, row: Live) -> Token:
         script = self.options.script
-        number = script[row.generated % len(script)] if script else next_id(row.ids)
+        scripted = script and not row.adapter
+        number = script[row.generated % len(script)] if scripted else next_id(row.ids, row.adapter)
         count = row.request.params.logprobs
         top = tuple(((number + i) % VOCABULARY, -0.25 * (i + 1)) for i in range(count))
         return Token(number, -0.25, top)
@@ -240,6 +282,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
+    parser.add_argument("--max-loras", type=int, default=0)
+    parser.add_argument("--lora-adapters", action="append", default=[])
+    parser.add_argument("--adapters-file", type=Path)
     parser.add_argument("--drain-seconds", type=float, default=5.0)
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument("--fail-with", type=int, help="exit with this code instead of loading")
@@ -266,8 +311,14 @@ def main(argv: list[str]) -> int:
             model_dir=arguments.model_dir,
             script=tuple(arguments.script),
             hold=arguments.hold,
+            max_loras=arguments.max_loras,
+            lora_adapters=tuple(arguments.lora_adapters),
         )
-        return process.Loaded(MockEngine(options), arguments.model_dir)
+        engine = MockEngine(options)
+        record = None if arguments.adapters_file is None else AdapterRecord(arguments.adapters_file)
+        if record is not None:
+            record.restore(engine)
+        return process.Loaded(engine, arguments.model_dir, record)
 
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
     tracing = Tracing.to(arguments.otlp_endpoint, "engine")

@@ -28,6 +28,7 @@ NAMES = {
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
 # collector's headers, say), the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
+ADAPTERS_FILE = "adapters.json"  # beside the socket: what a restarted engine serves
 DEFAULT = "default"  # the model that is served when none is named
 
 
@@ -45,6 +46,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         parent_pid=parent,
         model_id=None if location is None else str(location),
         model_name=options.model_id if location != options.model_id else None,
+        adapters_file=socket.with_name(ADAPTERS_FILE),
         cache_dir=options.huggingface_hub_cache,
         tensor_parallel=_devices(options),
         max_top_logprobs=_alternatives(options),

@@ -194,6 +194,9 @@ class ServeOptions(CheckpointOptions, EngineOptions):
     )
     model_name: str | None = option(None, values.text, "what the model is called, if not by its id")
     cache_dir: Path | None = option(None, values.path, "where downloads and conversions are kept")
+    adapters_file: Path | None = option(
+        None, values.path, "where changes of adapters are noted, and read when the engine is started again"
+    )
     memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
     drain_seconds: float = option(5.0, values.number(0, 86400), "seconds that running requests get after SIGTERM")
     otlp_endpoint: str | None = option(None, values.url, "OTLP/gRPC collector that spans are sent to")

@@ -1,12 +1,13 @@
 """Translates between the engine's own types and the messages of `engine.proto`. Nothing is decided here."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import cast
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from jaxengine.grammar.grammar import Grammar, Reasoning
-from jaxengine.request.interface import Description, Stats, StepResult
+from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, Request, Token
 from jaxengine.rpc import engine_pb2 as pb
@@ -29,6 +30,7 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         priority=message.priority,
         grammar=_grammar_from(message.grammar, behind_reasoning=reasons) if message.HasField("grammar") else None,
         reasoning=_reasoning_from(message.reasoning) if reasons else None,
+        adapter=message.adapter,
     )
 
 
@@ -113,3 +115,11 @@ def stats_to(stats: Stats, result: StepResult | None) -> pb.Stats:
 def describe(message: pb.Description, description: Description) -> None:
     """Fill in the description of a loaded engine."""
     message.MergeFrom(pb.Description(**dataclasses.asdict(description)))
+
+
+def adapter_to(adapter: ServedAdapter) -> pb.Adapter:
+    return pb.Adapter(name=adapter.name, path=adapter.path, rank=adapter.rank)
+
+
+def adapters_to(adapters: Iterable[ServedAdapter]) -> pb.AdapterList:
+    return pb.AdapterList(adapters=map(adapter_to, adapters))

@@ -24,6 +24,7 @@ from jaxengine.request.interface import COMPILING, DrivenEngine
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import add_EngineServicer_to_server
+from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.service.service import Service
 from jaxengine.telemetry.logs import USAGE, fail
 from jaxengine.telemetry.tracing import Tracing
@@ -44,10 +45,14 @@ class StartupError(Exception):
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine that is ready to step, and the directory of its tokenizer and configuration files."""
+    """An engine that is ready to step, and the directory of its tokenizer and configuration files.
+
+    record: where its adapters are noted.
+    """
 
     engine: DrivenEngine
     directory: Path
+    record: AdapterRecord | None = None
 
 
 Progress = Callable[[str], None]
@@ -138,7 +143,7 @@ def _announce(service: Service, loaded: Loaded) -> None:
     service.description.model_dir = str(loaded.directory)
     gc.collect()
     gc.freeze()  # objects made while loading live as long as the process: the collector need not walk them
-    service.serve(loaded.engine)
+    service.serve(loaded.engine, loaded.record)
 
 
 def _in_thread(load: Loader, description: pb.Description) -> "asyncio.Future[Loaded]":

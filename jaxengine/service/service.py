@@ -23,6 +23,8 @@ from jaxengine.request.sequence import Event, FinishReason
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
 from jaxengine.service import codec
+from jaxengine.service.adapter_record import AdapterRecord
+from jaxengine.service.adapters import Adapters, CallRefused
 from jaxengine.service.cpu_liveness import CpuLiveness
 from jaxengine.service.deadlines import Deadlines
 from jaxengine.service.request_trace import RequestTrace
@@ -45,7 +47,7 @@ class RunningRequest:
 
 
 class Service(EngineServicer):
-    """`Describe` and `Session` of `engine.proto`; listens to the step loop. Lives on the event loop it is created in.
+    """The calls of `engine.proto`; listens to the step loop. Lives on the event loop it is created in.
 
     Args:
         description: what is known of the engine so far; updated in place while the engine loads.
@@ -61,6 +63,7 @@ class Service(EngineServicer):
         self._tracing = tracing or Tracing()
         self._event_loop = asyncio.get_running_loop()
         self._steps: StepLoop | None = None
+        self._adapters: Adapters | None = None
         self._liveness: asyncio.Task[None] | None = None
         self._deadlines = Deadlines(self._is_queued, self._expire)
         self._ids = itertools.count(1)
@@ -70,9 +73,10 @@ class Service(EngineServicer):
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def serve(self, engine: DrivenEngine) -> None:
-        """Start stepping a loaded engine, and accept sessions from now on."""
+    def serve(self, engine: DrivenEngine, record: AdapterRecord | None = None) -> None:
+        """Start stepping a loaded engine, and accept sessions from now on. Adapters are noted in `record`."""
         codec.describe(self.description, engine.description)
+        self._adapters = Adapters(engine, self._announce, record)
         self._steps = StepLoop(engine, self)
         self._steps.start()
         if engine.steps_on_host:
@@ -102,10 +106,9 @@ class Service(EngineServicer):
         return self.description
 
     async def Session(self, request_iterator: AsyncIterator[pb.Command], context: Any) -> AsyncIterator[pb.StepEvents]:
-        if self._steps is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {self.description.progress}")
+        adapters = await self._ready(context)
         session = GatewaySession()
-        session.wake()  # sends an empty message at once: the gateway knows that the session is open
+        session.announce(adapters.served)  # at once: the gateway knows that the session is open
         self._sessions.add(session)
         reader = asyncio.create_task(self._read(session, request_iterator))
         reader.add_done_callback(lambda _: session.close())
@@ -118,6 +121,35 @@ class Service(EngineServicer):
             reader.cancel()
             self._sessions.discard(session)
             self._cancel(list(session.engine_ids.values()))
+
+    async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Any) -> pb.Adapter:
+        adapters = await self._ready(context)
+        try:
+            return await adapters.load(request.name, request.path, in_place=request.in_place)
+        except CallRefused as refused:
+            return await context.abort(refused.status, str(refused))
+
+    async def UnloadAdapter(self, request: pb.UnloadAdapterRequest, context: Any) -> pb.UnloadAdapterResponse:
+        adapters = await self._ready(context)
+        try:
+            await adapters.unload(request.name)
+        except CallRefused as refused:
+            await context.abort(refused.status, str(refused))
+        return pb.UnloadAdapterResponse()
+
+    async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Any) -> pb.AdapterList:
+        return (await self._ready(context)).served
+
+    async def _ready(self, context: Any) -> Adapters:
+        """The adapters of the engine; ends the call if it is still being loaded."""
+        if self._adapters is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {self.description.progress}")
+        assert self._adapters is not None
+        return self._adapters
+
+    def _announce(self, adapters: pb.AdapterList) -> None:
+        for session in self._sessions:
+            session.announce(adapters)
 
     async def _read(self, session: GatewaySession, commands: AsyncIterator[pb.Command]) -> None:
         """Carry out commands until the gateway closes its side. Raises ValueError if one breaks the protocol."""

@@ -42,6 +42,12 @@ class GatewaySession:
         self._message.stats.CopyFrom(stats)
         self.wake()
 
+    def announce(self, adapters: pb.AdapterList) -> None:
+        """Let the writer send the adapters that are served."""
+        self._message.adapters.CopyFrom(adapters)
+        self._message.adapters.SetInParent()  # an empty list is sent too
+        self.wake()
+
     def wake(self) -> None:
         """Let the writer send a message now, be it empty."""
         self._wake.set()
