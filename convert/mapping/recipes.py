@@ -211,12 +211,15 @@ def _rows_of(spec: ModelSpec, tensors: int, index: int) -> int:
 
 
 def _pairs(name: str, spec: ModelSpec, layout: Layout) -> np.ndarray | None:
-    """For each element of a head, where it is stored: interleaved pairs (2i, 2i + 1) become (i, i + dim/2)."""
+    """For each element of a head, where it is stored: interleaved pairs (2i, 2i + 1) become (i, i + dim/2).
+
+    Heads that are not rotated are stored so too: llama.cpp's converter does not ask whether Baichuan has ALiBi.
+    """
+    if not layout.interleaved:
+        return None
     layer = re.search(r"\d+", name)
     rope = spec.kind(int(layer.group()) if layer else 0).rope
-    if not layout.interleaved or rope is None:
-        return None
-    dim = rope.dim or spec.head_dim
+    dim = (rope and rope.dim) or spec.head_dim
     return np.concatenate([np.arange(0, dim, 2), np.arange(1, dim, 2), np.arange(dim, spec.head_dim)])
 
 
