@@ -13,6 +13,8 @@ from gateway.config.options import MISSING, Options, rows
 from jaxengine.options.command_line import Parser, add_argument
 from jaxengine.options.option import UsageError, flag, read
 
+FOREIGN = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "ALLOW_RUNTIME_LORA_UPDATING"}  # others' variables, and our name
+
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Each option from the command line, else from the environment, else its default in the table.
@@ -21,6 +23,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         UsageError: a value is wrong, or an option is unknown or not supported.
     """
     given = vars(_parser().parse_args(argv))
+    environ = {ours: environ[theirs] for theirs, ours in FOREIGN.items() if theirs in environ} | dict(environ)
     _refuse_missing(given, environ)
     return Options(**dict(_settings(given, environ)))
 

@@ -19,6 +19,9 @@ from jaxengine.options.option import UsageError, flag, option
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
+TGI = "tgi"  # the model's name in TGI's documentation and clients
+ALIASES = (TGI, "dummy")  # names that every model has: huggingface_hub sends "dummy" to a given URL
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(CheckpointOptions, ComputeOptions):
@@ -37,6 +40,18 @@ class Options(CheckpointOptions, ComputeOptions):
     huggingface_hub_cache: Path | None = option(None, values.path, "where hub downloads are kept")
     weights_cache_override: Path | None = option(
         None, values.existing_directory, "directory of the model's files; --model-id is then only the model's name"
+    )
+    lora_modules: tuple[str, ...] = option(
+        (),
+        values.lora_module,
+        "vLLM's form of --lora-adapters: name=path, or JSON with `name` and `path`; repeatable",
+        after="lora_adapters",
+    )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        values.flag,
+        "let clients load and unload adapters: POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with the key",
+        after="lora_modules",
     )
     tokenizer_config_path: Path | None = option(
         None, values.existing_file, "tokenizer_config.json to use instead of the model's"
@@ -238,14 +253,17 @@ class Options(CheckpointOptions, ComputeOptions):
         if longest is not None and total is not None and longest >= total:
             raise UsageError(f"--max-input-tokens must be less than --max-total-tokens, got {longest} and {total}")
         try:
-            _ = self.adapters
+            adapters = self.adapters
         except ValueError as error:
             raise UsageError(f"--lora-adapters: {error}") from None
+        for adapter in adapters:
+            if adapter.name in (self.model_id, *self.served_model_name, *ALIASES):
+                raise UsageError(f"--lora-adapters: {adapter.name!r} is a name of the model itself")
 
     @property
     def adapters(self) -> tuple[NamedAdapter, ...]:
-        """The adapters that the engine serves from its start."""
-        return named_adapters(self.lora_adapters)
+        """The adapters that the engine serves from its start. Raises ValueError if they cannot be."""
+        return named_adapters((*self.lora_adapters, *self.lora_modules))
 
     @property
     def keys(self) -> list[str]:

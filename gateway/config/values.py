@@ -1,8 +1,10 @@
 """The kinds of values that an option's text may have: the engine's kinds, and those that only the launcher needs."""
 
+import json
 from pathlib import Path
 
 from gateway.child_process import absolute
+from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.values import Value, any_case, flag, known_as, number, one_of, text, url, whole
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "keys",
     "known_as",
     "label",
+    "lora_module",
     "number",
     "one_of",
     "origin",
@@ -89,6 +92,23 @@ def _prefix(text: str) -> str:
     return _route(text).rstrip("/")
 
 
+def _lora_module(text: str) -> str:
+    """An entry of `--lora-adapters`. vLLM's `base_model_name` names the model that is served, which needs no name."""
+    if not text.lstrip().startswith("{"):
+        if "=" not in text:
+            raise ValueError("must be name=path, or JSON with name and path")
+        return str(NamedAdapter.parse(text))
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        raise ValueError("must be name=path, or JSON with name and path") from None
+    if unknown := fields.keys() - {"name", "path", "base_model_name"}:
+        raise ValueError(f"must have no other fields than name, path and base_model_name, has {min(unknown)!r}")
+    if not all(isinstance(value, str) for value in fields.values()) or not {"name", "path"} <= fields.keys():
+        raise ValueError("must have the fields name and path, both texts")
+    return str(NamedAdapter(fields["name"], fields["path"]))
+
+
 label = Value("TEXT", _label)
 path = Value("PATH", _path)
 existing_directory = Value("DIRECTORY", _existing_directory)
@@ -96,5 +116,6 @@ existing_file = Value("FILE", _existing_file)
 keys = Value("KEYS", _keys)
 key_file = Value("FILE", _key_file)
 origin = Value("ORIGIN", _origin)
+lora_module = Value("NAME=PATH", _lora_module)
 route = Value("/PATH", _route)
 prefix = Value("/PATH", _prefix)

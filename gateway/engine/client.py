@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from gateway.engine.adapters import EngineAdapters
 from gateway.engine.event_buffer import EventBuffer
 from gateway.engine.interface import EngineUnavailable
 from gateway.engine.listener import EngineListener
@@ -59,6 +60,7 @@ class EngineClient:
         self._listeners = tuple(listeners)
         self.description: pb.Description | None = None  # as last received
         self.stats = pb.Stats()  # likewise
+        self.adapters = EngineAdapters(self._credentials, lambda: self.retry_after)
         self._ids = itertools.count(1)
         self._buffers: dict[int, EventBuffer] = {}
         self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
@@ -120,6 +122,7 @@ class EngineClient:
                 async with grpc.aio.insecure_channel(self._address, options=transport.CHANNEL_OPTIONS) as channel:
                     stub = EngineStub(channel)
                     await self._await_ready(stub)
+                    self.adapters.connect(stub)
                     await self._session(stub)
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNAUTHENTICATED and not refused:
@@ -177,6 +180,7 @@ class EngineClient:
             for listener in self._listeners:
                 listener.engine_lost()
         self._commands = None
+        self.adapters.connect(None)
         failure = EngineUnavailable(reason, self.retry_after)
         for buffer in self._buffers.values():
             buffer.fail(failure)
@@ -187,6 +191,8 @@ class EngineClient:
             self._last_sign = time.monotonic()
         if step.HasField("stats"):
             self.stats = step.stats
+        if step.HasField("adapters"):
+            self.adapters.told(step.adapters)
         for event in step.events:
             buffer = self._buffers.get(event.id)
             if buffer is not None:  # its reader may have closed the iterator already

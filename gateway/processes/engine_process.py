@@ -57,6 +57,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         otlp_service_name=options.otlp_service_name,
         **_passed_on(options)
         | {
+            "enable_lora": options.enable_lora or options.allow_runtime_lora_updating,
             "merge_adapter": _location(options.merge_adapter),
             "lora_adapters": tuple(f"{each.name}={_location(each.path)}" for each in options.adapters),
         },

@@ -163,6 +163,8 @@ class RequestLifecycle:
         seconds = {"total_time": stats.total, "validation_time": stats.validation, "queue_time": stats.queue}
         seconds |= {"inference_time": stats.inference, "time_per_token": stats.per_token}
         asked = {"parameters": _parameters(self._outputs[0].request), "seed": _seed(self._outputs[0].request)}
+        if adapter := self._outputs[0].request.adapter:
+            asked["adapter"] = adapter
         self._span.set(prompt_tokens=stats.input_tokens, generated_tokens=stats.generated_tokens, **seconds, **asked)
         self._info.log_fields.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
         self._info.log_fields.update(

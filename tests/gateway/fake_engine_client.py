@@ -1,12 +1,47 @@
 """The mock engine without a process: a stand-in for `EngineClient`."""
 
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from gateway.engine.interface import EngineUnavailable
+from gateway.errors import Kind, RequestError
+from jaxengine.request.interface import AdapterRefused
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.service import codec
 from tests.engine_mock import Live, MockEngine, MockOptions
+
+REASONS = {"missing": Kind.MODEL_NOT_FOUND}
+
+
+class FakeAdapters:
+    """The mock's adapters. `served` is what the gateway was told, which `refresh` brings up to date."""
+
+    def __init__(self, engine: MockEngine) -> None:
+        self._engine = engine
+        self._told = codec.adapters_to(engine.adapters())
+        self.refreshes = 0
+
+    @property
+    def served(self) -> dict[str, pb.Adapter]:
+        return {adapter.name: adapter for adapter in self._told.adapters}
+
+    async def refresh(self) -> None:
+        self.refreshes += 1
+        self._told = codec.adapters_to(self._engine.adapters())
+
+    async def load(self, name: str, path: str, *, in_place: bool) -> None:
+        self._change(lambda: self._engine.load_adapter(name, path, in_place=in_place))
+        await self.refresh()
+
+    async def unload(self, name: str) -> None:
+        self._change(lambda: self._engine.unload_adapter(name))
+        await self.refresh()
+
+    def _change(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except AdapterRefused as error:
+            raise RequestError(REASONS.get(error.reason, Kind.INVALID), str(error)) from None
 
 
 class FakeEngineClient:
@@ -20,11 +55,12 @@ class FakeEngineClient:
     """
 
     def __init__(self, options: MockOptions | None = None) -> None:
-        self._engine = MockEngine(options or MockOptions())
+        self._engine = self.mock = MockEngine(options or MockOptions())
         self.description: pb.Description | None = pb.Description(
             state=pb.READY, model_dir=str(self._engine.options.model_dir)
         )
         codec.describe(self.description, self._engine.description)
+        self.adapters = FakeAdapters(self._engine)
         self.retry_after = 5
         self.ready = True
         self.unavailable: str | None = None
@@ -68,4 +104,4 @@ class FakeEngineClient:
         except ValueError as error:
             return pb.RequestEvent(id=number, finish=pb.INVALID, error=str(error))
         self._engine.cancel(number)
-        return Live(accepted, ids=list(accepted.prompt))
+        return self._engine.live(accepted)

@@ -52,9 +52,13 @@ async def serve(
     decoder_start_token_id: int | None = None,
     template: str | None = TEMPLATE,
     generation_config: dict[str, Any] | None = None,
+    adapters: tuple[str, ...] | None = None,
     **options: Any,
 ) -> AsyncIterator[ServedApp]:
-    """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over."""
+    """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over.
+
+    With `adapters`, entries of `--lora-adapters`, the engine serves adapters; these it has at its start.
+    """
     with tempfile.TemporaryDirectory() as directory:
         model_dir = write_model(Path(directory), template=template, **(generation_config or {}))
         chosen = HELLO if script is None else script
@@ -63,6 +67,8 @@ async def serve(
             max_total_tokens=max_total_tokens,
             decoder_start_token_id=decoder_start_token_id,
             script=tuple(chosen),
+            max_loras=0 if adapters is None else 4,
+            lora_adapters=adapters or (),
         )
         engine = FakeEngineClient(mock)
         chosen_options = Options(**options)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import Request
 
+from gateway.config.options import TGI
 from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.request.gateway_state import Gateway
 from gateway.request.lifecycle import RequestLifecycle, serving
@@ -75,15 +76,25 @@ async def begin_chats(
 ) -> tuple[list[Chat], pb.Description]:
     """Validate, admit, render and tokenise each chat. Raises RequestError."""
     model, description = serving(gateway)
+    adapters = []
     for body in bodies:
-        validation.check_model(body.model, gateway.options, description)
+        adapters.append(await validation.check_model(body.model, gateway, description))
         validation.check_limits(body, gateway.options, description)
     lifecycle.admit(sum(body.choices for body in bodies))
-    return [await _chat(gateway, lifecycle, body, model, description) for body in bodies], description
+    chats = [
+        await _chat(gateway, lifecycle, body, adapter, model, description)
+        for body, adapter in zip(bodies, adapters, strict=True)
+    ]
+    return chats, description
 
 
 async def _chat(
-    gateway: Gateway, lifecycle: RequestLifecycle, body: ChatRequest, model: ModelText, description: pb.Description
+    gateway: Gateway,
+    lifecycle: RequestLifecycle,
+    body: ChatRequest,
+    adapter: str,
+    model: ModelText,
+    description: pb.Description,
 ) -> Chat:
     with lifecycle.span("tokenize"):
         text = await prompt_text(model, body)
@@ -96,7 +107,7 @@ async def _chat(
         prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
     )
     answer = AnswerFormat.of(body, text, gateway.formats(model))
-    requests = sampling.generate_requests(body, prompt, limit, model)
+    requests = sampling.generate_requests(body, adapter, prompt, limit, model)
     hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)
     grammar_fields = await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
     policy = sampling.policy(body, answer.visible(model.tokenizer))
@@ -109,7 +120,7 @@ def _reads_as_tgi(request: Request, body: ChatRequest) -> bool:
 
     OpenAI's SDKs, which may use that name too, want the role once: Python's adds up the roles it is sent.
     """
-    return body.model == validation.TGI and "x-stainless-lang" not in request.headers
+    return body.model == TGI and "x-stainless-lang" not in request.headers
 
 
 class _ChatReply(Reply):

@@ -23,13 +23,13 @@ NULL_UNLESS_ASKED = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # vLLM
 async def begin(gateway: Gateway, body: CompletionRequest, lifecycle: RequestLifecycle) -> Reply:
     """Validate, admit and tokenise: choice `i * n + j` is the j-th of prompt i. Raises RequestError."""
     model, description = serving(gateway)
-    validation.check_model(body.model, gateway.options, description)
+    adapter = await validation.check_model(body.model, gateway, description)
     validation.check_limits(body, gateway.options, description)
     validation.check_count(len(body.prompts), "prompt", "prompts", gateway.options)
     lifecycle.admit(len(body.prompts) * body.sequences)
     choices: list[_TextChoice] = []
     for prompt in body.prompts:
-        for output, echo in await _outputs(gateway, lifecycle, body, prompt, model, description):
+        for output, echo in await _outputs(gateway, lifecycle, body, adapter, prompt, model, description):
             choices.append(_TextChoice(body, len(choices), output, echo))
     return _TextReply(description, choices, body)
 
@@ -38,6 +38,7 @@ async def _outputs(
     gateway: Gateway,
     lifecycle: RequestLifecycle,
     body: CompletionRequest,
+    adapter: str,
     prompt: str | list[int],
     model: ModelText,
     description: pb.Description,
@@ -55,7 +56,7 @@ async def _outputs(
         otherwise=DEFAULT_TOKENS,
     )
     echo_logprobs = bool(body.echo) and body.logprobs is not None
-    requests = sampling.generate_requests(body, ids, limit, model, echo_logprobs=echo_logprobs)
+    requests = sampling.generate_requests(body, adapter, ids, limit, model, echo_logprobs=echo_logprobs)
     echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
     return [(OutputProcessor(model, each, ids, body.stops, sampling.policy(body)), echo) for each in requests]
 

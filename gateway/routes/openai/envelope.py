@@ -23,14 +23,17 @@ FINISH_REASONS = {Finish.LENGTH: "length", Finish.EOS: "stop", Finish.STOP: "sto
 class Envelope:
     """The frame around one request's choices."""
 
-    def __init__(self, request: Request, description: pb.Description, body: Common, prefix: str, object: str) -> None:
-        options = gateway_in(request).options
+    def __init__(
+        self, request: Request, description: pb.Description, body: Common, adapter: str, prefix: str, object: str
+    ) -> None:
+        gateway = gateway_in(request)
+        options = gateway.options
         self.fields: dict[str, Any] = {
             "id": f"{prefix}-{request_id(request)}",
             "object": object,
             "created": int(time.time()),
-            "model": names(options, description)[0],
-            "system_fingerprint": fingerprint(description, options),
+            "model": adapter or names(options, description)[0],
+            "system_fingerprint": fingerprint(description, options, gateway.engine.adapters.served.get(adapter)),
         }
         self._head = b"data: " + json_bytes(self.fields)[:-1] + b',"choices":['
         self._continuous = body.continuous_usage

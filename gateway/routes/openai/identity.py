@@ -28,8 +28,9 @@ def names(options: Options, description: pb.Description) -> tuple[str, ...]:
     return options.served_model_name or (description.model_id,)
 
 
-def fingerprint(description: pb.Description, options: Options) -> str:
+def fingerprint(description: pb.Description, options: Options, adapter: pb.Adapter | None) -> str:
     """`system_fingerprint`: equal for equal weights, arithmetic and devices."""
     facts = (description.model_id, description.revision, description.dtype, description.device_kind)
     stored = (options.quantize, options.kv_cache_dtype, description.device_count)
-    return "fp_" + hashlib.sha256("\0".join(map(str, (*facts, *stored))).encode()).hexdigest()[:10]
+    adapted = (adapter.name, adapter.path) if adapter is not None else ()
+    return "fp_" + hashlib.sha256("\0".join(map(str, (*facts, *stored, *adapted))).encode()).hexdigest()[:10]

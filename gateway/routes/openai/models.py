@@ -1,10 +1,13 @@
-"""The cards of `/v1/models`: one for each name of the one model, with the fields that vLLM's clients read."""
+"""The cards of `/v1/models`, with the fields that vLLM's clients read.
+
+There is one for each name of the one model, and then one for each of its adapters.
+"""
 
 import time
 import uuid
 from typing import Any
 
-from gateway.config.options import Options
+from gateway.request.gateway_state import Gateway
 from gateway.routes.openai.identity import names
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -25,18 +28,23 @@ PERMISSION = {
 }
 
 
-def cards(options: Options, description: pb.Description) -> list[dict[str, Any]]:
-    return [_card(name, description) for name in names(options, description)]
+def cards(gateway: Gateway, description: pb.Description) -> list[dict[str, Any]]:
+    model = names(gateway.options, description)
+    adapters = gateway.engine.adapters.served.values()
+    return [
+        *(_card(name, description.model_id, None, description) for name in model),
+        *(_card(adapter.name, adapter.path, model[0], description) for adapter in adapters),
+    ]
 
 
-def _card(name: str, description: pb.Description) -> dict[str, Any]:
+def _card(name: str, root: str, parent: str | None, description: pb.Description) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": STARTED,
         "owned_by": description.model_id,
-        "root": description.model_id,
-        "parent": None,
+        "root": root,
+        "parent": parent,
         "max_model_len": description.max_total_tokens,
         "permission": [PERMISSION],
     }

@@ -58,6 +58,11 @@ class Reply:
     def outputs(self) -> list[OutputProcessor]:
         return [choice.output for choice in self.choices]
 
+    @property
+    def adapter(self) -> str:
+        """The name of the one that answers; empty for the model itself."""
+        return self.outputs[0].request.adapter
+
     def chosen(self, runs: list[Run]) -> list[Run]:
         """The finished choices to answer, in their order."""
         return runs
@@ -100,7 +105,7 @@ async def respond_whole(request: Request, gateway: Gateway, body: Common, arriva
 async def _whole(request: Request, gateway: Gateway, body: Common, arrival: float, begin: Begin) -> Response:
     with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
-        envelope = Envelope(request, reply.description, body, reply.prefix, reply.object)
+        envelope = Envelope(request, reply.description, body, reply.adapter, reply.prefix, reply.object)
         with reply.grammar_fields.named():
             collected = await lifecycle.collect(reply.outputs)
 
@@ -119,7 +124,7 @@ async def _stream(
     """The chunks of all choices as they come; then usage if asked for; then `[DONE]`."""
     with RequestLifecycle(gateway, RequestInfo.of(request, arrival)) as lifecycle:
         reply = await begin(lifecycle)
-        envelope = Envelope(request, reply.description, body, reply.prefix, reply.chunk_object)
+        envelope = Envelope(request, reply.description, body, reply.adapter, reply.prefix, reply.chunk_object)
         envelope.add_to_next_chunk(reply.first_chunk_fields())
         lists_many = body.lists_many
         with reply.grammar_fields.named():

@@ -150,7 +150,7 @@ class Card(AnswerModel):
     created: int
     owned_by: str
     root: str
-    parent: None
+    parent: str | None
     max_model_len: int
     permission: list[Permission]
 

@@ -10,6 +10,7 @@ from gateway import __version__
 from gateway.http.body import read_body
 from gateway.http.encoding import in_thread
 from gateway.http.openapi import answers, takes
+from gateway.request.adapters import find_adapter
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
 from gateway.routes.openai import chat, completions, responses, tokens, validation
@@ -58,19 +59,22 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
 
 @router.get("/models", openapi_extra=answers(responses.Cards))
 async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
-    """The one model this server serves, by each of its names."""
+    """The one model this server serves, by each of its names, and its adapters."""
     _, description = serving(gateway)
-    return JSONResponse({"object": "list", "data": cards(gateway.options, description)})
+    if gateway.options.allow_runtime_lora_updating:
+        await gateway.engine.adapters.refresh()
+    return JSONResponse({"object": "list", "data": cards(gateway, description)})
 
 
 @router.get("/models/{name:path}", openapi_extra=answers(responses.Card))
 async def model(name: str, gateway: Gateway = Depends(gateway_of)) -> Response:
-    """The model of that name."""
+    """The model or adapter of that name."""
     _, description = serving(gateway)
-    for card in cards(gateway.options, description):
+    await find_adapter(gateway, name)
+    for card in cards(gateway, description):
         if card["id"] == name:
             return JSONResponse(card)
-    raise validation.no_such_model(name, gateway.options, description)
+    raise validation.no_such_model(name, gateway, description)
 
 
 @helpers.post("/detokenize", openapi_extra=takes(Detokenize) | answers(responses.Text))

@@ -17,13 +17,17 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD_IDS, MAX_BAD_WOR
 
 def generate_requests(
     body: Common,
+    adapter: str,
     prompt: list[int],
     limit: int,
     model: ModelText,
     *,
     echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
-    """One engine request per sequence. A given seed counts up over them: with one seed they would all be equal."""
+    """One engine request per sequence, answered by `adapter`, or by the model itself if that is empty.
+
+    A given seed counts up over them: with one seed they would all be equal.
+    """
     if (body.min_tokens or 0) > limit:
         raise RequestError.invalid(
             f"min_tokens is {body.min_tokens}, but at most {limit} can be generated", "min_tokens"
@@ -60,6 +64,7 @@ def generate_requests(
                 cache_salt=(body.cache_salt or "").encode(),
                 priority=body.priority or 0,
                 grammar=grammar,
+                adapter=adapter,
             )
         )
     return requests

@@ -42,7 +42,7 @@ class Detokenize(StrictModel):
 async def tokenize_text(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeText)
     model, description = serving(gateway)
-    validation.check_model(body.model, gateway.options, description)
+    await validation.check_model(body.model, gateway, description)
     special = body.add_special_tokens is not False
     ids = await model.encode(body.prompt, add_special_tokens=special, field="prompt")
     return await _answer(gateway, ids, show=bool(body.return_token_strs))
@@ -51,14 +51,14 @@ async def tokenize_text(request: Request, gateway: Gateway) -> Response:
 async def tokenize_chat(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, TokenizeChat)
     model, description = serving(gateway)
-    validation.check_model(body.model, gateway.options, description)
+    await validation.check_model(body.model, gateway, description)
     return await _answer(gateway, await prompt_ids(model, body), show=bool(body.return_token_strs))
 
 
 async def detokenize(request: Request, gateway: Gateway) -> Response:
     body = await read_body(request, Detokenize)
     model, description = serving(gateway)
-    validation.check_model(body.model, gateway.options, description)
+    await validation.check_model(body.model, gateway, description)
     validation.refuse_unknown_ids(body.tokens, description.vocab_size, "tokens")
     text = await model.decode(body.tokens, skip_special_tokens=bool(body.skip_special_tokens))
     return JSONResponse({"prompt": text})

@@ -120,6 +120,8 @@ OUR_NAMES = {
     "return_prompt_token_ids": "return_token_ids",
     "extra_key": "cache_salt",
     "thinking": "chat_template_kwargs",
+    "lora": "model",
+    "lora_path": "model",
 }
 
 # Fields that are ignored, and below those within other fields.

@@ -3,8 +3,9 @@
 import re
 from typing import Any, TypeVar
 
-from gateway.config.options import Options
+from gateway.config.options import ALIASES, Options
 from gateway.errors import Kind, RequestError
+from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
 from gateway.routes.openai.common import Common, StreamOptions
 from gateway.routes.openai.identity import names
@@ -13,8 +14,6 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
 _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
-TGI = "tgi"  # the model's name in TGI's documentation and clients
-ALIASES = (TGI, "dummy")  # huggingface_hub sends "dummy" to a given URL
 
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:
@@ -56,16 +55,25 @@ def most_logprobs(options: Options, description: pb.Description) -> int:
     return description.max_top_logprobs if everything else min(options.max_logprobs, description.max_top_logprobs)
 
 
-def check_model(name: str | None, options: Options, description: pb.Description) -> None:
-    """Accept no name, the names of the served model, and `ALIASES`. Raises RequestError."""
-    if name and name not in (*ALIASES, *names(options, description)):
-        raise no_such_model(name, options, description)
+async def check_model(name: str | None, gateway: Gateway, description: pb.Description) -> str:
+    """The name of the adapter that `name` means. "" for the model itself: by no name, one of its own or `ALIASES`.
+
+    Raises:
+        RequestError: nothing of that name is served.
+    """
+    if not name or name in (*ALIASES, *names(gateway.options, description)):
+        return ""
+    if await find_adapter(gateway, name) is None:
+        raise no_such_model(name, gateway, description)
+    return name
 
 
-def no_such_model(name: str, options: Options, description: pb.Description) -> RequestError:
+def no_such_model(name: str, gateway: Gateway, description: pb.Description) -> RequestError:
     """The error repeats the name only if it looks like one, because clients log errors."""
     named = f"`{name}`" if _NAME.fullmatch(name) else "of that name"
-    message = f"the model {named} does not exist; this server serves `{names(options, description)[0]}`"
+    message = f"the model {named} does not exist; this server serves `{names(gateway.options, description)[0]}`"
+    if gateway.engine.adapters.served:
+        message += f" and its adapters {adapters_served(gateway)}"
     return RequestError(Kind.MODEL_NOT_FOUND, message, param="model")
 
 

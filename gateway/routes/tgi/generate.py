@@ -18,7 +18,7 @@ from gateway.routes.tgi.errors import error_event
 from gateway.routes.tgi.grammar import constraint
 from gateway.routes.tgi.sampling import sampling
 from gateway.routes.tgi.schemas import GenerateRequest
-from gateway.routes.tgi.validation import Limits, check_parameters, tokenize
+from gateway.routes.tgi.validation import Limits, check_adapter, check_parameters, tokenize
 from jaxengine.rpc import engine_pb2 as pb
 
 POLICY = OutputPolicy(keep_stop=True, show_end=True, skip_special=True, length_first=True)
@@ -99,6 +99,7 @@ async def _begin(
     limits = Limits.of(gateway.options, gateway.max_input_tokens, description)
     check_parameters(body, limits, stream=stream)
     settings = body.settings
+    adapter = await check_adapter(settings, gateway)
     supported = not gateway.options.disable_grammar_support
     asked = await in_thread(
         lambda: constraint(settings.grammar, supported=supported), when=settings.grammar is not None
@@ -114,6 +115,7 @@ async def _begin(
             sampling=sampling(settings, gateway.options, prompt_logprobs=prefill),
             max_new_tokens=new_tokens,
             grammar=asked.to_proto(model.tokenizer.marks) if asked else None,
+            adapter=adapter,
         )
         for _ in range(copies)
     ]

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from gateway.config.options import Options
 from gateway.errors import RequestError
+from gateway.request.adapters import adapters_served, find_adapter
+from gateway.request.gateway_state import Gateway
 from gateway.routes.tgi.schemas import GenerateRequest, Parameters
 from gateway.text.model_text import ModelText, Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
+from jaxengine.options.adapters import MAX_NAME
 from jaxengine.rpc import engine_pb2 as pb
 
 RESERVED_NEW_TOKENS = 1024  # TGI checks at most so many new tokens against the context, whose end it stops at
@@ -51,7 +54,6 @@ def check_parameters(request: GenerateRequest, limits: Limits, *, stream: bool) 
         "truncate",
         f"`truncate` must be strictly positive and at most {limits.max_input_tokens}. Given: {given}",
     )
-    _check_supported(settings)
 
 
 def _require(condition: bool, field: str, message: str) -> None:
@@ -130,8 +132,14 @@ def _check_output(settings: Parameters, limits: Limits) -> None:
     )
 
 
-def _check_supported(settings: Parameters) -> None:
-    _require(settings.adapter_id is None, "adapter_id", "`adapter_id` is not supported: no adapters are loaded")
+async def check_adapter(settings: Parameters, gateway: Gateway) -> str:
+    """The name of the adapter that answers; "" for the model itself. Raises RequestError if it is not served."""
+    name = settings.adapter_id or ""
+    if name and await find_adapter(gateway, name) is None:
+        shown = name if len(name) <= MAX_NAME and name.isprintable() else "what is no name"
+        message = f"`adapter_id` is not one of this server's adapters: {adapters_served(gateway)}. Given: {shown}"
+        raise RequestError.invalid(message, "adapter_id")
+    return name
 
 
 async def tokenize(request: GenerateRequest, model: ModelText, limits: Limits) -> tuple[list[int], int]:

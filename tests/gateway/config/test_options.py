@@ -8,6 +8,7 @@ import pytest
 
 from gateway.config.command_line import parse
 from gateway.config.options import MISSING, Options, rows
+from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.option import UsageError
 from tests.processes import PATIENCE, ROOT
 
@@ -33,6 +34,7 @@ EXAMPLES = {
     "aip_health_route": "/v1/p", "watermark_gamma": "0.25", "watermark_delta": "4",
     "merge_adapter": "org/adapter@v1", "rope_scaling": "dynamic", "rope_factor": "2", "attention": "reference",
     "quantize": "eetq", "kv_cache_dtype": "fp8", "lora_adapters": "sql=org/sql@v1", "enable_lora": "true",
+    "lora_modules": "code=/data/code", "allow_runtime_lora_updating": "true",
     "max_loras": "4", "max_lora_rank": "64", "max_cpu_loras": "9", "lora_dtype": "float32",
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
@@ -158,6 +160,17 @@ def test_a_wrong_key_is_not_repeated() -> None:
         (["--max-input-tokens=9", "--max-total-tokens=9"], "less than --max-total-tokens, got 9 and 9"),
         (["--lora-adapters=a=/one,a=/two"], "--lora-adapters: two adapters are called 'a'"),
         (["--lora-adapters=a="], "--lora-adapters: path ''"),
+        (["--lora-adapters=a", "--lora-modules=a=/one"], "--lora-adapters: two adapters are called 'a'"),
+        (["--lora-adapters=a", "--served-model-name=a"], "'a' is a name of the model itself"),
+        (["--lora-adapters=tgi=/one"], "'tgi' is a name of the model itself"),
+        (["--lora-modules=/one"], "must be name=path"),
+        (["--lora-modules={"], "must be name=path, or JSON"),
+        (['--lora-modules={"name": "a"}'], "must have the fields name and path"),
+        (['--lora-modules={"name": "a", "path": 1}'], "must have the fields name and path"),
+        (
+            ['--lora-modules={"name": "a", "path": "b", "rank": 8}'],
+            "no other fields than name, path",
+        ),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),
     ],
@@ -180,6 +193,20 @@ def test_origins_may_be_repeated_and_are_a_comma_list_in_the_environment() -> No
     origins = ("https://a.example", "http://b.example")
     assert parse([f"--cors-allow-origin={origin}" for origin in origins], {}).cors_allow_origin == origins
     assert parse([], {"CORS_ALLOW_ORIGIN": ",".join(origins)}).cors_allow_origin == origins
+
+
+def test_adapters_go_by_vllm_s_notation_too() -> None:
+    as_json = '{"name": "two", "path": "org/two", "base_model_name": "org/base"}'
+    adapters = (NamedAdapter("one", "/data/one"), NamedAdapter("two", "org/two"))
+    assert parse(["--lora-modules", "one=/data/one", as_json], {}).adapters == adapters
+    assert parse(["--lora-modules=one=/data/one", f"--lora-modules={as_json}"], {}).adapters == adapters
+    assert parse([], {"LORA_MODULES": "one=/data/one,two=org/two"}).adapters == adapters
+
+
+def test_vllm_s_variable_lets_clients_load_adapters_unless_ours_says_otherwise() -> None:
+    theirs = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+    assert parse([], theirs) == parse(["--allow-runtime-lora-updating"], {})
+    assert not parse([], {**theirs, "ALLOW_RUNTIME_LORA_UPDATING": "false"}).allow_runtime_lora_updating
 
 
 def test_a_usage_error_is_one_line_and_exit_code_2() -> None:

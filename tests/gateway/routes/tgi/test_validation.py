@@ -33,7 +33,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"truncate": 41}, ["truncate", "40", "41"]),
     ({"max_new_tokens": 63}, ["max_new_tokens", "64", "2 `inputs`", "63"]),
     ({"grammar": {"type": "regex", "value": "a" * 2049}}, ["grammar is not valid", "2049", "2048"]),
-    ({"adapter_id": "x"}, ["adapter_id", "not supported"]),
+    ({"adapter_id": "x"}, ["adapter_id", "serves none", "--lora-adapters", "Given: x"]),
 ]
 
 
