@@ -110,7 +110,7 @@ def _path(name: str) -> Path:
 def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model") -> Path:
     if not hub.is_hub_id(model_id):
         raise CheckpointError(f"{kind} {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
-    return hub.fetch_snapshot(model_id, revision, cache_dir)
+    return hub.fetch_snapshot(model_id, revision, cache_dir, kind)
 
 
 def _find_adapter(name: str, cache_dir: Path | None) -> Adapter:

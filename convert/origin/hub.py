@@ -28,11 +28,11 @@ def is_hub_id(model_id: str) -> bool:
     return re.fullmatch(ID_PATTERN, model_id) is not None and ".." not in model_id and "--" not in model_id
 
 
-def fetch_snapshot(model_id: str, revision: str | None, cache_dir: Path | None) -> Path:
+def fetch_snapshot(model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model") -> Path:
     """The directory of `model_id` at `revision`; its name is the commit's sha.
 
     `cache_dir` replaces the hub's cache (`HF_HUB_CACHE`). Token, endpoint and offline mode come from the hub's own
-    environment variables.
+    environment variables. Errors call it a `kind`.
 
     Raises:
         CheckpointError: unknown id or revision, no permission, hub unreachable, offline and missing, or disk full.
@@ -41,7 +41,7 @@ def fetch_snapshot(model_id: str, revision: str | None, cache_dir: Path | None) 
     download = partial(
         huggingface_hub.snapshot_download, model_id, revision=revision, cache_dir=cache, ignore_patterns=SKIPPED
     )
-    with disk_errors(cache), _one_line(model_id, revision):
+    with disk_errors(cache), _one_line(model_id, revision, kind):
         snapshot = _fetch(partial(download, allow_patterns=FILES), cache)
         if not any(snapshot.glob("*.safetensors")):
             snapshot = _fetch(partial(download, allow_patterns=PICKLED), cache)
@@ -71,25 +71,25 @@ def _bytes_to_fetch(download: Callable[..., Any]) -> int:
 
 
 @contextmanager
-def _one_line(model_id: str, revision: str | None) -> Iterator[None]:
+def _one_line(model_id: str, revision: str | None, kind: str = "model") -> Iterator[None]:
     at = f" at revision {revision!r}" if revision else ""
     try:
         yield
     except errors.GatedRepoError as error:
-        message = f"model {model_id!r} is gated: accept its licence on the hub and set HF_TOKEN"
+        message = f"{kind} {model_id!r} is gated: accept its licence on the hub and set HF_TOKEN"
         raise CheckpointError(message, exit_code=NO_PERMISSION) from error
     except errors.RevisionNotFoundError as error:
-        raise CheckpointError(f"model {model_id!r} has no revision {revision!r}", exit_code=USAGE) from error
+        raise CheckpointError(f"{kind} {model_id!r} has no revision {revision!r}", exit_code=USAGE) from error
     except errors.RepositoryNotFoundError as error:
-        message = f"model {model_id!r} is neither a local path nor on the hub (private models need HF_TOKEN)"
+        message = f"{kind} {model_id!r} is neither a local path nor on the hub (private models need HF_TOKEN)"
         raise CheckpointError(message, exit_code=USAGE) from error
     except errors.LocalEntryNotFoundError as error:
         reason = "offline mode is set" if constants.is_offline_mode() else f"{constants.ENDPOINT} cannot be reached"
-        message = f"model {model_id!r}{at} is not in the cache and {reason}"
+        message = f"{kind} {model_id!r}{at} is not in the cache and {reason}"
         raise CheckpointError(message, exit_code=UNREACHABLE) from error
     except errors.EntryNotFoundError as error:
         raise CheckpointError(f"{model_id!r}{at} is not on the hub", exit_code=USAGE) from error
     except (HTTPError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
         raise CheckpointError(f"fetching {model_id!r}{at} failed: {error}", exit_code=UNREACHABLE) from error
     except errors.HFValidationError as error:
-        raise CheckpointError(f"{model_id!r} is not a model id: {error}", exit_code=USAGE) from error
+        raise CheckpointError(f"{model_id!r} is not the id of a {kind}: {error}", exit_code=USAGE) from error

@@ -79,6 +79,7 @@ class AdapterReader(Protocol):
         """The adapter `name`: a directory, or an id on the hub, with `@revision` or without.
 
         May be called from any thread. Raises `CheckpointError`-like ValueErrors that name file and tensor: it is
-        missing, malformed, made for another model, or does what cannot be added while the model runs.
+        missing (then a LookupError too), malformed, made for another model, or does what cannot be added while the
+        model runs.
         """
         ...
