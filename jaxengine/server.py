@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+from jaxengine.options.adapters import named_adapters
 from jaxengine.options.command_line import parse
 from jaxengine.options.option import UsageError
 from jaxengine.options.table import ServeOptions
@@ -89,7 +90,11 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     enable_compile_cache(compile_cache)
     try:
         engine = load_engine(
-            model, options, lambda what, done, total: progress(f"{what} {done}/{total}"), compile_cache=compile_cache
+            model,
+            options,
+            lambda what, done, total: progress(f"{what} {done}/{total}"),
+            adapters=named_adapters(options.lora_adapters),
+            compile_cache=compile_cache,
         )
         if record is not None:
             record.restore(engine)

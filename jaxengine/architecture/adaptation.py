@@ -31,6 +31,21 @@ class Adaptable:
 
 
 @dataclass(frozen=True)
+class AdapterShapes:
+    """The stacks of adapters.
+
+    targets: the matrices that have one.
+    slots: adapters that one step can mix.
+    rank: the highest of an adapter.
+    """
+
+    targets: Mapping[str, Adaptable]
+    slots: int
+    rank: int
+    dtype: str
+
+
+@dataclass(frozen=True)
 class LowRank:
     """What an adapter adds to one matrix, scaled. Where it changes only some of the modules, the others have zeros.
 
@@ -65,6 +80,18 @@ class AdapterWeights:
     def rank(self) -> int:
         """The highest of any matrix."""
         return max(matrix.rank for matrix in self.matrices.values())
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedAdapter:
+    """An adapter in host memory as one slot of the device's stacks takes it.
+
+    digest: as that of its `AdapterWeights`.
+    arrays: a [modules·rank, in…] and b [units, rank, out…] of each matrix that it changes, in the stacks' dtype.
+    """
+
+    digest: bytes
+    arrays: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class AdapterReader(Protocol):

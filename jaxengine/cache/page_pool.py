@@ -19,9 +19,14 @@ from collections.abc import Sequence as Ids
 SINK = 0
 
 
-def root_key(model: str, salt: bytes) -> bytes:
-    """The parent key of a sequence's first page: requests share pages only under the same model and salt."""
-    return hashlib.sha256(b"\x00".join([model.encode(), salt])).digest()
+def root_key(model: str, salt: bytes, adapter: bytes = b"") -> bytes:
+    """The parent key of a sequence's first page: requests share pages only under the same model, salt and adapter.
+
+    Args:
+        adapter: its digest, which tells versions apart as names do not.
+    """
+    key = hashlib.sha256(b"\x00".join([model.encode(), salt])).digest()
+    return hashlib.sha256(key + adapter).digest() if adapter else key
 
 
 def page_key(parent: bytes, ids: Ids[int]) -> bytes:

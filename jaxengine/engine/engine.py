@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from jaxengine.architecture.adaptation import LoadedAdapter
+from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.constraints import Constraints
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.compile_cache import COMPILES
@@ -20,7 +22,7 @@ from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.checks import check_request
-from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
+from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.scheduler.scheduler import Scheduler
@@ -41,15 +43,22 @@ class Engine:
 
     Args:
         constraints: of requests that carry a grammar or bound their reasoning.
+        adapters: that requests may name.
     """
 
     def __init__(
-        self, description: Description, runner: Runner, scheduler: Scheduler, constraints: Constraints
+        self,
+        description: Description,
+        runner: Runner,
+        scheduler: Scheduler,
+        constraints: Constraints,
+        adapters: AdapterRegistry,
     ) -> None:
         self.description = description
         self.runner = runner
         self.scheduler = scheduler
         self.constraints = constraints
+        self.adapter_registry = adapters
         self.eos_token_ids = frozenset(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
@@ -58,7 +67,8 @@ class Engine:
         self.live: dict[int, Sequence] = {}
         self.never_scheduled: set[int] = set()  # ids of requests that no step has taken up, nor a prefix they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
-        self.compiling: set[int] = set()  # ids of live requests whose grammar is being compiled: not scheduled yet
+        # Ids of live requests that are not scheduled yet: their adapter is being read, or their grammar compiled.
+        self.preparing: set[int] = set()
         self.wake: Callable[[], None] = lambda: None
         self.arrivals = 0
         self.start_counting()
@@ -111,16 +121,17 @@ class Engine:
         """Stop compiling. Call it for an engine that is thrown away before its process ends."""
         self.runner.executables.close()
         self.constraints.close()
+        self.adapter_registry.close()
 
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do."""
-        return not self.inbox and len(self.live) == len(self.compiling) and self.flight is None
+        return not self.inbox and len(self.live) == len(self.preparing) and self.flight is None
 
     def stats(self) -> Stats:
         pool = self.scheduler.pool
         return Stats(
-            waiting=len(self.scheduler.waiting) + len(self.compiling),
+            waiting=len(self.scheduler.waiting) + len(self.preparing),
             running=len(self.scheduler.running),
             pages_total=pool.total - 1,
             pages_used=pool.used,
@@ -132,23 +143,24 @@ class Engine:
             step_failures=self.step_failures,
             compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
+            running_adapters=_adapters_of(self.scheduler.running),
+            waiting_adapters=_adapters_of(self.scheduler.waiting),
             **self.constraints.stats(),
         )
 
     def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> ServedAdapter:
-        raise AdapterRefused("off", "this engine serves no adapters")
+        return self.adapter_registry.load(name, path, in_place=in_place)
 
     def unload_adapter(self, name: str) -> None:
-        raise AdapterRefused("missing", f"no adapter is called {name!r}")
+        self.adapter_registry.unload(name)
 
     def adapters(self) -> tuple[ServedAdapter, ...]:
-        return ()
+        return self.adapter_registry.served()
 
     def check(self, request: Request) -> None:
         """Raises ValueError if `request` can never be served."""
-        if request.adapter:
-            raise ValueError(f"adapter {request.adapter!r} is not served")
         check_request(request, self.description)
+        self.adapter_registry.check(request.adapter)
         self.constraints.check(request)
 
     # --- the step thread ----------------------------------------------------------------------------------------
@@ -179,15 +191,38 @@ class Engine:
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
         self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
-        if request.constrained:
-            self.compiling.add(request.id)
-            self.constraints.attach(
-                sequence,
-                wanted=lambda: self.live.get(request.id) is sequence,
-                done=lambda refusal: self._put(lambda: self._admit(sequence, refusal)),
+        if request.adapter:
+            self.preparing.add(request.id)
+            self.adapter_registry.fetch(
+                request.adapter, lambda adapter, problem: self._put(lambda: self._adapt(sequence, adapter, problem))
             )
         else:
+            self._constrain(sequence)
+
+    def _adapt(self, sequence: Sequence, adapter: LoadedAdapter | None, problem: str) -> Event | None:
+        """Go on with a request whose adapter has been read, or refuse it."""
+        request_id = sequence.request.id
+        if self.live.get(request_id) is not sequence:  # it was cancelled meanwhile
+            return None
+        if adapter is None:
+            return self._finish_early(request_id, FinishReason.INVALID, problem)
+        self.preparing.discard(request_id)
+        sequence.adapter = adapter
+        self._constrain(sequence)
+        return None
+
+    def _constrain(self, sequence: Sequence) -> None:
+        """Schedule a request, if need be when its grammar has been compiled."""
+        request = sequence.request
+        if not request.constrained:
             self.scheduler.add(sequence)
+            return
+        self.preparing.add(request.id)
+        self.constraints.attach(
+            sequence,
+            wanted=lambda: self.live.get(request.id) is sequence,
+            done=lambda refusal: self._put(lambda: self._admit(sequence, refusal)),
+        )
 
     def _admit(self, sequence: Sequence, refusal: GrammarError | None) -> Event | None:
         """Schedule a request whose grammar has been compiled, or refuse it."""
@@ -196,7 +231,7 @@ class Engine:
             return None
         if refusal is not None:
             return self._finish_early(request_id, _finish_of(refusal), str(refusal))
-        self.compiling.discard(request_id)
+        self.preparing.discard(request_id)
         self.scheduler.add(sequence)
         return None
 
@@ -205,8 +240,8 @@ class Engine:
         if sequence is None:
             return None
         self.never_scheduled.discard(request_id)
-        if request_id in self.compiling:
-            self.compiling.discard(request_id)
+        if request_id in self.preparing:
+            self.preparing.discard(request_id)
         else:
             self.scheduler.finish(sequence, reason)
         return Event(request_id, finish=reason, error=error)
@@ -374,6 +409,11 @@ class Engine:
         group = self.culprit_search.current(self.live)
         running = [sequence.request.id for sequence in self.scheduler.running]
         return [request for request in running if group is None or request in group]
+
+
+def _adapters_of(sequences: list[Sequence]) -> tuple[str, ...]:
+    """The names of their adapters, each once."""
+    return tuple(sorted({sequence.request.adapter for sequence in sequences} - {""}))
 
 
 def _finish_of(error: GrammarError) -> FinishReason:

@@ -6,6 +6,7 @@ serving waits for before the engine is ready, later ones between requests.
 
 import time
 from collections.abc import Callable, Container, Hashable
+from dataclasses import replace
 
 from jaxengine.executor.shapes import Shapes, names
 from jaxengine.request.plan import Plan
@@ -40,7 +41,16 @@ class BucketChooser:
             large_enough = [shapes.decode(size) for size in limits.decode_buckets if size >= rows]
         else:
             large_enough = [shapes.mixed(size) for size in limits.mixed_buckets if size >= plan.tokens]
-        return self._ready([shape for shape in large_enough if shape.rows >= rows])
+        return self._ready(self._with_adapters([shape for shape in large_enough if shape.rows >= rows], plan))
+
+    def _with_adapters(self, candidates: list[StepShape], plan: Plan) -> list[StepShape]:
+        """`candidates` as they serve `plan`. One without adapters is tried first, where no row has any."""
+        if self.shapes.adapters is None:
+            return candidates
+        with_adapters = [replace(shape, adapters=True) for shape in candidates]
+        if plan.has_adapters:
+            return with_adapters
+        return [each for pair in zip(candidates, with_adapters, strict=True) for each in pair]
 
     def encode(self, plan: Plan) -> StepShape:
         """The shape for the encoder rows of `plan`."""

@@ -21,6 +21,7 @@ from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.executables import Executables, Progress
 from jaxengine.executor.shapes import Shapes, names
 from jaxengine.executor.step_model import StepModel
+from jaxengine.model.adapters import one_slot
 from jaxengine.model.cache import layer_cache
 from jaxengine.sharding import partition, replicated
 from jaxengine.step import functions
@@ -76,14 +77,24 @@ class Compiler:
     # --- functions ----------------------------------------------------------------------------------------------
 
     def lower_backbone(self, shape: StepShape) -> Any:
-        arguments = (_abstract(self.model.leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
-        returns = (*arguments[1:3], None, None, None)
-        return self._lower(partial(self.model.backbone, shape), arguments, donate=(1, 2), returns=returns)
+        arguments = self._of_step(shape, self.model.leaves[shape.adapters])
+        returns = (*arguments[2:4], None, None, None)
+        function = partial(self.model.backbones[shape.adapters], shape)
+        return self._lower(function, arguments, donate=(2, 3), returns=returns)
 
     def lower_encode(self, shape: StepShape) -> Any:
-        arguments = (_abstract(self.model.encoder_leaves), self.caches(), self.slot_state(), self.array((shape.size,)))
+        arguments = self._of_step(shape, self.model.encoder_leaves)
         assert self.model.encode is not None
-        return self._lower(partial(self.model.encode, shape), arguments, donate=(1, 2), returns=arguments[1:3])
+        return self._lower(partial(self.model.encode, shape), arguments, donate=(2, 3), returns=arguments[2:4])
+
+    def _of_step(self, shape: StepShape, leaves: Any) -> tuple[Any, ...]:
+        adapters = self.model.adapters if shape.adapters else {}
+        return (_abstract(leaves), adapters, self.caches(), self.slot_state(), self.array((shape.size,)))
+
+    def lower_place_adapter(self) -> Any:
+        stacks = self.model.adapters
+        new = {name: one_slot(stack) for name, stack in stacks.items()}
+        return self._lower(functions.place_adapter, (stacks, self.array(()), new), donate=(0,), returns=stacks)
 
     def lower_sample(self, samples: int, greedy: bool) -> Any:
         head, last, sampler_state = _abstract(self.model.head), self.slot_state().last, self.sampler_state()
@@ -124,6 +135,14 @@ class Compiler:
 
         return self._lower(allocate, (), donate=(), returns=(self.caches(), self.slot_state(), self.sampler_state()))
 
+    def lower_allocate_adapters(self) -> Any:
+        stacks = self.model.adapters
+
+        def allocate() -> Any:
+            return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), stacks)
+
+        return self._lower(allocate, (), donate=(), returns=stacks)
+
     def _lower(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], donate: tuple[int, ...], returns: Any
     ) -> Any:
@@ -142,6 +161,7 @@ class Compiler:
         """
         encode_shapes = self.shapes.encode_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot"]
+        essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
         essential += [name for shape in self.shapes.essential_steps() for name in names(shape)]
         essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
@@ -149,8 +169,8 @@ class Compiler:
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
-        ("write_masks", slots), "write_page_table", "fill_slot" and "allocate"; and ("encode", shape), where there is an
-        encoder.
+        ("write_masks", slots), "write_page_table", "fill_slot" and "allocate"; ("encode", shape), where there is an
+        encoder; and "allocate_adapters" and "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -158,6 +178,8 @@ class Compiler:
             "write_page_table": self.lower_write_page_table,
             "fill_slot": self.lower_fill_slot,
         }
+        if shapes.adapters:
+            lower |= {"allocate_adapters": self.lower_allocate_adapters, "place_adapter": self.lower_place_adapter}
         lower |= {("write_masks", slots): partial(self.lower_write_masks, slots) for slots in shapes.mask_writes}
         lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
         for shape in shapes.step_shapes():

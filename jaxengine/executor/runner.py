@@ -11,14 +11,17 @@ import jax
 import numpy as np
 from jax import Array
 
+from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.compiler import TABLE_WRITES, Compiler
 from jaxengine.executor.executables import Progress
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
+from jaxengine.model.adapters import one_slot
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.step.buffer import StepShape
+from jaxengine.step.functions import Adapters
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, needs_sampler_state
 from jaxengine.step.samples import NO_SAMPLES, Samples
@@ -50,6 +53,8 @@ class Runner:
         self.mirror = PageTableMirror(self.shapes.slots)
         self.masks = MaskMirror(self.shapes.slots, self.shapes.spec.vocab_size)
         first_run = self._first_run if self.device.costly_first_run else None
+        self.adapter_slot = {name: one_slot(stack) for name, stack in self.model.adapters.items()}
+        self.zeros: dict[Any, Array] = {}  # by abstract shape
         self.buckets = BucketChooser(self.shapes, self.executables, first_run)
         self.reset()
         self._warm_up()
@@ -60,6 +65,9 @@ class Runner:
         self.slot_state: Any = None
         self.sampler_state: Any = None
         self.layers, self.slot_state, self.sampler_state = self.executables["allocate"]()
+        self.adapters: Adapters = {}
+        if self.shapes.adapters:
+            self.adapters = self.executables["allocate_adapters"]()
         self.mirror.reset()
         self.masks.reset()
 
@@ -93,6 +101,8 @@ class Runner:
 
     def launch_backbone(self, plan: Plan) -> BackboneLaunch:
         """Launch all of `plan` but its samples. Returns as soon as the device has its orders."""
+        for slot, adapter in plan.placements:
+            self._place_adapter(slot, adapter)
         for sequence in plan.admitted:
             self._fill_slot(sequence)
         if plan.encoder_rows:
@@ -139,15 +149,19 @@ class Runner:
 
     def _encode(self, shape: StepShape, upload: Upload) -> None:
         self.layers, self.slot_state = self.executables["encode", shape](
-            self.model.encoder_leaves, self.layers, self.slot_state, self._put(upload.buffer)
+            self.model.encoder_leaves, self._adapters(shape), self.layers, self.slot_state, self._put(upload.buffer)
         )
 
     def _backbone(self, shape: StepShape, upload: Upload) -> tuple[Array, Array, Array | None]:
         """The packed samples, their hidden states, and those of all tokens, see `functions.Backbone`."""
+        leaves, adapters = self.model.leaves[shape.adapters], self._adapters(shape)
         self.layers, self.slot_state, packed_samples, hidden, all_hidden = self.executables["backbone", shape](
-            self.model.leaves, self.layers, self.slot_state, self._put(upload.buffer)
+            leaves, adapters, self.layers, self.slot_state, self._put(upload.buffer)
         )
         return packed_samples, hidden, all_hidden
+
+    def _adapters(self, shape: StepShape) -> Adapters:
+        return self.adapters if shape.adapters else {}
 
     def _sample(self, packed_samples: Array, hidden: Array, greedy: bool) -> Array:
         executable, head = self.executables["sample", hidden.shape[0], greedy], self.model.head
@@ -175,6 +189,19 @@ class Runner:
         return self.executables["score", len(target)](self.model.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
 
     # --- slots --------------------------------------------------------------------------------------------------
+
+    def _place_adapter(self, slot: int, adapter: LoadedAdapter) -> None:
+        """Steps that were launched before still read what was there."""
+        new = {}
+        for name, shapes in self.adapter_slot.items():
+            arrays = adapter.arrays.get(name) or map(self._zeros, shapes)  # zeros where it changes nothing
+            new[name] = tuple(jax.device_put(each, shape.sharding) for each, shape in zip(arrays, shapes, strict=True))
+        self.adapters = self.executables["place_adapter"](self.adapters, self._put(np.int32(slot)), new)
+
+    def _zeros(self, shape: Any) -> Array:
+        if shape not in self.zeros:
+            self.zeros[shape] = jax.device_put(np.zeros(shape.shape, shape.dtype), shape.sharding)
+        return self.zeros[shape]
 
     def _fill_slot(self, sequence: Sequence) -> None:
         """A sequence took a slot: its page-table row starts anew, and so does what the sampler remembers."""

@@ -1,8 +1,9 @@
 """Every shape that an engine's executables have, from the model and its limits; and which executables a step calls."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxengine.architecture.adaptation import AdapterShapes
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
@@ -20,6 +21,7 @@ class Shapes:
     page_size: int  # tokens
     top: int  # most alternatives beside a sampled token
     cache_dtype: str  # of the caches' arrays
+    adapters: AdapterShapes | None = None  # None where no request may name one
 
     @property
     def scored(self) -> int:
@@ -62,15 +64,22 @@ class Shapes:
         return StepShape(tokens=tokens, rows=rows, samples=0, updates=updates, ragged=True)
 
     def encode_shapes(self) -> list[StepShape]:
-        return [self.encode(tokens) for tokens in self.limits.encode_buckets]
+        return self.for_adapters([self.encode(tokens) for tokens in self.limits.encode_buckets])
 
     def step_shapes(self) -> list[StepShape]:
-        """Of every step, those that pay most to have first: a lone request's decode before a large batch's."""
+        """Of every step, those that pay most to have first: a lone request's decode before a large batch's, and with
+        adapters, which serve a step that has none too.
+        """
         limits = self.limits
-        return [
+        shapes = [
             *(self.decode(rows) for rows in limits.decode_buckets),
             *(self.mixed(tokens) for tokens in limits.mixed_buckets),
         ]
+        return [*self.for_adapters(shapes), *(shapes if self.adapters else ())]
+
+    def for_adapters(self, shapes: list[StepShape]) -> list[StepShape]:
+        """`shapes` of steps that may have adapters, if any may."""
+        return [replace(shape, adapters=self.adapters is not None) for shape in shapes]
 
     def essential_steps(self) -> list[StepShape]:
         """Steps that an engine cannot serve well without: the largest, which hold whatever is scheduled, and those of a
@@ -80,7 +89,8 @@ class Shapes:
         limits = self.limits
         short = next(tokens for tokens in limits.mixed_buckets if limits.rows_of(tokens) == limits.max_batch_size)
         mixed = (self.mixed(limits.token_budget), self.mixed(short))
-        return [*mixed, self.decode(limits.max_batch_size), self.decode(limits.decode_buckets[0])]
+        decode = (self.decode(limits.max_batch_size), self.decode(limits.decode_buckets[0]))
+        return self.for_adapters([*mixed, *decode])
 
 
 def names(shape: StepShape) -> list[Any]:

@@ -8,23 +8,30 @@ from jax.sharding import Mesh
 
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.shapes import Shapes
+from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
+from jaxengine.model.linear import ADAPTERS
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
-from jaxengine.step.functions import Backbone, Encode
+from jaxengine.step.functions import Adapters, Backbone, Encode
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """The parts of one model. Without an encoder `encode` is None and has no leaves."""
+    """The parts of one model. Without an encoder `encode` is None and has no leaves.
 
-    backbone: Backbone
-    leaves: list[Array]
+    backbones, leaves: of steps without adapters and of those with, by that.
+    adapters: the abstract stacks that those with adapters take besides.
+    """
+
+    backbones: dict[bool, Backbone]
+    leaves: dict[bool, list[Array]]
     head: Head
     encode: Encode | None
     encoder_leaves: list[Array]
+    adapters: Adapters
 
     @classmethod
     def build(
@@ -34,11 +41,19 @@ class StepModel:
         back end.
         """
         spec, page_size, ops = shapes.spec, shapes.page_size, Ops(attention, mesh)
-        decoder: Decoder | TracedDecoder
-        decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, device, ops)
-        backbone, leaves = Backbone.of(decoder, page_size)
+        stacks = abstract_adapters(spec, shapes.adapters, mesh, device)
+        adaptable = {**parameters, **{f"{name}{ADAPTERS}": stack for name, stack in stacks.items()}}
+
+        def backbone(parameters: dict[str, Any]) -> tuple[Backbone, list[Array]]:
+            decoder: Decoder | TracedDecoder
+            decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, device, ops)
+            return Backbone.of(decoder, page_size)
+
+        made = {False: backbone(parameters)} | ({True: backbone(adaptable)} if stacks else {})
         encode: Encode | None = None
         encoder_leaves: list[Array] = []
         if spec.encoder:
-            encode, encoder_leaves = Encode.of(Encoder(spec, parameters, device, ops), page_size)
-        return cls(backbone, leaves, Head(spec, parameters.get), encode, encoder_leaves)
+            encode, encoder_leaves = Encode.of(Encoder(spec, adaptable, device, ops), page_size)
+        backbones = {key: backbone for key, (backbone, _) in made.items()}
+        leaves = {key: leaves for key, (_, leaves) in made.items()}
+        return cls(backbones, leaves, Head(spec, parameters.get), encode, encoder_leaves, stacks)

@@ -41,7 +41,7 @@ class Attention(nnx.Module):
         bias: AttentionBias,
         batch: StepBatch,
     ) -> tuple[Array, Array, Array]:
-        qkv = self.qkv(x)  # [T, K, G+2, D]
+        qkv = self.qkv(x, adapters=batch.adapters)  # [T, K, G+2, D]
         if self.clip:
             qkv = qkv.clip(-self.clip, self.clip)
         if self.norm is not None:
@@ -49,7 +49,7 @@ class Attention(nnx.Module):
         if self.sinks is not None:
             bias = bias._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, keys, values = self.ops.attend(qkv, rope_tables, keys, values, batch, bias, self.spec)
-        return self.out(attended), keys, values
+        return self.out(attended, adapters=batch.adapters), keys, values
 
 
 class CrossAttention(nnx.Module):
@@ -62,4 +62,5 @@ class CrossAttention(nnx.Module):
         self.ops = ops
 
     def __call__(self, x: Array, keys: Array, values: Array, batch: StepBatch) -> Array:
-        return self.out(self.ops.read(self.q(x), keys, values, batch, self.spec))
+        read = self.ops.read(self.q(x, adapters=batch.adapters), keys, values, batch, self.spec)
+        return self.out(read, adapters=batch.adapters)

@@ -34,6 +34,6 @@ class Encoder(nnx.Module):
         hidden, layers = self.stack(ids, layers, [batch])
         written = []
         for cross, (keys, values) in zip(self.cross, layers, strict=True):
-            kv = cross(hidden)  # [T, 2, K, D]
+            kv = cross(hidden, adapters=batch.adapters)  # [T, 2, K, D]
             written.append((write(keys, kv[:, 0], batch), write(values, kv[:, 1], batch)))
         return written

@@ -75,7 +75,9 @@ class Layer(nnx.Module):
         return self._add_branch(x, self._mlp(branch_input, batch), self.mlp_norm, self.mlp_post_norm), keys, values
 
     def _mlp(self, x: Array, batch: StepBatch) -> Array:
-        return self.mlp(x, batch.tokens) if isinstance(self.mlp, MixtureOfExperts) else self.mlp(x)
+        if isinstance(self.mlp, MixtureOfExperts):
+            return self.mlp(x, batch.tokens, batch.adapters)
+        return self.mlp(x, batch.adapters)
 
     def _branch_input(self, stream: ResidualStream, norm: Norm | None) -> tuple[Array, Array]:
         """The residual stream with its branch added, and the next branch's input."""

@@ -11,6 +11,7 @@ reshape: it would merge a sharded axis with one that is not.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxengine.architecture.parameters import Parameter
 from jaxengine.architecture.weight_format import WeightFormat
 from jaxengine.device import DeviceTraits
+from jaxengine.ops.adapters import AdapterStack, AdapterTokens, change
 from jaxengine.ops.matmul import matmul
 from jaxengine.ops.packing import plane_of
 from jaxengine.ops.triton import grouped
@@ -29,6 +31,9 @@ from jaxengine.ops.weight import Weight, WeightLayout, in_order
 from jaxengine.sharding import TP
 
 NARROW = ("bfloat16", "int8")
+ADAPTERS = "_adapters"  # behind the name of a matrix: the stack of its adapters
+
+Product = Callable[[Array, Weight], Array]
 
 
 def weight_layout(
@@ -68,76 +73,110 @@ def _in_bytes(format: WeightFormat, share: tuple[int, int]) -> bool:
 
 
 class Linear(nnx.Module):
-    """`x [T, in…] → [T, out…]` in `dtype` (x's own by default), plus a bias `[out…]` where there is one."""
+    """`x [T, in…] → [T, out…]` in `dtype` (x's own by default), plus a bias `[out…]` where there is one, plus what the
+    adapter of each token adds.
+    """
 
-    def __init__(self, weight: Weight, bias: Array | None) -> None:
+    def __init__(self, weight: Weight, bias: Array | None, adapters: AdapterStack | None = None) -> None:
         self.weight = nnx.Param(weight)
         self.bias = None if bias is None else nnx.Param(bias)
-        sharding = weight.values.sharding
-        whole = (None,) * weight.values.ndim
-        self.split = tuple(sharding.spec) if isinstance(sharding, NamedSharding) else whole  # of the values
+        self.adapters = None if adapters is None else nnx.Param(adapters)
+        self.split = _split(weight.values)
+        self.adapter_split = None if adapters is None else (_split(adapters.a), _split(adapters.b))
 
     @classmethod
     def named(cls, name: str, get: Callable[[str], Any]) -> "Linear":
-        """The product with parameter `name`, and its bias where there is one."""
-        return cls(get(name), get(f"{name}_bias"))
+        """The product with parameter `name`, and its bias and its adapters where there are any."""
+        return cls(get(name), get(f"{name}_bias"), get(f"{name}{ADAPTERS}"))
 
     def take_order(self) -> Any:
-        """The order of a sorted weight's inputs, or None. Whoever takes it gives x in that order from then on."""
+        """The order of a sorted weight's inputs, or None. Whoever takes it gives x in that order from then on. With
+        adapters it is not given away: their inputs lie as the model has them.
+        """
         weight: Weight = self.weight.get_value()
+        if self.adapters is not None:
+            return None
         self.weight = nnx.Param(replace(weight, order=None))
         return weight.order
 
-    def __call__(self, x: Array, dtype: jnp.dtype | None = None) -> Array:
+    def __call__(self, x: Array, dtype: jnp.dtype | None = None, adapters: AdapterTokens | None = None) -> Array:
         dtype = dtype or x.dtype
         weight: Weight = self.weight.get_value()
         format = weight.layout.format
-        if format is None:
-            y = _product(x, weight, dtype)
-        elif weight.layout.grouped:
-            y = self._grouped(x, weight, dtype)
-        elif format.per_channel:
-            y = self._scaled(x, weight, dtype)
+        if weight.layout.grouped:
+            y = self._shared(partial(_grouped_product, dtype=dtype), x, weight, adapters)
+        elif format is not None and format.per_channel:
+            y = self._shared(partial(_scaled_product, dtype=dtype), x, weight, adapters)
         else:
-            y = _product(x, replace(weight, values=weight.dense(x.dtype)), dtype)
+            if format is not None:
+                weight = Weight(weight.dense(x.dtype), replace(weight.layout, format=None))
+            alone = self.adapters is None or adapters is None
+            product = partial(_product, dtype=dtype)
+            y = product(x, weight) if alone else self._shared(product, x, weight, adapters)
         return y if self.bias is None else y + self.bias[...]
 
-    def _scaled(self, x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
-        """Each device scales its own product, and sums are of `dtype`. XLA would add f32 and scale the sum."""
+    def _shared(self, product: Product, x: Array, weight: Weight, adapters: AdapterTokens | None) -> Array:
+        """Each device makes `product` of its own share, scales it, and adds what adapters do to it; sums over devices
+        are of its dtype. XLA would add f32 and scale the sum, and sum what adapters make apart.
+        """
+        stack = None if self.adapters is None or adapters is None else self.adapters.get_value()
         if jax.sharding.get_abstract_mesh().empty:
-            return _scaled_product(x, weight, dtype)
-        first = weight.layout.first_input(weight.values.ndim)
-        end = first + weight.layout.inputs
-        inputs, outputs = self.split[first:end], (*self.split[:first], *self.split[end:])
+            return _with_adapters(product(x, weight), x, stack, adapters)
+        inputs, outputs = self._axes(weight)
 
-        def share(x: Array, weight: Weight) -> Array:
-            y = _scaled_product(x, weight, dtype)
+        def share(x: Array, weight: Weight, stack: AdapterStack | None, adapters: AdapterTokens | None) -> Array:
+            rows = x
+            if weight.order is not None and TP in inputs:  # the inputs of a device's groups lie on all devices
+                rows = jax.lax.all_gather(x.reshape(len(x), -1), TP, axis=1, tiled=True)
+            y = _with_adapters(product(rows, weight), x, stack, adapters)
             return jax.lax.psum(y, TP) if TP in inputs else y
 
-        split: Any = replace(weight, values=PartitionSpec(*self.split), scales=PartitionSpec(*outputs))  # type: ignore[arg-type]
-        of_arguments, of_result = (PartitionSpec(None, *inputs), split), PartitionSpec(None, *outputs)
-        return jax.shard_map(share, in_specs=of_arguments, out_specs=of_result, check_vma=False)(x, weight)
+        split_stack = None
+        if stack is not None and self.adapter_split is not None:
+            a, b = (PartitionSpec(*split) for split in self.adapter_split)
+            split_stack = replace(stack, a=a, b=b)  # type: ignore[arg-type]
+        splits = (
+            PartitionSpec(None, *inputs),
+            self._split_weight(weight, inputs, outputs),
+            split_stack,
+            jax.tree.map(lambda _: PartitionSpec(), adapters),
+        )
+        on_shares = jax.shard_map(share, in_specs=splits, out_specs=PartitionSpec(None, *outputs), check_vma=False)
+        y: Array = on_shares(x, weight, stack, adapters)
+        return y
 
-    def _grouped(self, x: Array, weight: Weight, dtype: jnp.dtype) -> Array:
-        """As `_scaled`, by the kernel of formats with groups."""
-        if jax.sharding.get_abstract_mesh().empty:
-            return _grouped_product(x, weight, dtype)
-        *outputs, inputs = self.split
+    def _axes(self, weight: Weight) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """How inputs and outputs are split."""
+        first = weight.layout.first_input(weight.values.ndim)
+        end = first + weight.layout.inputs
+        if weight.layout.grouped:
+            first, end = len(self.split) - 1, len(self.split)
+        return self.split[first:end], (*self.split[:first], *self.split[end:])
 
-        def share(x: Array, weight: Weight) -> Array:
-            if weight.order is not None and inputs == TP:  # the inputs of a device's groups lie on all devices
-                x = jax.lax.all_gather(x.reshape(len(x), -1), TP, axis=1, tiled=True)
-            y = _grouped_product(x, weight, dtype)
-            return jax.lax.psum(y, TP) if inputs == TP else y
-
-        assert weight.scales is not None
-        of_groups = PartitionSpec(inputs if len(weight.scales) > 1 else None, *outputs)
-        zeros = None if weight.zeros is None else of_groups
-        order = None if weight.order is None else PartitionSpec(inputs)
+    def _split_weight(self, weight: Weight, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> Any:
+        """The partitions of a weight's arrays."""
         values = PartitionSpec(*self.split)
-        split: Any = replace(weight, values=values, scales=of_groups, zeros=zeros, order=order)  # type: ignore[arg-type]
-        of_arguments, of_result = (PartitionSpec(None, inputs), split), PartitionSpec(None, *outputs)
-        return jax.shard_map(share, in_specs=of_arguments, out_specs=of_result, check_vma=False)(x, weight)
+        if not weight.layout.grouped:
+            scales = None if weight.scales is None else PartitionSpec(*outputs)
+            return replace(weight, values=values, scales=scales)  # type: ignore[arg-type]
+        assert weight.scales is not None
+        of_groups = PartitionSpec(*inputs if len(weight.scales) > 1 else (None,), *outputs)
+        zeros = None if weight.zeros is None else of_groups
+        order = None if weight.order is None else PartitionSpec(*inputs)
+        return replace(weight, values=values, scales=of_groups, zeros=zeros, order=order)  # type: ignore[arg-type]
+
+
+def _split(values: Array) -> tuple[Any, ...]:
+    """Over which axis of devices each axis of `values` is split."""
+    sharding = values.sharding
+    return tuple(sharding.spec) if isinstance(sharding, NamedSharding) else (None,) * values.ndim
+
+
+def _with_adapters(y: Array, x: Array, stack: AdapterStack | None, adapters: AdapterTokens | None) -> Array:
+    """Products y [T, out…] of x, and what each token's adapter adds to them."""
+    if stack is None or adapters is None:
+        return y
+    return (y.astype(jnp.float32) + change(x, stack, adapters)).astype(y.dtype)
 
 
 def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:

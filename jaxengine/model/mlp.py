@@ -11,6 +11,7 @@ from jax import Array
 
 from jaxengine.architecture.model import Activation, ClampedGate, ModelSpec
 from jaxengine.model.linear import Linear
+from jaxengine.ops.adapters import AdapterTokens
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
@@ -45,6 +46,6 @@ class MLP(nnx.Module):
         self.down = Linear.named("down", get)
         self.activated = Activated(spec.activation, spec.clamped_gate)
 
-    def __call__(self, x: Array) -> Array:
-        inner = self.gate_up(x)  # [T, 2 or 1, ffn]
-        return self.down(self.activated(*(inner[:, i] for i in range(inner.shape[1]))))
+    def __call__(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
+        inner = self.gate_up(x, adapters=adapters)  # [T, 2 or 1, ffn]
+        return self.down(self.activated(*(inner[:, i] for i in range(inner.shape[1]))), adapters=adapters)

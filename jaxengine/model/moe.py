@@ -14,6 +14,7 @@ from jax import Array
 from jaxengine.architecture.model import Experts, ModelSpec
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP, Activated
+from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.experts import ExpertBiases, ExpertMLPs
 
 
@@ -34,14 +35,16 @@ class MixtureOfExperts(nnx.Module):
         self.shared = MLP(spec, lambda name: get(f"shared_{name}")) if shared else None
         self.shared_gate = Linear.named("shared_gate", get) if shared else None
 
-    def __call__(self, x: Array, tokens: Array) -> Array:
+    def __call__(self, x: Array, tokens: Array, adapters: AdapterTokens | None = None) -> Array:
         """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert."""
-        weights, chosen = route(self.experts, self.router(x, jnp.dtype(jnp.float32)))  # [T, k]
+        logits = self.router(x, jnp.dtype(jnp.float32), adapters)
+        weights, chosen = route(self.experts, logits)  # [T, k]
         chosen = jnp.where(jnp.arange(len(x))[:, None] < tokens, chosen, self.experts.count)
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
         if self.shared is None or self.shared_gate is None:
             return mixed
-        return mixed + jax.nn.sigmoid(self.shared_gate(x)) * self.shared(x)
+        gate = jax.nn.sigmoid(self.shared_gate(x, adapters=adapters))
+        return mixed + gate * self.shared(x, adapters)
 
     def _biases(self) -> ExpertBiases | None:
         if self.gate_up_bias is None or self.down_bias is None:

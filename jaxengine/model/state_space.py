@@ -20,6 +20,7 @@ from jaxengine.model.layer import ResidualStream
 from jaxengine.model.linear import Linear
 from jaxengine.model.norm import Norm
 from jaxengine.ops import AttentionBias, RopeTables, StepBatch
+from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.batch import ScanInputs, row_starts
 from jaxengine.ops.scan import Scan
 
@@ -49,24 +50,24 @@ class StateSpaceLayer(nnx.Module):
         batch: StepBatch,
     ) -> tuple[ResidualStream, Array, Array]:
         x = stream.sum()
-        projected = self.in_proj(self.norm(x.astype(self.skip[...].dtype)))  # [T, 2, C]
+        projected = self.in_proj(self.norm(x.astype(self.skip[...].dtype)), adapters=batch.adapters)  # [T, 2, C]
         u, gate = projected[:, 0], projected[:, 1]
         u, inputs = self.conv(u, inputs, batch)
-        y, states = self.scan(self._scanned(u), states, batch)
+        y, states = self.scan(self._scanned(u, batch.adapters), states, batch)
         y = y + u.astype(jnp.float32) * self.skip[...].astype(jnp.float32)
         y = y * jax.nn.silu(gate.astype(jnp.float32))
         if self.space.wide_residual:
             x = x.astype(jnp.float32)
-        return ResidualStream(x + self.out_proj(y.astype(u.dtype))), inputs, states
+        return ResidualStream(x + self.out_proj(y.astype(u.dtype), adapters=batch.adapters)), inputs, states
 
-    def _scanned(self, u: Array) -> ScanInputs:
+    def _scanned(self, u: Array, adapters: AdapterTokens | None) -> ScanInputs:
         """The scan's inputs: u [T, C], and what is selected by it, the step sizes dt and the matrices B and C."""
         rank, size = self.space.rank, self.space.size
-        dt, b, c = jnp.split(self.x_proj(u), (rank, rank + size), axis=-1)
+        dt, b, c = jnp.split(self.x_proj(u, adapters=adapters), (rank, rank + size), axis=-1)
         if self.space.eps is not None:
             norm = Norm(NormSpec(eps=self.space.eps), None, None)
             dt, b, c = norm(dt), norm(b), norm(c)
-        dt = jax.nn.softplus(self.dt_proj(dt, jnp.dtype(jnp.float32)))
+        dt = jax.nn.softplus(self.dt_proj(dt, jnp.dtype(jnp.float32), adapters))
         b, c, a_log = (array.astype(jnp.float32) for array in (b, c, self.a_log[...]))
         return ScanInputs(u, dt, b, c, -jnp.exp(a_log))
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.ops.adapters import AdapterTokens
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,7 @@ class StepBatch:
     ragged: bool = dataclasses.field(metadata={"static": True})
     noncausal_length: Array | None = None  # [T] i32
     cross: "StepBatch | None" = None
+    adapters: AdapterTokens | None = None  # None where no token has any
 
     @property
     def kv_length(self) -> Array:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.request.sequence import Sequence
 
 
@@ -39,6 +40,7 @@ class Plan:
     rows: what the decoder computes; `tokens` is the sum of their counts.
     encoder_rows: what the encoder reads before that; each is a whole encoder input, as its tokens all see each other.
     admitted: the sequences that took a slot in this step.
+    placements: adapters that the device must have before this step, and the slots of its stacks that they go to.
     waiting_for_prefix: the sequences left in the queue because a running one is computing a prefix they can share.
     drain: a sequence must be preempted, so the plan is empty: complete what is in flight, then plan again.
     """
@@ -47,6 +49,7 @@ class Plan:
     tokens: int = 0
     encoder_rows: list[Row] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+    placements: list[tuple[int, LoadedAdapter]] = field(default_factory=list)
     waiting_for_prefix: list[Sequence] = field(default_factory=list)
     drain: bool = False
 
@@ -57,6 +60,11 @@ class Plan:
     @property
     def encoder_tokens(self) -> int:
         return sum(row.count for row in self.encoder_rows)
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether a row's sequence has an adapter."""
+        return any(row.sequence.adapter is not None for row in self.rows)
 
     @property
     def decode_only(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
+from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.sampling_params import SamplingParams
@@ -107,12 +108,18 @@ class Sequence:
 
     Args:
         arrival: number of the request in order of arrival.
+        adapter: the one that the request names.
         start_token: for a model with an encoder. The prompt is then `encoder_input`, and the decoder starts from this
             token alone. The sequence's page table begins with the pages of the encoder input.
     """
 
-    def __init__(self, request: Request, arrival: int, start_token: int | None = None) -> None:
+    def __init__(
+        self, request: Request, arrival: int, start_token: int | None = None, adapter: LoadedAdapter | None = None
+    ) -> None:
         self.request = request
+        self.adapter = adapter
+        self.adapter_slot: int | None = None  # of the device's stacks; with a slot for the sequence it has this too
+        self.passed_by = 0  # later requests with adapters that were begun while it waited for a slot of the stacks
         self.params: SamplingParams = request.params
         self.arrival = arrival
         timeouts = [each for each in (request.timeout, request.queue_timeout) if each is not None]

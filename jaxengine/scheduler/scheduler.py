@@ -20,7 +20,10 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import FinishReason, PageTable, Sequence
+from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.fair_queue import FairQueue
+
+MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
 
 
 class Scheduler:
@@ -31,10 +34,12 @@ class Scheduler:
         slots: rows that a step can hold, and so requests that can run at once.
         rope_switch_length: a text that grows beyond this length is computed anew, once, because its keys change with
             the rotary frequencies (`ModelSpec.rope_switch_length`); 0 = never.
+        adapters: how many the device holds at a time, and so how many a step can mix.
     """
 
-    def __init__(self, tables: PageTables, slots: int, *, rope_switch_length: int = 0) -> None:
+    def __init__(self, tables: PageTables, slots: int, *, rope_switch_length: int = 0, adapters: int = 0) -> None:
         self.tables = tables
+        self.adapters = AdapterSlots(adapters)
         self.token_budget = tables.token_budget
         if self.token_budget < slots:
             raise ValueError(f"a step of {self.token_budget} tokens cannot hold {slots} decoding rows")
@@ -160,20 +165,27 @@ class Scheduler:
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
         """Move waiting sequences to running, strictly in the queue's order, while slots, budget and pages last.
 
-        One exception: a sequence whose prefix a running one is just computing keeps waiting until it can share that
-        prefix, and others pass it. So of several requests that arrive together with one prompt, only the first computes
-        it. Each sequence in `waiting_for_prefix` has a claim to a slot: those that pass it leave a slot free for it,
-        and the search ends when all free slots are claimed.
+        Two exceptions. A sequence for whose adapter there is no slot is passed by others, but only by so many with
+        adapters (`MOST_PASSING`): then slots fall free. And a sequence whose prefix a running one is just computing
+        keeps waiting until it can share that prefix, and others pass it. So of several requests that arrive together
+        with one prompt, only the first computes it. Each sequence in `waiting_for_prefix` has a claim to a slot: those
+        that pass it leave a slot free for it, and the search ends when all free slots are claimed.
         """
         if not self.waiting or not self.free_slots:
             return
         reserved = sum(self.tables.need(each).reserve for each in self.running)
         prefilling = [s for s in self.running if s.offered_pages < len(s.prefix_keys)]
+        passed: list[Sequence] = []  # wait for a slot for their adapter
+        barred = False  # no other with an adapter may pass them
         for sequence in self.fair_queue.in_order([s for s in self.waiting if only(s)]):
             if len(self.free_slots) <= len(plan.waiting_for_prefix) or plan.tokens >= self.token_budget:
                 return
             if not self._encoder_has_room(sequence, plan):
                 return
+            if sequence.adapter is not None and (barred or not self.adapters.has_room(sequence.adapter)):
+                passed.append(sequence)
+                barred |= sequence.passed_by >= MOST_PASSING
+                continue
             if any(self.tables.waits_for_prefix(sequence, other) for other in prefilling):
                 plan.waiting_for_prefix.append(sequence)
                 continue
@@ -181,6 +193,9 @@ class Scheduler:
             if prefix is None:
                 return
             self._start(sequence, prefix, plan)
+            for older in passed if sequence.adapter else ():
+                older.passed_by += 1
+                barred |= older.passed_by >= MOST_PASSING
             reserved += self.tables.need(sequence).reserve
             prefilling.append(sequence)
 
@@ -203,6 +218,9 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.tables.start(sequence, prefix)
         sequence.slot = self.free_slots.pop()
+        if sequence.adapter is not None:
+            sequence.adapter_slot, missing = self.adapters.take(sequence.adapter)
+            plan.placements += [(sequence.adapter_slot, sequence.adapter)] if missing else []
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed
             self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
@@ -266,13 +284,16 @@ class Scheduler:
             self._queue(sequence)
         self.running, self.leaving = [], []
         self.pool.reset()
+        self.adapters.reset()
 
     def _vacate(self, sequence: Sequence) -> None:
         """Free slot and pages of `sequence`. Tokens that the host has read are kept, the others are forgotten."""
         assert sequence.slot is not None and sequence.in_flight == 0
         self.free_slots.append(sequence.slot)
+        if sequence.adapter_slot is not None:
+            self.adapters.release(sequence.adapter_slot)
         self.tables.release(sequence)
-        sequence.slot = None
+        sequence.slot = sequence.adapter_slot = None
         sequence.length = len(sequence.tokens)
 
     def sequences(self) -> Iterable[Sequence]:

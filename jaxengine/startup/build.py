@@ -1,7 +1,7 @@
 """From a model and options to an engine: everything is decided, checked and sized before the first weight is read."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from jaxengine.cache.limits import Limits
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.device import DeviceTraits
+from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.constraints import Constraints
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_process import CompileProcess
@@ -25,18 +26,22 @@ from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.runner import Runner
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
+from jaxengine.model.adapters import abstract_adapters
+from jaxengine.model.adapters import held_bytes as stack_bytes
 from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
+from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
-from jaxengine.request.interface import COMPILING, Description, OpenModel
+from jaxengine.request.interface import COMPILING, AdapterRefused, Description, OpenModel
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
+from jaxengine.startup.adapters import AdapterSetup
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
-from jaxengine.weights.kv_heads import replicate_heads
+from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
@@ -52,6 +57,7 @@ def load_engine(
     options: EngineOptions,
     progress: Callable[[str, int, int], None] = lambda *_: None,
     *,
+    adapters: Sequence[NamedAdapter] = (),
     limits: Limits | None = None,
     load: Callable[..., dict[str, Any]] = load_parameters,
     compile_cache: Path | None = None,
@@ -60,6 +66,7 @@ def load_engine(
     total)` is told of the first two.
 
     Args:
+        adapters: that requests may name from the start.
         limits: instead of those that options and model imply, for measurements.
         load: called as `load_parameters` is.
         compile_cache: where executables are kept, by JAX's cache and by `ExecutableStore`. Through it another process
@@ -68,7 +75,7 @@ def load_engine(
     Raises:
         ValueError: the options contradict the model or the devices; `DoesNotFit` among them.
     """
-    setup = Setup.decide(model, options)
+    setup = Setup.decide(model, options, adapters)
     setup.log_decisions()
     limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device))
     parameters = load(
@@ -89,7 +96,8 @@ def load_engine(
     runner.executables.build_rest(compile_process)
     description = setup.describe(model, limits, pages)
     constraints = Constraints.load(model.directory, description)
-    return Engine(description, runner, setup.scheduler(model, limits, pages), constraints)
+    scheduler, registry = setup.scheduler(model, limits, pages), setup.adapter_registry(runner)
+    return Engine(description, runner, scheduler, constraints, registry)
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,16 @@ class Setup:
     cache_dtype: str
     attention: str
     quantize: str | None  # what is made of weights in floats, see `resolve`
+    adapters: AdapterSetup
 
     @classmethod
-    def decide(cls, model: OpenModel, options: EngineOptions) -> "Setup":
+    def decide(cls, model: OpenModel, options: EngineOptions, adapters: Sequence[NamedAdapter] = ()) -> "Setup":
         """Raises ValueError where options, model and devices contradict each other."""
         mesh = make_mesh(options.tensor_parallel or jax.local_device_count())
         device = DeviceTraits.of(mesh.devices.flat[0])
-        source = widen_experts(replicate_heads(model.source, mesh.size), mesh.size, device)
+        source = replicate_heads(model.source, mesh.size)
+        reader = model.adapters and replicate_adapters(model.adapters, source)
+        source = widen_experts(source, mesh.size, device)
         spec = source.spec
         check_divisible(spec, mesh.size)
         quantize = resolve(options.quantize, model.quantization, device.on_host)
@@ -119,7 +130,9 @@ class Setup:
         dtype = resolve_dtype(options, spec, source.dtype, device)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
-        return cls(options, calibrated(source, cache_dtype), mesh, device, dtype, cache_dtype, attention, quantize)
+        source = calibrated(source, cache_dtype)
+        setup = AdapterSetup.decide(reader, options, adapters, dtype)
+        return cls(options, source, mesh, device, dtype, cache_dtype, attention, quantize, setup)
 
     @property
     def spec(self) -> ModelSpec:
@@ -159,7 +172,8 @@ class Setup:
             logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 
     def shapes(self, limits: Limits, pages: int) -> Shapes:
-        return Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, self.stored_cache_dtype)
+        cache_dtype, adapters = self.stored_cache_dtype, self.adapters.shapes
+        return Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, cache_dtype, adapters)
 
     def compiler(self, shapes: Shapes, parameters: dict[str, Any], store: ExecutableStore | None = None) -> Compiler:
         model = StepModel.build(shapes, parameters, self.mesh, self.device, self.attention)
@@ -178,7 +192,8 @@ class Setup:
         temporaries = 0
         if not self.device.on_host:
             temporaries = temporary_bytes(self.compiler(self.shapes(limits, TRIAL_PAGES), abstract))
-        weights = held_bytes(abstract)
+        stacks = abstract_adapters(self.spec, self.adapters.shapes, self.mesh, self.device)
+        weights = held_bytes(abstract) + stack_bytes(stacks)
         fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries)
         limits = clamp_total(self.options, limits, fit)
         return limits, pool_pages(self.options, limits, self.device, fit)
@@ -191,7 +206,22 @@ class Setup:
             model=f"{model.model_id}@{model.revision}",
             prefix_cache=self.prefix_cache,
         )
-        return Scheduler(tables, limits.max_batch_size, rope_switch_length=self.spec.rope_switch_length)
+        slots = self.adapters.shapes.slots if self.adapters.shapes else 0
+        switch_length = self.spec.rope_switch_length
+        return Scheduler(tables, limits.max_batch_size, rope_switch_length=switch_length, adapters=slots)
+
+    def adapter_registry(self, runner: Runner) -> AdapterRegistry:
+        """With the adapters that are named at start. Raises ValueError where one does not fit."""
+        setup = self.adapters
+        if setup.shapes is None:
+            return AdapterRegistry()
+        registry = AdapterRegistry(setup.reader, setup.shapes, runner.model.adapters, most=self.options.max_cpu_loras)
+        for each, weights in setup.named:
+            try:
+                registry.load(each.name, each.path, weights=weights)
+            except AdapterRefused as error:
+                raise ValueError(f"adapter {each.name!r}: {error}") from error
+        return registry
 
     def describe(self, model: OpenModel, limits: Limits, pages: int) -> Description:
         return Description(
@@ -212,4 +242,6 @@ class Setup:
             prefix_cache=self.prefix_cache,
             cache_dtype=self.cache_dtype,
             decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
+            max_adapters=self.adapters.shapes.slots if self.adapters.shapes else 0,
+            max_adapter_rank=self.adapters.shapes.rank if self.adapters.shapes else 0,
         )

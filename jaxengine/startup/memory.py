@@ -40,9 +40,9 @@ def temporary_bytes(compiler: Compiler) -> int:
     """Bytes that the largest steps need on each device besides their arguments, as XLA plans them. Nothing is run."""
     shapes = compiler.shapes
     rows, tokens = shapes.limits.max_batch_size, shapes.limits.token_budget
+    steps = shapes.for_adapters([shapes.mixed(tokens), shapes.decode(rows)])
     largest = (
-        partial(compiler.lower_backbone, shapes.mixed(tokens)),
-        partial(compiler.lower_backbone, shapes.decode(rows)),
+        *(partial(compiler.lower_backbone, shape) for shape in steps),
         partial(compiler.lower_sample, rows, greedy=False),
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
     )

@@ -42,6 +42,7 @@ class RowFields(NamedTuple):
     slot: Array  # the sink slot for padding
     rope_length: Array  # tokens of the text when its keys were computed, see `Sequence.rope_length`
     encoder_length: Array  # tokens that the encoder read
+    adapter: Array  # slot of its adapter, and one more: 0 for none
 
 
 class SampleFields(NamedTuple):
@@ -92,7 +93,8 @@ FLOATS = len(SampleFields._fields) - SampleFields._fields.index("temperature")
 class StepShape:
     """Sizes of a step's sections, padding included. A step of the encoder has no samples.
 
-    Without `ragged` each row is one token and has one sample: T = R = N, in the same order.
+    Without `ragged` each row is one token and has one sample: T = R = N, in the same order. Without `adapters` no row
+    may have one.
     """
 
     tokens: int
@@ -100,6 +102,7 @@ class StepShape:
     samples: int
     updates: int
     ragged: bool
+    adapters: bool = False
 
     @property
     def size(self) -> int:

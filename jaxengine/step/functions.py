@@ -19,9 +19,12 @@ from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.ops import StepBatch
+from jaxengine.ops.adapters import AdapterStack, AdapterTokens
 from jaxengine.step import sampling
 from jaxengine.step.buffer import LAST_TOKEN, PREVIOUS, SLOT, TOKEN, RowFields, StepShape, TokenFields, unpack_samples
 from jaxengine.step.sampler_state import SamplerState
+
+Adapters = dict[str, AdapterStack]  # by the name of the matrix; empty where a step has no adapters
 
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
 
@@ -56,8 +59,13 @@ class Unpacked(NamedTuple):
         """[R] → [T], 0 for padding."""
         return jnp.append(of_row, 0)[self.tokens.row]
 
-    def batches(self, shape: StepShape, page_size: int) -> list[StepBatch]:
+    def batches(self, shape: StepShape, page_size: int, adapters: Adapters) -> list[StepBatch]:
         """One for each page table of a sequence. Positions count from the start of their slot's pages."""
+        of_tokens = None
+        if shape.adapters:
+            slots = next(iter(adapters.values())).slots
+            number = self.per_token(self.rows.adapter)
+            of_tokens = AdapterTokens.of(jnp.where(number > 0, number - 1, slots), slots)
         position, rope_length = self.tokens.position, self.per_token(self.rows.rope_length)
         entry, offset = position // page_size, position % page_size
         return [
@@ -70,6 +78,7 @@ class Unpacked(NamedTuple):
                 tables=self.table[first + self.rows.slot],
                 tokens=self.real,
                 ragged=shape.ragged,
+                adapters=of_tokens,
             )
             for first in range(0, self.table.shape[0], self.slots)
         ]
@@ -88,31 +97,48 @@ class Unpacked(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """A module split into its structure, closed over, and its leaves, passed in."""
+    """A module split into its structure, closed over, and its leaves, passed in.
+
+    adapted: of each leaf, the matrix whose adapters it is; None for a weight. Stacks of adapters are passed by name.
+    """
 
     graph: Any
     structure: Any
     page_size: int
+    adapted: tuple[str | None, ...]
 
     @classmethod
     def of(cls, module: nnx.Module, page_size: int) -> tuple[Self, list[Array]]:
         graph, state = nnx.split(module)
-        leaves, structure = jax.tree.flatten(state)
-        return cls(graph, structure, page_size), leaves
+        leaves, structure = jax.tree.flatten(state, is_leaf=_is_stack)
+        adapted = tuple(leaf.name if _is_stack(leaf) else None for leaf in leaves)
+        return cls(graph, structure, page_size, adapted), [leaf for leaf in leaves if not _is_stack(leaf)]
 
-    def merged(self, leaves: list[Array]) -> Any:
-        return nnx.merge(self.graph, self.structure.unflatten(leaves))
+    def merged(self, leaves: list[Array], adapters: Adapters) -> Any:
+        weights = iter(leaves)
+        whole = [next(weights) if name is None else adapters[name] for name in self.adapted]
+        return nnx.merge(self.graph, self.structure.unflatten(whole))
+
+
+def _is_stack(node: Any) -> bool:
+    return isinstance(node, AdapterStack)
 
 
 class Encode(Split):
     """Prompts through the encoder, each whole: the caches with what the decoder will read of them."""
 
     def __call__(
-        self, shape: StepShape, leaves: list[Array], layers: Layers, slot_state: SlotState, packed: Array
+        self,
+        shape: StepShape,
+        leaves: list[Array],
+        adapters: Adapters,
+        layers: Layers,
+        slot_state: SlotState,
+        packed: Array,
     ) -> tuple[Layers, SlotState]:
-        encoder: Encoder = self.merged(leaves)
+        encoder: Encoder = self.merged(leaves, adapters)
         step = Unpacked.of(shape, slot_state, packed)
-        (batch,) = step.batches(shape, self.page_size)
+        (batch,) = step.batches(shape, self.page_size, adapters)
         batch = replace(batch, noncausal_length=step.per_token(step.rows.encoder_length))
         return encoder(step.tokens.id, layers, batch), slot_state._replace(table=step.table)
 
@@ -121,14 +147,20 @@ class Backbone(Split):
     """Tokens through the decoder."""
 
     def __call__(
-        self, shape: StepShape, leaves: list[Array], layers: Layers, slot_state: SlotState, packed: Array
+        self,
+        shape: StepShape,
+        leaves: list[Array],
+        adapters: Adapters,
+        layers: Layers,
+        slot_state: SlotState,
+        packed: Array,
     ) -> tuple[Layers, SlotState, Array, Array, Array | None]:
         """Returns the caches and the slot state; for `sample` the packed samples [fields, N] and their hidden states
         [N, h]; and for `score`, of a ragged step, the hidden states [T, h] of all tokens.
         """
-        decoder: Decoder = self.merged(leaves)
+        decoder: Decoder = self.merged(leaves, adapters)
         step = Unpacked.of(shape, slot_state, packed)
-        batches = step.batches(shape, self.page_size)
+        batches = step.batches(shape, self.page_size, adapters)
         if decoder.spec.encoder is not None:
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
         ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.last[step.slot], step.tokens.id)
@@ -188,6 +220,16 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
 
     parts = hidden.reshape(-1, block, hidden.shape[1]), target.reshape(-1, block)
     return jax.lax.map(one_block, parts).reshape(tokens, -1)
+
+
+def place_adapter(adapters: Adapters, slot: Array, new: dict[str, tuple[Array, Array]]) -> Adapters:
+    """`adapters` with slot `slot`, i32 [], of each matrix replaced: a [M·R, in…] and b [U, R, out…]."""
+
+    def placed(name: str, stack: AdapterStack) -> AdapterStack:
+        a, b = new[name]
+        return replace(stack, a=stack.a.at[slot].set(a), b=stack.b.at[:, slot].set(b))
+
+    return {name: placed(name, stack) for name, stack in adapters.items()}
 
 
 def write_page_table(table: Array, updates: Array) -> Array:

@@ -41,6 +41,7 @@ class SlotFields:
         slot, params = sequence.slot, sequence.params
         self.rows.rope_length[slot] = sequence.rope_length
         self.rows.encoder_length[slot] = len(sequence.encoder_input)
+        self.rows.adapter[slot] = 0 if sequence.adapter_slot is None else sequence.adapter_slot + 1
         self.samples.flags[slot] = flags_of(sequence)
         seed = np.array([params.seed or 0], np.uint64).view(np.int32)
         self.samples.seed_low[slot], self.samples.seed_high[slot] = seed

@@ -4,12 +4,13 @@ To the engine this is a model with as many key/value heads as devices and smalle
 because the order of heads is kept and a copied key scores as its original does. Only the rows a device needs are read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from jaxengine.architecture.adaptation import Adaptable, AdapterReader, AdapterWeights, LowRank
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight
@@ -37,7 +38,7 @@ class ReplicatedSource:
         return self.source.dtype
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        return self._copied(parameter_table(self.spec)[name], partial(self.source.read, name), index)
+        return self.copied(parameter_table(self.spec)[name], partial(self.source.read, name), index)
 
     def stored(self, name: str) -> StoredWeight | None:
         stored, parameter = self.source.stored(name), parameter_table(self.spec)[name]
@@ -45,11 +46,11 @@ class ReplicatedSource:
             return None
 
         def read(component: Component, index: Index) -> np.ndarray:
-            return self._copied(parameter.component(component, stored.format), partial(stored.read, component), index)
+            return self.copied(parameter.component(component, stored.format), partial(stored.read, component), index)
 
         return replace(stored, read=read)
 
-    def _copied(self, parameter: Parameter, read: Read, index: Index) -> np.ndarray:
+    def copied(self, parameter: Parameter, read: Read, index: Index) -> np.ndarray:
         """The slice `index` of an array shaped as `parameter`, of which `read` gives slices with the original heads."""
         if AXIS not in parameter.axes[:-1]:  # as a last axis it numbers groups, and groups of inputs stay as they are
             return read(index)
@@ -68,6 +69,41 @@ class ReplicatedSource:
         followers = parameter.shape[axis + 1] - group
         queries = np.arange(share * group, (share + 1) * group)
         return piece.take([*queries, *range(piece.shape[axis + 1] - followers, piece.shape[axis + 1])], axis=axis + 1)
+
+
+@dataclass(frozen=True)
+class ReplicatedReader:
+    """The adapters of `reader` for the model of `source`, whose heads are copied."""
+
+    reader: AdapterReader
+    source: ReplicatedSource
+
+    @property
+    def targets(self) -> Mapping[str, Adaptable]:
+        return {name: self._copied_units(adaptable) for name, adaptable in self.reader.targets.items()}
+
+    def _copied_units(self, adaptable: Adaptable) -> Adaptable:
+        """A head has fewer queries now, and still one key and one value."""
+        if adaptable.axis != 1:
+            return adaptable
+        group = self.source.source.spec.group
+        return replace(adaptable, parts=adaptable.parts[: self.source.spec.group] + adaptable.parts[group:])
+
+    def read(self, name: str) -> AdapterWeights:
+        adapter = self.reader.read(name)
+        copied = {name: self._copied(name, matrix) for name, matrix in adapter.matrices.items()}
+        return replace(adapter, matrices=copied)
+
+    def _copied(self, name: str, matrix: LowRank) -> LowRank:
+        parameter = parameter_table(self.source.spec)[name]
+        outputs = len(parameter.shape) - parameter.inputs
+        of_b = Parameter((*parameter.shape[:outputs], matrix.rank), (*parameter.axes[:outputs], None))
+        return replace(matrix, b=self.source.copied(of_b, matrix.b.__getitem__, ()))
+
+
+def replicate_adapters(reader: AdapterReader, source: ParameterSource) -> AdapterReader:
+    """`reader` for what `replicate_heads` made of its model."""
+    return ReplicatedReader(reader, source) if isinstance(source, ReplicatedSource) else reader
 
 
 def replicate_heads(source: ParameterSource, devices: int) -> ParameterSource:

@@ -90,7 +90,7 @@ def _decoding(engine: Engine, batch: int, new_tokens: int, grammar: Grammar | No
         engine.submit(Request(i, chance.integers(100, 40_000, PROMPT).tolist(), params, grammar=grammar))
     first: set[int] = set()
     began = time.perf_counter()
-    while not (engine.idle and not engine.compiling):
+    while not (engine.idle and not engine.preparing):
         result = engine.step()
         for event in result.events if result else ():
             first.add(event.request_id)
@@ -141,7 +141,7 @@ def _first(engine: Engine, grammar: Grammar | None) -> float:
     prompt = np.random.default_rng(1).integers(100, 40_000, PROMPT).tolist()
     began, found = time.perf_counter(), 0.0
     engine.submit(Request(1, prompt, params, grammar=grammar))
-    while not (engine.idle and not engine.compiling):
+    while not (engine.idle and not engine.preparing):
         if engine.idle:  # a grammar, on another thread
             time.sleep(0.0002)
         result = engine.step() if not engine.idle else None

@@ -5,7 +5,7 @@ tokens are delivered once, and an idle engine holds no page, slot or request.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
@@ -41,10 +42,13 @@ class Answer:
 Answers = dict[int, Answer]
 
 
-def load(directory: Path, *, every_bucket: bool = False, **options: object) -> Engine:
+def load(
+    directory: Path, *, every_bucket: bool = False, adapters: Mapping[str, Path] | None = None, **options: object
+) -> Engine:
     """An engine with few buckets, the largest only unless told, which reports the whole vocabulary if asked."""
     chosen = {"max_batch_size": 4, "max_batch_prefill_tokens": 64, "max_top_logprobs": VOCAB, **options}
-    engine = load_engine(open_model(str(directory)), EngineOptions(**chosen))  # type: ignore[arg-type]
+    named = [NamedAdapter(name, str(path)) for name, path in (adapters or {}).items()]
+    engine = load_engine(open_model(str(directory)), EngineOptions(**chosen), adapters=named)  # type: ignore[arg-type]
     if every_bucket:
         engine.finish_compiling()
     else:
@@ -66,13 +70,14 @@ def ask(
     queue_timeout: float | None = None,
     grammar: Grammar | None = None,
     reasoning: Reasoning | None = None,
+    adapter: str = "",
     **params: object,
 ) -> Request:
     """Request `number`: greedy and deaf to EOS unless `params` say otherwise, or a grammar ends it."""
     chosen = {"temperature": 0, "seed": number, "ignore_eos": grammar is None, **params}
     wanted = SamplingParams(**chosen)  # type: ignore[arg-type]
     timeouts = {"timeout": timeout, "queue_timeout": queue_timeout}
-    return Request(number, ids, wanted, salt=salt, grammar=grammar, reasoning=reasoning, **timeouts)
+    return Request(number, ids, wanted, salt=salt, grammar=grammar, reasoning=reasoning, adapter=adapter, **timeouts)
 
 
 def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Answers:
@@ -87,7 +92,7 @@ def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Ans
 def finish(engine: Engine, answers: Answers, limit: int = 5000) -> Answers:
     """Step until the engine is idle, adding to `answers`."""
     for _ in range(limit):
-        while engine.idle and engine.compiling:  # a grammar, on another thread
+        while engine.idle and engine.preparing:  # a grammar or an adapter, on another thread
             time.sleep(0.001)
         if engine.idle:
             check_idle(engine)
@@ -120,6 +125,7 @@ def check_idle(engine: Engine) -> None:
     assert not any(pool.references)
     assert pool.available == pool.total - 1
     assert sorted(scheduler.free_slots) == list(range(scheduler.slots))
+    assert not any(scheduler.adapters.held)
 
 
 def _note(answer: Answer, event: Event) -> None:

@@ -126,7 +126,7 @@ def an_encoder_input_shares_a_page_with_the_tokens_behind_it(patch: Patch) -> No
 
 
 def the_salt_is_not_in_the_key(patch: Patch) -> None:
-    patch.setattr(module, "root_key", lambda model, salt: root_key(model, b""))
+    patch.setattr(module, "root_key", lambda model, salt, adapter: root_key(model, b"", adapter))
 
 
 def the_key_forgets_what_came_before(patch: Patch) -> None:

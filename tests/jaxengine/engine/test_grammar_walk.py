@@ -116,7 +116,7 @@ class Walk:
             if answers and self.random.random() < 0.1:
                 self.engine.cancel(self.random.choice([*(self.cancelled & answers.keys()), 0]))
             step(self.engine, answers)
-            if not waiting and self.engine.idle and not self.engine.compiling:
+            if not waiting and self.engine.idle and not self.engine.preparing:
                 break
         check_idle(self.engine)
         return answers

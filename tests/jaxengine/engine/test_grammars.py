@@ -102,7 +102,7 @@ def test_a_preempted_sequence_goes_on_with_its_grammar(engine: Engine, monkeypat
     before = engine.stats().preemptions
     for request in requests:
         engine.submit(request)
-    while engine.inbox or engine.compiling:  # all are to run at once
+    while engine.inbox or engine.preparing:  # all are to run at once
         engine._read_inbox(StepResult())
     answers = finish(engine, {request.id: Answer() for request in requests})
     assert engine.stats().preemptions > before
@@ -216,7 +216,7 @@ def test_a_request_can_be_cancelled_while_its_grammar_compiles(engine: Engine) -
     engine.submit(ask(1, prompt(5), grammar=Grammar("regex", "[l-p]{5}")))
     engine.cancel(1)
     assert finish(engine, {1: Answer()})[1].finish is FinishReason.CANCELLED
-    assert not engine.live and not engine.compiling
+    assert not engine.live and not engine.preparing
 
 
 THINK, END = 300, (301, 302)  # ids of the tiny vocabulary that stand for the marks of a thought

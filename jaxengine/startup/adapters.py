@@ -1,0 +1,51 @@
+"""Which adapters an engine serves from the start, and for how many and how large ones it keeps room."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxengine.architecture.adaptation import AdapterReader, AdapterShapes, AdapterWeights
+from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.table import EngineOptions
+
+SLOTS, RANK = 8, 16
+
+
+@dataclass(frozen=True)
+class AdapterSetup:
+    """
+    reader: of the model's adapters.
+    shapes: None where no request may name one.
+    named: those named at start, and what was read of them.
+    """
+
+    reader: AdapterReader | None
+    shapes: AdapterShapes | None
+    named: tuple[tuple[NamedAdapter, AdapterWeights], ...] = ()
+
+    @classmethod
+    def decide(
+        cls, reader: AdapterReader | None, options: EngineOptions, named: Sequence[NamedAdapter], dtype: str
+    ) -> "AdapterSetup":
+        """Read the adapters `named`, and see how much room they need.
+
+        Args:
+            dtype: of activations.
+
+        Raises:
+            ValueError: the model cannot have adapters, or one cannot be read or is larger than options allow.
+        """
+        if not named and not options.enable_lora:
+            return cls(reader, None)
+        if reader is None or not reader.targets:
+            raise ValueError(
+                "this model cannot have adapters: its checkpoint has the engine's own layout, or no family knows it"
+            )
+        read = tuple((each, reader.read(each.path)) for each in named)
+        highest = max((weights.rank for _, weights in read), default=0)
+        rank = options.max_lora_rank or max(RANK, highest)
+        for each, weights in read:
+            if weights.rank > rank:
+                raise ValueError(f"adapter {each.name!r} has rank {weights.rank}, more than max_lora_rank {rank}")
+        slots = options.max_loras or (SLOTS if options.enable_lora else min(SLOTS, len(named)))
+        lora_dtype = dtype if options.lora_dtype == "auto" else options.lora_dtype
+        return cls(reader, AdapterShapes(reader.targets, slots, rank, lora_dtype), read)
