@@ -16,6 +16,8 @@ from gateway.observability.access_log import QUIET_PATHS, AccessLog
 from gateway.request.auth import require_key
 from gateway.request.gateway_state import Gateway
 from gateway.routes import health, vertex
+from gateway.routes.openai import adapters
+from gateway.routes.openai import errors as openai_errors
 from gateway.routes.registry import DIALECTS, KEYLESS
 from gateway.routes.unrouted import no_such_route, refusal
 
@@ -48,6 +50,8 @@ def _add_routes(app: FastAPI, options: Options) -> None:
     for dialect in DIALECTS:
         for router in dialect.routers:
             app.include_router(router, dependencies=guarded, responses=dialect.responses)
+    if options.allow_runtime_lora_updating:
+        app.include_router(adapters.router, dependencies=guarded, responses=openai_errors.RESPONSES)
     for router in () if options.admin_exclusive else KEYLESS:
         app.include_router(router)
     app.add_exception_handler(HTTPException, no_such_route)

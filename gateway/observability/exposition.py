@@ -13,7 +13,7 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def render(metrics: Iterable[Metric], hidden: Mapping[str, str] | None = None) -> bytes:
-    """The text of all series. `hidden` gives, by a label's name, what is written instead of its value."""
+    """The text of all series. `hidden` gives, by a label's name, what is written instead of its value, if it has one."""
     return "".join(_family(metric, hidden or {}) for metric in metrics).encode()
 
 
@@ -25,7 +25,7 @@ def _family(metric: Metric, hidden: Mapping[str, str]) -> str:
         if sample.name.endswith("_created"):
             continue
         name = family if metric.type == "counter" else sample.name
-        shown = {key: hidden.get(key, value) for key, value in sample.labels.items()}
+        shown = {key: hidden.get(key, value) if value else value for key, value in sample.labels.items()}
         labels = ",".join(f'{key}="{value.translate(ESCAPES)}"' for key, value in sorted(shown.items()))
         lines.append(f"{name}{'{' + labels + '}' if labels else ''} {floatToGoString(sample.value)}")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from gateway.observability.series import Registry
 from gateway.observability.sink import Failure, MetricsSink, cache_usage
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics
-from gateway.observability.vllm_metrics import MODEL, VllmMetrics
+from gateway.observability.vllm_metrics import ADAPTER_NAMES, MODEL, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
 
 
@@ -108,5 +108,6 @@ class Metrics:
         return {"num_requests_waiting": waiting, "kv_cache_usage_perc": cache_usage(self._stats)}
 
     def render(self, *, named: bool) -> bytes:
-        """Every series as text; unless `named`, without the model's name, which not every scraper should learn."""
-        return render(self._registry.collect(), {} if named else {MODEL: "model"})
+        """Every series as text; unless `named`, without names of models, which not every scraper should learn."""
+        hidden = {MODEL: "model"} | dict.fromkeys(ADAPTER_NAMES, "adapters")
+        return render(self._registry.collect(), {} if named else hidden)

@@ -4,6 +4,7 @@ Labels are vLLM's: the model and the engine's number. Buckets are vLLM's with fi
 inter-token bucket is 10 ms, and a step of an 8B model takes 3 ms.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import Gauge, Histogram
@@ -17,6 +18,7 @@ from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model_name"
 LABELS = (MODEL, "engine")
+ADAPTER_NAMES = ("running_lora_adapters", "waiting_lora_adapters")  # labels
 STEP_SECONDS = (0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.004, 0.005, 0.006, 0.008)
 TOKEN_SECONDS = (
     *STEP_SECONDS,
@@ -49,11 +51,12 @@ class VllmMetrics(MetricsSink):
         self._registry = registry
         self._labels = (model_name, "0")
         self._stats = pb.Stats()
+        self._max_adapters = description.max_adapters
         self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self._labels)
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self._labels)
         by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
         self._waiting_for_capacity = by_reason.labels(*self._labels, "capacity")
-        by_reason.labels(*self._labels, "deferred")  # vLLM's adapters and transfers, which are not here
+        by_reason.labels(*self._labels, "deferred")  # for vLLM's transfers, which are not here
         asleep = self._gauge("engine_sleep_state", "1 for the state the engine is in: it never sleeps", "sleep_state")
         for state in ("awake", "weights_offloaded", "discard_all"):
             asleep.labels(*self._labels, state).set(state == "awake")
@@ -127,7 +130,20 @@ class VllmMetrics(MetricsSink):
         self._preemptions.observe(sequence.preemptions)
 
     def collect(self) -> Iterator[Metric]:
-        """The engine's own counters, as last reported."""
+        """The engine's own numbers, as last reported."""
+        yield from self._counters()
+        if self._max_adapters:
+            yield self._adapters()
+
+    def _adapters(self) -> Metric:
+        """Which adapters are asked for. The value is the time, by which vLLM's readers tell the latest of several."""
+        metric = Metric("vllm:lora_requests_info", "Adapters of running and of waiting requests", "gauge")
+        names = (",".join(self._stats.running_adapters), ",".join(self._stats.waiting_adapters))
+        labels = dict(zip(ADAPTER_NAMES, names, strict=True)) | {"max_lora": str(self._max_adapters)}
+        metric.add_sample(metric.name, labels, time.time())
+        return metric
+
+    def _counters(self) -> Iterator[Metric]:
         computed, cached = self._stats.prompt_tokens, self._stats.cached_prompt_tokens
         for name, values in (
             ("prompt_tokens", {"": computed + cached}),

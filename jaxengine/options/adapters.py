@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_NAME = 256  # characters: a name is in every log line, and a label of a metric
+MAX_PATH = 4096  # as the kernel's
+SHOWN = 64  # characters of a wrong one that a message repeats
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,14 @@ class NamedAdapter:
     path: str
 
     def __post_init__(self) -> None:
-        for what, text in (("name", self.name), ("path", self.path)):
+        for what, text, most in (("name", self.name, MAX_NAME), ("path", self.path, MAX_PATH)):
+            shown = f"{what} {text[:SHOWN]!r} of an adapter"
             if not text or not text.isprintable() or text.strip() != text or "," in text:
-                raise ValueError(
-                    f"{what} {text!r} of an adapter must be printable text without spaces around it or commas"
-                )
-        if "=" in self.name or len(self.name) > MAX_NAME:
-            raise ValueError(f"name {self.name!r} of an adapter must have no '=' and at most {MAX_NAME} characters")
+                raise ValueError(f"{shown} must be printable text without spaces around it or commas")
+            if len(text) > most:
+                raise ValueError(f"{shown} must have at most {most} characters, has {len(text)}")
+        if "=" in self.name:
+            raise ValueError(f"name {self.name!r} of an adapter must have no '='")
 
     def __str__(self) -> str:
         return f"{self.name}={self.path}"

@@ -53,11 +53,14 @@ class Adapters:
 
     async def load(self, name: str, path: str, *, in_place: bool) -> pb.Adapter:
         """Raises CallRefused, and then nothing has changed."""
-        return codec.adapter_to(await self._change(lambda: self._load(name, path, in_place)))
+        adapter = await self._change(lambda: self._load(name, path, in_place))
+        logger.info("adapter %r is served from %r, rank %d", adapter.name, adapter.path, adapter.rank)
+        return codec.adapter_to(adapter)
 
     async def unload(self, name: str) -> None:
         """Raises CallRefused if no adapter has this name."""
         await self._change(lambda: self._engine.unload_adapter(name))
+        logger.info("adapter %r is served no more", name)
 
     def _load(self, name: str, path: str, in_place: bool) -> ServedAdapter:
         try:
@@ -75,6 +78,7 @@ class Adapters:
             try:
                 result = await asyncio.to_thread(work)
             except AdapterRefused as error:
+                logger.warning("a change of adapters was refused: %s", error)
                 raise CallRefused(STATUS[error.reason], str(error)) from None
             except Exception:
                 logger.exception("a change of adapters failed")

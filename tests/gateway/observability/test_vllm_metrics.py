@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -206,3 +207,33 @@ def test_a_strange_model_name_cannot_break_a_line() -> None:
     metrics.engine_ready(pb.Description(model_id='a"b\\c\nd', max_total_tokens=64, page_size=16), 32)
     lines = metrics.render(named=True).decode().splitlines()
     assert 'vllm:num_requests_running{engine="0",model_name="a\\"b\\\\c\\nd"} 0.0' in lines
+
+
+def adapters_info(metrics: Metrics, *, named: bool = True) -> list[tuple[dict[str, str], float]]:
+    families = text_string_to_metric_families(metrics.render(named=named).decode())
+    found = [each for each in families if each.name == "vllm:lora_requests_info"]
+    assert {each.type for each in found} <= {"gauge"}
+    return [(sample.labels, sample.value) for each in found for sample in each.samples]
+
+
+def test_the_adapters_that_are_asked_for_are_labels_of_the_latest_moment() -> None:
+    metrics = Metrics()
+    metrics.engine_ready(pb.Description(model_id="m", max_adapters=4), 32)
+    before = time.time()
+    for running, waiting in ((["a", "b"], ["c"]), (["c"], [])):
+        metrics.observe_step(pb.Stats(running_adapters=running, waiting_adapters=waiting))
+        [(labels, value)] = adapters_info(metrics)
+        assert labels == {
+            "max_lora": "4",
+            "running_lora_adapters": ",".join(running),
+            "waiting_lora_adapters": ",".join(waiting),
+        }
+        assert before <= value <= time.time()
+    [(labels, _)] = adapters_info(metrics, named=False)
+    assert (labels["running_lora_adapters"], labels["waiting_lora_adapters"]) == ("adapters", "")
+
+
+def test_an_engine_without_adapters_says_nothing_of_them() -> None:
+    metrics = Metrics()
+    metrics.engine_ready(pb.Description(model_id="m"), 32)
+    assert adapters_info(metrics) == []
