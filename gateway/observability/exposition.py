@@ -13,7 +13,7 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def render(metrics: Iterable[Metric], hidden: Mapping[str, str] | None = None) -> bytes:
-    """The text of all series. `hidden` gives, by a label's name, what is written instead of its value, if it has one."""
+    """The text of all series. `hidden` gives, by a label's name, what is written for its value, if it has one."""
     return "".join(_family(metric, hidden or {}) for metric in metrics).encode()
 
 
