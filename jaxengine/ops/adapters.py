@@ -2,10 +2,11 @@
 
 The adapters of one matrix lie in one stack, a slot each (`AdapterStack`). A GPU gathers each token's adapter where
 there are few tokens, which XLA fuses into the sums, and else multiplies by all slots and drops what is not wanted: two
-products for a step, whatever is in it. A CPU has no fast gather. It multiplies by the slots themselves where each has
-one token at most, which takes as long as reading them does, and else by the adapters of each block of tokens in turn.
-All layers of a 135M model at 16 tokens with 16 adapters of rank 16 in f32 took 12 ms the first way, 22 token by token,
-35 by all slots; reading them took 10. One adapter for all 16 took 7 (2 cores of an EPYC, JAX 0.10.2).
+products for a step, whatever is in it. A CPU has no fast gather. Where each slot has one token at most, it multiplies
+by the slots as they lie, which takes as long as reading them does. Else it sorts the tokens into blocks that have one
+adapter each. All layers of a 135M model at 16 tokens with 16 adapters of rank 16 in f32 took 12 ms the first way, 22
+token by token, 35 by all slots and dropping; reading them took 10. With 4 adapters blocks of 4 tokens took 11, with one
+10 (2 cores of an EPYC, JAX 0.10.2).
 
 Legend: T tokens, S slots, M modules, U units of outputs (see `Adaptable`), R rank.
 """
@@ -20,8 +21,8 @@ from jax import Array
 
 from jaxengine.architecture.adaptation import Adaptable
 
-BLOCK = 32  # most tokens that a CPU multiplies by one adapter at once
-SPARSE = 3  # a CPU reads all slots if at least one of so many is in use
+# Tokens that a CPU multiplies by one adapter at once, for steps of up to so many tokens.
+BLOCKS = ((4, 1), (32, 4), (math.inf, 32))
 
 
 @jax.tree_util.register_dataclass
@@ -48,40 +49,41 @@ class AdapterStack:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AdapterTokens:
-    """Which adapter each token has. What follows `slot` is for a CPU alone.
+    """Which adapter each token has. What follows `slot` is for a CPU alone, which sorts tokens into P blocks of n.
 
     slot: i32 [T]; S for none.
-    token: i32 [S], the token of each slot, where each has one at most.
-    alone: bool [], whether each slot has one at most, and they are multiplied by all at once.
-    block, used: i32 [P], numbers of blocks of tokens, and slots that they have, pair by pair.
-    blocks: i32 [], how many of the P pairs count.
+    alone: bool [], whether each slot has one token at most, and most have: then the blocks are not used.
+    token: i32 [S], the token of each slot if so; T for none.
+    tokens: i32 [P, n], the tokens of each block, which all have one adapter; T for none.
+    slot_of: i32 [P], the slot of each block.
+    blocks: i32 [], how many of the P blocks count.
     """
 
     slot: Array
-    token: Array
     alone: Array
-    block: Array
-    used: Array
+    token: Array
+    tokens: Array
+    slot_of: Array
     blocks: Array
 
     @classmethod
     def of(cls, slot: Array, slots: int) -> "AdapterTokens":
         """From the slots of tokens alone."""
-        tokens = len(slot)
+        total = len(slot)
+        size = next(size for most, size in BLOCKS if total <= most)
         has = slot[:, None] == jnp.arange(slots)  # [T, S]
-        count = has.sum(0)
-        alone = (count.max() <= 1) & ((count > 0).sum() * SPARSE >= slots)
-        size = block_size(tokens)
-        found = has.reshape(-1, size, slots).any(1)  # [T / size, S]
-        block, used = jnp.nonzero(found, size=found.size, fill_value=0)
-        token = jnp.where(count > 0, has.argmax(0), tokens)
-        token, block, used, blocks = (each.astype(jnp.int32) for each in (token, block, used, found.sum()))
-        return cls(slot, token, alone, block, used, blocks)
-
-
-def block_size(tokens: int) -> int:
-    """How many of `tokens` are multiplied at once."""
-    return tokens if tokens <= BLOCK else math.gcd(tokens, BLOCK)
+        count = has.sum(0, dtype=jnp.int32)  # [S]
+        behind = jnp.cumsum(-(-count // size))  # blocks up to each slot's last
+        number = (jnp.where(has, jnp.cumsum(has, axis=0), 0).sum(1) - 1).astype(jnp.int32)  # [T], among its slot's
+        first = jnp.append(behind - -(-count // size), total)  # block of each slot; beyond the last for none
+        block = first[slot] + number // size
+        most = -(-total // size) + min(slots, total)
+        tokens = jnp.full((most, size), total, jnp.int32)
+        tokens = tokens.at[block, number % size].set(jnp.arange(total, dtype=jnp.int32), mode="drop")
+        slot_of = jnp.zeros(most, jnp.int32).at[block].set(slot, mode="drop")
+        alone = (count.max() <= 1) & (count.sum() * 2 >= slots)
+        token = jnp.where(count > 0, has.argmax(0), total).astype(jnp.int32)
+        return cls(slot, alone, token, tokens, slot_of, behind[-1])
 
 
 def change(x: Array, stack: AdapterStack, tokens: AdapterTokens) -> Array:
@@ -126,26 +128,23 @@ def _of_all_slots(x: Array, a: Array, b: Array, adaptable: Adaptable, slot: Arra
 def _on_host(x: Array, a: Array, b: Array, adaptable: Adaptable, tokens: AdapterTokens) -> Array:
     """[U, T, out]."""
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-    size = block_size(len(x))
 
-    def all_slots() -> Array:
+    def of_all_slots() -> Array:
         own = x.at[tokens.token].get(mode="fill", fill_value=0)  # [S, in]
         inner = jnp.einsum("si,sri->sr", own, a)
-        of_slots = jnp.einsum("usr,usro->uso", _units(inner, adaptable), b)
-        return of_slots.at[:, tokens.slot].get(mode="fill", fill_value=0)
+        added = jnp.einsum("usr,usro->uso", _units(inner, adaptable), b)
+        return added.at[:, tokens.slot].get(mode="fill", fill_value=0)
 
-    def one_pair(i: Array, added: Array) -> Array:
-        slot, start = tokens.used[i], tokens.block[i] * size
-        part = jax.lax.dynamic_slice_in_dim(x, start, size)
-        has = jax.lax.dynamic_slice_in_dim(tokens.slot, start, size) == slot
-        inner = part @ jax.lax.dynamic_index_in_dim(a, slot, keepdims=False).T  # [size, M·R]
-        inner = _units(jnp.where(has[:, None], inner, 0), adaptable)
-        own = jax.lax.dynamic_index_in_dim(b, slot, axis=1, keepdims=False)  # [U, R, out]
-        of_pair = jnp.stack([inner[unit] @ own[unit] for unit in range(len(own))])
-        before = jax.lax.dynamic_slice_in_dim(added, start, size, axis=1)
-        return jax.lax.dynamic_update_slice_in_dim(added, before + of_pair, start, axis=1)
+    def of_block(i: Array, added: Array) -> Array:
+        own_a = jax.lax.dynamic_index_in_dim(a, tokens.slot_of[i], keepdims=False)  # [M·R, in]
+        own_b = jax.lax.dynamic_index_in_dim(b, tokens.slot_of[i], axis=1, keepdims=False)  # [U, R, out]
+        inner = x.at[tokens.tokens[i]].get(mode="fill", fill_value=0) @ own_a.T  # [n, M·R]
+        by_unit = _units(inner, adaptable)
+        of_units = jnp.stack([by_unit[unit] @ own_b[unit] for unit in range(len(own_b))])  # [U, n, out]
+        return added.at[:, tokens.tokens[i]].set(of_units, mode="drop", unique_indices=True)
 
-    def pairs() -> Array:
-        return jax.lax.fori_loop(0, tokens.blocks, one_pair, jnp.zeros((len(b), len(x), b.shape[-1]), jnp.float32))
+    def of_blocks() -> Array:
+        nothing = jnp.zeros((len(b), len(x), b.shape[-1]), jnp.float32)
+        return jax.lax.fori_loop(0, tokens.blocks, of_block, nothing)
 
-    return jax.lax.cond(tokens.alone, all_slots, pairs)
+    return jax.lax.cond(tokens.alone, of_all_slots, of_blocks)

@@ -26,7 +26,8 @@ class AdapterSetup:
     def decide(
         cls, reader: AdapterReader | None, options: EngineOptions, named: Sequence[NamedAdapter], dtype: str
     ) -> "AdapterSetup":
-        """Read the adapters `named`, and see how much room they need.
+        """Read the adapters `named`, and see how much room they need: of matrices that none changes, only those that
+        later ones may.
 
         Args:
             dtype: of activations.
@@ -47,5 +48,7 @@ class AdapterSetup:
             if weights.rank > rank:
                 raise ValueError(f"adapter {each.name!r} has rank {weights.rank}, more than max_lora_rank {rank}")
         slots = options.max_loras or (SLOTS if options.enable_lora else min(SLOTS, len(named)))
+        changed = {name for _, weights in read for name in weights.matrices}
+        targets = {name: target for name, target in reader.targets.items() if options.enable_lora or name in changed}
         lora_dtype = dtype if options.lora_dtype == "auto" else options.lora_dtype
-        return cls(reader, AdapterShapes(reader.targets, slots, rank, lora_dtype), read)
+        return cls(reader, AdapterShapes(targets, slots, rank, lora_dtype), read)
