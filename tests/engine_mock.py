@@ -282,7 +282,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
-    parser.add_argument("--max-loras", type=int, default=0)
+    parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--max-loras", type=int)
     parser.add_argument("--lora-adapters", action="append", default=[])
     parser.add_argument("--adapters-file", type=Path)
     parser.add_argument("--drain-seconds", type=float, default=5.0)
@@ -311,7 +312,7 @@ def main(argv: list[str]) -> int:
             model_dir=arguments.model_dir,
             script=tuple(arguments.script),
             hold=arguments.hold,
-            max_loras=arguments.max_loras,
+            max_loras=arguments.max_loras or (8 if arguments.enable_lora or arguments.lora_adapters else 0),
             lora_adapters=tuple(arguments.lora_adapters),
         )
         engine = MockEngine(options)

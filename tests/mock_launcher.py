@@ -10,6 +10,9 @@ from pathlib import Path
 from gateway import child_process
 from gateway.config.options import Options
 from gateway.launcher import launch
+from gateway.processes import engine_process
+
+OF_ADAPTERS = ("--lora-adapters=", "--enable-lora", "--max-loras=", "--adapters-file=")  # the mock heeds these
 
 
 def main(argv: list[str]) -> int:
@@ -17,7 +20,9 @@ def main(argv: list[str]) -> int:
     ours, its = argv[:split], argv[split + 1 :]
 
     def command(options: Options, socket: Path, parent: int) -> list[str]:
-        given = [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
+        real = engine_process.command(options, socket, parent)
+        given = [each for each in real if each.startswith(OF_ADAPTERS)]
+        given += [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
         return child_process.python("tests.engine_mock", *given, *its)
 
     return launch(ours, os.environ, command)
