@@ -40,6 +40,7 @@ class Scheduler:
     def __init__(self, tables: PageTables, slots: int, *, rope_switch_length: int = 0, adapters: int = 0) -> None:
         self.tables = tables
         self.adapters = AdapterSlots(adapters)
+        self.most_passing = MOST_PASSING
         self.token_budget = tables.token_budget
         if self.token_budget < slots:
             raise ValueError(f"a step of {self.token_budget} tokens cannot hold {slots} decoding rows")
@@ -184,7 +185,7 @@ class Scheduler:
                 return
             if sequence.adapter is not None and (barred or not self.adapters.has_room(sequence.adapter)):
                 passed.append(sequence)
-                barred |= sequence.passed_by >= MOST_PASSING
+                barred |= sequence.passed_by >= self.most_passing
                 continue
             if any(self.tables.waits_for_prefix(sequence, other) for other in prefilling):
                 plan.waiting_for_prefix.append(sequence)
@@ -195,7 +196,7 @@ class Scheduler:
             self._start(sequence, prefix, plan)
             for older in passed if sequence.adapter else ():
                 older.passed_by += 1
-                barred |= older.passed_by >= MOST_PASSING
+                barred |= older.passed_by >= self.most_passing
             reserved += self.tables.need(sequence).reserve
             prefilling.append(sequence)
 

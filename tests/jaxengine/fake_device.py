@@ -4,7 +4,8 @@ Instead of keys and values a position has a content: a number computed from the 
 sequence's page table, and from the position's token. The first content is computed from the salt, unlike in a real
 model, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the last
 content, so `alone` knows beforehand everything that a request may write or return. With an encoder, each position also
-reads all pages of the encoder input, and an encoder content depends on the whole input.
+reads all pages of the encoder input, and an encoder content depends on the whole input. Every content depends on the
+adapter that lies in its sequence's slot of the stacks.
 
 In each page table of a sequence the same content is a different number, so that a page of another table reads as wrong.
 """
@@ -19,14 +20,20 @@ EOS = 0
 START = 1  # the decoder's start token, in a model with an encoder
 VOCAB = 8
 UNWRITTEN, POISON = -1, -2  # contents that no sequence of tokens has
+NO_ADAPTER, EMPTY = b"", b"nothing was placed here"  # digests that no adapter has
 
 
-def content_after(before: int, token: int, encoded: Ids[int] = ()) -> int:
-    return hash((before, token, *encoded))  # a hash of integers is the same in every process
+def content_after(before: int, token: int, encoded: Ids[int] = (), adapter: bytes = NO_ADAPTER) -> int:
+    return hash((before, token, *encoded, *adapter))  # a hash of integers is the same in every process
 
 
-def encoder_contents(encoder_input: Ids[int]) -> list[int]:
-    return [hash((position, *encoder_input)) for position in range(len(encoder_input))]
+def encoder_contents(encoder_input: Ids[int], adapter: bytes = NO_ADAPTER) -> list[int]:
+    return [hash((position, *encoder_input, *adapter)) for position in range(len(encoder_input))]
+
+
+def digest_of(sequence: Sequence) -> bytes:
+    """Of the adapter that the sequence is to have."""
+    return sequence.adapter.digest if sequence.adapter else NO_ADAPTER
 
 
 def in_table(content: int, table: int) -> int:
@@ -50,16 +57,16 @@ class Reference:
     contents: list[int]
 
 
-def alone(request: Request, *, encoder: bool = False) -> Reference:
+def alone(request: Request, *, encoder: bool = False, adapter: bytes = NO_ADAPTER) -> Reference:
     tokens, contents, content = [], [], root_content(request.salt)
-    encoded = encoder_contents(request.prompt) if encoder else []
+    encoded = encoder_contents(request.prompt, adapter) if encoder else []
     for token in [START] if encoder else request.prompt:
-        content = content_after(content, token, encoded)
+        content = content_after(content, token, encoded, adapter)
         tokens.append(token)
         contents.append(content)
     for _ in range(request.params.max_tokens):
         token = sample(request.params.seed or 0, content)
-        content = content_after(content, token, encoded)
+        content = content_after(content, token, encoded, adapter)
         tokens.append(token)
         contents.append(content)
         if token == EOS and not request.params.ignore_eos:
@@ -76,7 +83,7 @@ class Result:
 
 
 class FakeDevice:
-    """`total` pages of contents, and the last token each slot has sampled."""
+    """`total` pages of contents, the last token each slot has sampled, and the stacks of adapters."""
 
     def __init__(self, total: int, page_size: int) -> None:
         self.total = total
@@ -85,11 +92,14 @@ class FakeDevice:
         self.wipe()
 
     def wipe(self) -> None:
-        """A failed step has destroyed the cache."""
+        """A failed step has destroyed the cache and the stacks."""
         self.cells = [[UNWRITTEN] * self.page_size for _ in range(self.total)]
         self.last: dict[int, int] = {}
+        self.stacks: dict[int, bytes] = {}  # digests by slot
 
     def run(self, plan: Plan) -> list[Result]:
+        for slot, adapter in plan.placements:
+            self.stacks[slot] = adapter.digest
         for row in plan.encoder_rows:
             self._run_encoder(row.sequence)
         return [self._run_row(row) for row in plan.rows]
@@ -103,19 +113,23 @@ class FakeDevice:
         first = -(-len(sequence.encoder_input) // self.page_size)
         return sequence.tables[0].pages[:first], [table.pages[first:] for table in sequence.tables]
 
+    def adapter(self, sequence: Sequence) -> bytes:
+        """The digest of what lies in the sequence's slot of the stacks."""
+        return NO_ADAPTER if sequence.adapter_slot is None else self.stacks.get(sequence.adapter_slot, EMPTY)
+
     def _run_encoder(self, sequence: Sequence) -> None:
-        finite = sequence.request.id not in self.poisoned
-        for position, content in enumerate(encoder_contents(sequence.encoder_input)):
+        finite, adapter = sequence.request.id not in self.poisoned, self.adapter(sequence)
+        for position, content in enumerate(encoder_contents(sequence.encoder_input, adapter)):
             page, offset = divmod(position, self.page_size)
             self.cells[sequence.tables[0].pages[page]][offset] = content if finite else POISON
 
     def _run_row(self, row: Row) -> Result:
         sequence, content = row.sequence, 0
-        finite = sequence.request.id not in self.poisoned
+        finite, adapter = sequence.request.id not in self.poisoned, self.adapter(sequence)
         encoder_pages, own = self.tables(sequence)
         encoded = self.read(encoder_pages, len(sequence.encoder_input))
         for position in range(row.start, row.start + row.count):
-            content = content_after(self._before(sequence, position), self._token(sequence, position), encoded)
+            content = content_after(self._before(sequence, position), self._token(sequence, position), encoded, adapter)
             page, offset = divmod(position, self.page_size)
             for number, table in enumerate(own):
                 self.cells[table[page]][offset] = in_table(content if finite else POISON, number)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
+from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
 from jaxengine.cache.page_pool import PagePool, page_key, root_key
 from jaxengine.cache.page_tables import PageTables
@@ -20,16 +21,18 @@ from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Resul
 from tests.jaxengine.invariants import PlanCheck
 
 MAX_IN_FLIGHT = 2  # one step computes while the next is planned and queued behind it
+MOST_PASSING = 1  # few, so that a short run meets the limit
 
 
 @dataclass(frozen=True)
 class Step:
-    """A dispatched plan: its results, and the slot and pages that each row used."""
+    """A dispatched plan: its results, and the slot, adapter and pages that each row used."""
 
     plan: Plan
     results: list[Result]
     slots: list[int | None]
     tables: list[list[list[int]]]
+    adapters: list[tuple[int, bytes]]  # slots of the stacks, and what lay there
 
 
 class FakeEngine:
@@ -45,11 +48,13 @@ class FakeEngine:
         prefix_cache: bool = True,
         encoder: bool = False,
         windows: Ids[int] = (0,),
+        adapter_slots: int = 0,
     ) -> None:
         self.encoder = encoder
         self.pool = PagePool(pages, page_size)
         tables = PageTables(self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache)
-        self.scheduler = Scheduler(tables, slots)
+        self.scheduler = Scheduler(tables, slots, adapters=adapter_slots)
+        self.scheduler.most_passing = MOST_PASSING
         self.device = FakeDevice(pages, page_size)
         self.clock = 0.0
         self.steps: deque[Step] = deque()
@@ -57,6 +62,7 @@ class FakeEngine:
         self.references: dict[int, Reference] = {}
         self.truth: dict[tuple[int, bytes], tuple[tuple[int, ...], list[int]]] = {}  # (table, key) -> (ids, contents)
         self.decisions: list[tuple[object, ...]] = []
+        self.passed: Counter[int] = Counter()  # by request: later ones with adapters that were admitted before it
         self.events: Counter[str] = Counter()  # what has happened in this run, counted
 
     @property
@@ -87,6 +93,7 @@ class FakeEngine:
         timeout: float | None = None,
         prompt_logprobs: bool = False,
         ignore_eos: bool = False,
+        adapter: str = "",
     ) -> Sequence:
         assert self.fits(len(prompt), max_tokens)
         params = SamplingParams(
@@ -94,8 +101,9 @@ class FakeEngine:
         )
         number = len(self.sequences)
         how = {"caller": caller, "priority": priority, "timeout": timeout}
-        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, **how)
-        sequence = Sequence(request, number, START if self.encoder else None)
+        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, adapter=adapter, **how)
+        loaded = LoadedAdapter(adapter.encode(), {}) if adapter else None
+        sequence = Sequence(request, number, START if self.encoder else None, loaded)
         self._learn(request)
         self.sequences.append(sequence)
         self.scheduler.add(sequence)
@@ -112,9 +120,9 @@ class FakeEngine:
 
     def _learn(self, request: Request) -> None:
         """Note the key, the ids and the contents of each full page that the request may ever offer."""
-        reference, size = alone(request, encoder=self.encoder), self.pool.page_size
-        self.references[request.id] = reference
-        key = root_key("m", request.salt)
+        adapter, size = request.adapter.encode(), self.pool.page_size
+        self.references[request.id] = reference = alone(request, encoder=self.encoder, adapter=adapter)
+        key = root_key("m", request.salt, adapter)
         for end in range(size, len(reference.tokens) + 1, size):
             ids = tuple(reference.tokens[end - size : end])
             key = page_key(key, ids)
@@ -133,7 +141,10 @@ class FakeEngine:
         if plan.rows:
             slots = [row.sequence.slot for row in plan.rows]
             tables = [[list(table.pages) for table in row.sequence.tables] for row in plan.rows]
-            self.steps.append(Step(plan, self.device.run(plan), slots, tables))
+            results = self.device.run(plan)
+            users = [row.sequence for row in plan.rows if row.sequence.adapter_slot is not None]
+            adapters = [(s.adapter_slot or 0, self.device.adapter(s)) for s in users]
+            self.steps.append(Step(plan, results, slots, tables, adapters))
         if plan.drain:
             self.collect_all()
         return plan
@@ -197,3 +208,6 @@ class FakeEngine:
         self.events["encoder inputs"] += len(plan.encoder_rows)
         self.events["encoder inputs again"] += sum(r.sequence.preemptions > 0 for r in plan.encoder_rows)
         self.events["chunks"] += sum(not r.samples for r in plan.rows)
+        self.events["placements"] += len(plan.placements)
+        self.events["adapters replaced"] += check.adapters.replaced
+        self.events["hits of an adapter's own"] += sum(s.cached_tokens > 0 and bool(s.adapter) for s in plan.admitted)

@@ -2,8 +2,10 @@
 
 Each message starts with the invariant's number. `check_state` holds I1-I3, I5, I6, I9, I10, I12, I13, I18 and I19,
 `PlanCheck` I4, I7-I9, I11, I16 and I17. `check_idle` holds I20, I24 and, with I13, that a request's tokens depend
-neither on its neighbours nor on preemption (I14). Properties that need two runs or a special event are in their own
-tests: I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) and I23 (adapters) do not exist yet.
+neither on its neighbours nor on preemption (I14). I23 is about adapters: each lies in the slot of the stacks that its
+sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. Properties that need two
+runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) does
+not exist yet.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING
 from jaxengine.cache.page_pool import SINK, page_key, root_key
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import FinishReason, Sequence
-from tests.jaxengine.fake_device import encoder_contents
+from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
+from tests.jaxengine.fake_device import digest_of, encoder_contents
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -28,6 +31,7 @@ def check_state(engine: FakeEngine) -> None:
     _check_index(engine)
     _check_queues(engine)
     _check_in_flight(engine)
+    check_adapters(engine)
     for sequence in engine.sequences:
         _check_sequence(engine, sequence)
 
@@ -39,6 +43,7 @@ def check_idle(engine: FakeEngine) -> None:
     assert not any(pool.references), f"I24: pages still held: {pool.references}"
     assert pool.available == pool.total - 1, f"I24: {pool.available} of {pool.total - 1} pages came back"
     assert sorted(scheduler.free_slots) == list(range(scheduler.slots)), f"I24: free slots {scheduler.free_slots}"
+    assert not any(scheduler.adapters.held), f"I24: adapters still held: {scheduler.adapters.held}"
     for sequence in engine.sequences:
         assert sequence.finish is not FinishReason.NOT_FINISHED, f"I20: request {sequence.request.id} never ended"
         if sequence.finish in (FinishReason.EOS, FinishReason.LENGTH):
@@ -144,6 +149,7 @@ class PlanCheck:
         self.running = list(engine.scheduler.running)
         self.preemptions = {s: s.preemptions for s in engine.sequences}
         self.indexed = set(engine.pool.index)
+        self.adapters = PlacementCheck(engine)
 
     @property
     def evictions(self) -> int:
@@ -151,6 +157,7 @@ class PlanCheck:
 
     def __call__(self, plan: Plan) -> None:
         self._check_shape(plan)
+        self.adapters(plan)
         for row in plan.rows:
             self._check_row(row)
         self._check_encoder_rows(plan)
@@ -197,7 +204,8 @@ class PlanCheck:
         for sequence in {row.sequence for row in plan.rows} - {*encoded}:
             if sequence.request.id not in self.engine.device.poisoned:
                 read = self.engine.device.read(self.engine.device.tables(sequence)[0], len(sequence.encoder_input))
-                assert read == encoder_contents(sequence.encoder_input), "I8: an encoder input was overwritten"
+                true = encoder_contents(sequence.encoder_input, digest_of(sequence))
+                assert read == true, "I8: an encoder input was overwritten"
 
     def _check_writers(self, plan: Plan) -> None:
         """A page that a step writes has one holder, is not offered, and is in no other row of a dispatched step."""
@@ -235,7 +243,7 @@ class PlanCheck:
 
     def _prefix(self, sequence: Sequence, indexed: set[tuple[int, bytes]]) -> int:
         """The longest prefix, in pages, whose visible pages every table has; all lengths are tried."""
-        size, keys = self.engine.pool.page_size, [root_key("m", sequence.request.salt)]
+        size, keys = self.engine.pool.page_size, [root_key("m", sequence.request.salt, digest_of(sequence))]
         for start in range(0, len(sequence.tokens) - size, size):
             keys.append(page_key(keys[-1], sequence.tokens[start : start + size]))
 
@@ -256,12 +264,14 @@ class PlanCheck:
         newest = {s.request.caller: s.order for s in sorted(plan.admitted, key=lambda s: s.order)}
         older = [s for s in scheduler.waiting if s.order < newest.get(s.request.caller, s.order)]
         passed = [s for s in older if not any(self._waits_for_prefix(s, other) for other in scheduler.running)]
-        assert not passed, "I17: admitted past an older one"
+        assert all(waits_for_adapter(self.engine, s) for s in passed), "I17: admitted past an older one"
+        count_passed(self.engine, plan, passed)
 
     def _waits_for_prefix(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether the next page that `other` will offer is one `sequence` may start from; then others may pass it."""
         end = (other.offered_pages + 1) * self.engine.pool.page_size
         known = end <= len(other.tokens) and end < len(sequence.tokens)
-        alike = sequence.request.salt == other.request.salt and sequence.tokens[:end] == other.tokens[:end]
+        alike = sequence.request.salt == other.request.salt and digest_of(sequence) == digest_of(other)
+        alike = alike and sequence.tokens[:end] == other.tokens[:end]
         shares = self.engine.scheduler.tables.prefix_cache and not sequence.params.prompt_logprobs
         return shares and known and alike

@@ -30,6 +30,7 @@ class Walk:
             prefix_cache=self.random.random() < 0.9 and not encoder,
             encoder=encoder,
             windows=windows,
+            adapter_slots=self.random.choice([0, 0, 1, 1, 2]),
         )
         self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
 
@@ -64,7 +65,13 @@ class Walk:
                 timeout=self.random.choice([None, None, 40.0]),
                 prompt_logprobs=self.random.random() < 0.1,
                 ignore_eos=self.random.random() < 0.5,
+                adapter=self._adapter(),
             )
+
+    def _adapter(self) -> str:
+        """Of one more than there are slots, or none."""
+        adapters = [f"adapter {number}" for number in range(self.engine.scheduler.adapters.slots + 1)]
+        return self.random.choice(["", *adapters]) if len(adapters) > 1 else ""
 
     def _prompt(self) -> list[int]:
         """The beginning of a shared text or of an earlier request's tokens, and a few tokens of its own."""

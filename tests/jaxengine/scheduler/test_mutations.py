@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.jaxengine import adapter_mutants, mutants
 from tests.jaxengine.invariants import check_idle
-from tests.jaxengine.mutants import CAUGHT_BY
 from tests.jaxengine.random_walk import Walk
 
 WALKS, EVENTS = 100, 400  # what the property tests spend
+CAUGHT_BY = mutants.CAUGHT_BY | adapter_mutants.CAUGHT_BY
 
 
 def complaint(seed: int) -> str:
@@ -17,7 +18,7 @@ def complaint(seed: int) -> str:
         walk = Walk(seed).run(EVENTS)
         walk.engine.serve_until_idle()
         check_idle(walk.engine)
-    except (AssertionError, LookupError, ValueError) as error:
+    except (AssertionError, ArithmeticError, LookupError, ValueError) as error:
         return str(error)
     return ""
 

@@ -31,8 +31,16 @@ def test_random_events_keep_every_invariant_and_leave_nothing_behind(walks: list
 
 def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -> None:
     met: Counter[str] = sum((walk.engine.events for walk in walks), Counter())
-    events = ("preemptions", "drains", "hits", "evictions", "chunks", "rows of ended requests", "failures")
+    events: tuple[str, ...] = ("preemptions", "drains", "hits", "evictions", "chunks", "rows of ended requests")
     events += ("encoder inputs again", "released pages", "hits behind a window", "hits behind one of several windows")
+    events += (
+        "failures",
+        "placements",
+        "adapters replaced",
+        "hits of an adapter's own",
+        "waits for an adapter",
+        "barred",
+    )
     for event in events:
         assert met[event] >= 50, f"{event}: {met}"
     ends = Counter(s.finish for walk in walks for s in walk.engine.sequences)
@@ -56,8 +64,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens=st.integers(8, 40),
         kind=st.sampled_from(["plain", "prefix cache", "encoder"]),
         windows=st.sampled_from([(0,), (2,), (9,), (0, 2), (0, 4, 4)]),
+        adapter_slots=st.integers(0, 2),
     )
-    def start(self, page_size: int, slots: int, spare: int, tokens: int, kind: str, windows: tuple[int, ...]) -> None:
+    def start(
+        self,
+        page_size: int,
+        slots: int,
+        spare: int,
+        tokens: int,
+        kind: str,
+        windows: tuple[int, ...],
+        adapter_slots: int,
+    ) -> None:
         windows = (0,) if kind == "encoder" else windows
         self.engine = FakeEngine(
             pages=2 + len(windows) * (tokens // page_size),
@@ -67,6 +85,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefix_cache=kind == "prefix cache",
             encoder=kind == "encoder",
             windows=windows,
+            adapter_slots=adapter_slots,
         )
 
     @rule(
@@ -78,6 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         timeout=st.sampled_from([None, 20.0]),
         flags=st.tuples(st.booleans(), st.booleans()),
+        adapter=st.sampled_from(["", "a", "b", "c"]),
     )
     def add(
         self,
@@ -89,6 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         timeout: float | None,
         flags: tuple[bool, bool],
+        adapter: str,
     ) -> None:
         """A request that starts as an earlier one, or as a fixed text."""
         earlier = self.engine.sequences[base].tokens if base < len(self.engine.sequences) else [1, 2, 3, 4] * 4
@@ -102,6 +123,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 timeout=timeout,
                 prompt_logprobs=flags[0] and flags[1],
                 ignore_eos=flags[0],
+                adapter=adapter if self.engine.scheduler.adapters.slots else "",
             )
 
     @precondition(lambda self: len(self.engine.steps) < MAX_IN_FLIGHT)
