@@ -12,12 +12,13 @@ import dataclasses
 import itertools
 import operator
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -29,13 +30,16 @@ from gateway.text.model_files import find_template, read_json, special_tokens
 from gateway.text.stop_strings import StopMatcher
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
+from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.interface import AdapterRefused
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Event, FinishReason, Request, Token
 from jaxengine.startup.build import load_engine
 
 __all__ = ["LLM", "Completion", "SamplingParams"]
 
+T = TypeVar("T")
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -86,11 +90,15 @@ class Completion:
 
 
 class LLM:
-    """A model, loaded and compiled, with the PEFT adapter `merge_adapter` if one is given. Other arguments are those of
-    `EngineOptions`.
+    """A model, loaded and compiled. Other arguments are those of `EngineOptions`.
+
+    Args:
+        merge_adapter: a PEFT adapter that is merged with the model while it is loaded.
+        lora_adapters: PEFT adapters beside the model, by the names that `generate` and `chat` take. With `enable_lora`
+            more can come later, see `load_adapter`.
 
     Raises:
-        CheckpointError: the model cannot be found or read.
+        CheckpointError: the model or an adapter cannot be found or read.
         ValueError: the options contradict the model or the devices.
     """
 
@@ -100,37 +108,62 @@ class LLM:
         revision: str | None = None,
         *,
         merge_adapter: str | Path | None = None,
+        lora_adapters: Mapping[str, str | Path] | None = None,
         **options: object,
     ) -> None:
         enable_compile_cache(compile_cache_in(cache_root()))
         opened = open_model(_as_text(model), revision, adapter=_as_text(merge_adapter))
         self.directory = opened.directory
         self.tokenizer = Tokenizer.load(opened.directory)
-        self.engine = load_engine(opened, EngineOptions(**options))  # type: ignore[arg-type]
+        adapters = [NamedAdapter(name, str(path)) for name, path in (lora_adapters or {}).items()]
+        self.engine = load_engine(opened, EngineOptions(**options), adapters=adapters)  # type: ignore[arg-type]
         self.ids = itertools.count()
+
+    def load_adapter(self, name: str, path: str | Path, *, in_place: bool = False) -> None:
+        """Have the PEFT adapter at `path` answer to `name`, if `in_place` instead of another of that name.
+
+        Raises:
+            ValueError: it cannot be read, or does not fit the model or `max_lora_rank`; the name is taken; or `LLM` was
+                made without `enable_lora` and without adapters.
+        """
+        adapter = NamedAdapter(name, str(path))
+        try:
+            self.engine.load_adapter(adapter.name, adapter.path, in_place=in_place)
+        except AdapterRefused as error:
+            raise ValueError(str(error)) from error
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises ValueError if no adapter is called `name`."""
+        try:
+            self.engine.unload_adapter(name)
+        except AdapterRefused as error:
+            raise ValueError(str(error)) from error
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        adapter: str | Sequence[str] = "",
         use_tqdm: bool = True,
     ) -> list[Completion]:
         """Complete `prompts` (text, token ids, or a list of either) together; results in their order.
 
-        `sampling_params` is one for all or one for each. A request without a seed gets a random one. One that fails
+        `sampling_params` is one for all or one for each, and so is the name of the `adapter` that answers; "" is the
+        model itself. A request without a seed gets a random one. One that fails
         inside the engine ends with its `error`, and takes nothing from the others.
 
         Raises:
             ValueError: a prompt or parameter is out of range, before anything runs.
         """
-        return self._run(self._encode(prompts), sampling_params, use_tqdm)
+        return self._run(self._encode(prompts), sampling_params, adapter, use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        adapter: str | Sequence[str] = "",
         use_tqdm: bool = True,
     ) -> list[Completion]:
         """The assistant's next message in a chat, or in several; as `generate` otherwise.
@@ -141,17 +174,23 @@ class LLM:
         several = bool(messages) and not isinstance(messages[0], Mapping)
         texts = [self._rendered(chat) for chat in (messages if several else [messages])]  # type: ignore[arg-type]
         ids = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        return self._run(ids, sampling_params, use_tqdm)
+        return self._run(ids, sampling_params, adapter, use_tqdm)
 
     def _run(
-        self, prompts: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None, use_tqdm: bool
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        adapter: str | Sequence[str],
+        use_tqdm: bool,
     ) -> list[Completion]:
-        each = _one_each(SamplingParams() if params is None else params, len(prompts))
-        completions = {
-            next(self.ids): Completion(prompt, chosen)
-            for prompt, chosen in zip(prompts, map(_seeded, each), strict=True)
-        }
-        requests = [Request(id, made.prompt_ids, made.params) for id, made in completions.items()]
+        count = len(prompts)
+        each = _one_each(SamplingParams() if params is None else params, SamplingParams, count, "sampling parameters")
+        names = _one_each(adapter, str, count, "adapters")
+        completions = {next(self.ids): Completion(*pair) for pair in zip(prompts, map(_seeded, each), strict=True)}
+        requests = [
+            Request(id, made.prompt_ids, made.params, adapter=name)
+            for (id, made), name in zip(completions.items(), names, strict=True)
+        ]
         for request in requests:  # all of them before one is taken
             self.engine.check(request)
         for request in requests:
@@ -159,7 +198,9 @@ class LLM:
         try:
             running = {id: _Running(each, self._detokenizer(each)) for id, each in completions.items()}
             with tqdm(total=len(completions), unit="prompt", disable=not use_tqdm) as bar:
-                while not self.engine.idle:
+                while not self.engine.idle or self.engine.preparing:
+                    if self.engine.idle:  # an adapter is read again, on another thread
+                        time.sleep(0.001)
                     self._step(running)
                     bar.update(len(completions) - len(running) - bar.n)
         except BaseException:  # the user interrupted: the next call must not find what is left
@@ -261,10 +302,10 @@ def _as_text(path: str | Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _one_each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:
-    each = [params] * count if isinstance(params, SamplingParams) else params
+def _one_each(given: T | Sequence[T], kind: type[T], count: int, what: str) -> Sequence[T]:
+    each: Sequence[T] = [given] * count if isinstance(given, kind) else given  # type: ignore[assignment]
     if len(each) != count:
-        raise ValueError(f"{count} prompts but {len(each)} sampling parameters")
+        raise ValueError(f"{count} prompts but {len(each)} {what}")
     return each
 
 

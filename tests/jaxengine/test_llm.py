@@ -21,6 +21,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.startup.build import Setup
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
+from tests.tiny_adapter import adapted
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
@@ -287,6 +288,35 @@ def test_a_call_that_is_interrupted_does_not_disturb_the_next(llm: LLM, monkeypa
             llm.generate([prompt(9), prompt(5)], GREEDY)
     assert llm.generate(prompt(9), GREEDY)[0].token_ids == expected
     assert llm.engine.idle
+
+
+def test_each_prompt_may_have_its_own_adapter(directory: Path, tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        model = adapted(directory, seed=seed)
+        model.save_pretrained(tmp_path / name)
+        model.merge_and_unload().save_pretrained(tmp_path / f"{name}-merged")
+    llm = LLM(directory, lora_adapters={"one": tmp_path / "one"}, enable_lora=True, max_batch_size=4)
+    llm.load_adapter("two", tmp_path / "two")
+    names, ids = ["two", "", "one", "two"], [5, 6, 7, 8]
+    made = llm.generate([ids] * 4, GREEDY, adapter=names)
+    for name, completion in zip(names, made, strict=True):
+        assert completion.token_ids == reference_greedy(
+            tmp_path / f"{name}-merged" if name else directory, ids, len(completion.token_ids)
+        )
+    assert llm.generate([ids], GREEDY, adapter="one")[0].token_ids == made[2].token_ids
+    llm.unload_adapter("two")
+    for wrong, problem in (("two", "no adapter is called 'two'"), (["one"] * 2, "1 prompts but 2 adapters")):
+        with pytest.raises(ValueError, match=problem):
+            llm.generate([ids], GREEDY, adapter=wrong)
+    with pytest.raises(ValueError, match="is called 'one' already"):
+        llm.load_adapter("one", tmp_path / "two")
+
+
+def test_adapters_that_no_option_made_room_for_are_refused(llm: LLM, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--enable-lora"):
+        llm.load_adapter("one", tmp_path)
+    with pytest.raises(ValueError, match="--enable-lora"):
+        llm.generate([[5]], GREEDY, adapter="one")
 
 
 def test_an_option_that_does_not_exist_is_named(directory: Path) -> None:

@@ -1,0 +1,115 @@
+"""A server with adapters: requests name them on every route, and they come and go while it serves, and outlive it."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from tests.processes import PATIENCE, gone
+from tests.servers import Server, serving
+from tests.tiny_adapter import adapted
+
+pytestmark = pytest.mark.slow
+
+TEXT, NEW = "The quick brown fox", 12
+NAMES = ("sql", "chat", "late")
+
+
+@pytest.fixture(scope="module")
+def base(tiny: Callable[[str], Path]) -> Path:
+    return tiny("llama2_gqa")
+
+
+@pytest.fixture(scope="module")
+def answers(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    """What PEFT generates with each adapter, and without."""
+    prompt, made = Tokenizer.from_file(str(base / "tokenizer.json")).encode(TEXT).ids, {}
+    for seed, name in enumerate(NAMES):
+        model = adapted(base, seed=seed)
+        model.save_pretrained(adapters_in(tmp_path_factory) / name)
+        made[name] = _greedy(model, prompt)
+    with model.disable_adapter():
+        made[""] = _greedy(model, prompt)
+    assert len({*map(tuple, made.values())}) == len(made)
+    return made
+
+
+def adapters_in(factory: pytest.TempPathFactory) -> Path:
+    return factory.getbasetemp() / "adapters"
+
+
+@pytest.fixture(scope="module")
+def server(base: Path, answers: dict[str, list[int]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = adapters_in(tmp_path_factory)
+    options = (
+        f"--lora-adapters=sql={found}/sql",
+        f"--lora-modules=chat={found}/chat",
+        *("--allow-runtime-lora-updating", "--max-loras=2", "--served-model-name=tiny", "--max-batch-size=8"),
+    )
+    with serving(tmp_path_factory.mktemp("adapters"), f"--model-id={base}", *options) as running:
+        running.wait_ready()
+        yield running
+
+
+def generated(server: Server, adapter: str | None) -> list[int]:
+    parameters: dict[str, Any] = {"max_new_tokens": NEW, "details": True, "adapter_id": adapter}
+    body = {"inputs": TEXT, "parameters": parameters}
+    reply = httpx.post(server.url + "/generate", json=body, timeout=PATIENCE)
+    assert reply.status_code == 200, reply.text
+    return [token["id"] for token in reply.json()["details"]["tokens"]]
+
+
+def test_each_request_is_answered_as_peft_does(server: Server, answers: dict[str, list[int]]) -> None:
+    assert generated(server, None) == answers[""]
+    for name in ("sql", "chat", "sql"):
+        assert generated(server, name) == answers[name]
+
+
+def test_an_adapter_is_a_model_of_openai_s_api(server: Server, answers: dict[str, list[int]], base: Path) -> None:
+    cards = {card["id"]: card for card in httpx.get(server.url + "/v1/models", timeout=PATIENCE).json()["data"]}
+    assert {"tiny", "sql", "chat"} <= cards.keys()
+    assert cards["sql"]["parent"] == "tiny"
+    tokens = Tokenizer.from_file(str(base / "tokenizer.json"))
+    prompt = tokens.encode(TEXT).ids
+    for name in ("sql", "chat", "tiny"):
+        body = {"model": name, "prompt": TEXT, "max_tokens": NEW, "temperature": 0}
+        made = httpx.post(server.url + "/v1/completions", json=body, timeout=PATIENCE).json()
+        assert made["model"] == name
+        text = tokens.decode([*prompt, *answers.get(name, answers[""])])
+        assert made["choices"][0]["text"] == text.removeprefix(tokens.decode(prompt))
+    refused = httpx.post(server.url + "/v1/completions", json={"model": "nobody", "prompt": TEXT}, timeout=PATIENCE)
+    assert refused.status_code == 404
+
+
+def test_adapters_come_and_go_and_outlive_the_engine(
+    server: Server, answers: dict[str, list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    load = {"lora_name": "late", "lora_path": str(adapters_in(tmp_path_factory) / "late")}
+    reply = httpx.post(server.url + "/v1/load_lora_adapter", json=load, timeout=PATIENCE)
+    assert reply.status_code == 200, reply.text
+    assert generated(server, "late") == answers["late"]
+    assert generated(server, "sql") == answers["sql"]  # three adapters in two slots
+    os.kill(engine := server.engine_pid(), signal.SIGKILL)
+    assert gone(engine) and server.engine_pid() != engine
+    server.wait_ready()
+    for name in NAMES:
+        assert generated(server, name) == answers[name]
+    unloaded = httpx.post(server.url + "/v1/unload_lora_adapter", json={"lora_name": "late"}, timeout=PATIENCE)
+    assert unloaded.status_code == 200, unloaded.text
+    body = {"inputs": TEXT, "parameters": {"adapter_id": "late"}}
+    refused = httpx.post(server.url + "/generate", json=body, timeout=PATIENCE)
+    assert refused.status_code == 422 and "late" in refused.json()["error"]
+    assert generated(server, "chat") == answers["chat"]
+    assert server.gauges()["textgen_compiles_after_warmup_total"] == 0
+
+
+def _greedy(model: Any, prompt: list[int]) -> list[int]:
+    with torch.inference_mode():
+        made = model.generate(input_ids=torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False)
+    return list(made[0, len(prompt) :].tolist())
