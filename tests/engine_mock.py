@@ -58,7 +58,7 @@ class MockOptions:
     decoder_start_token_id: int | None = None
     script: tuple[int, ...] = ()  # ids every request without an adapter is answered with, cyclically
     steps_on_host: bool = False
-    hold: Path | None = None  # while this file exists, a request gets its first token and no more
+    hold: Path | None = None  # while this file exists, a request gets its first token and no more, and no adapter loads
     max_loras: int = 0  # 0 = no adapters are served
     lora_adapters: tuple[str, ...] = ()
 
@@ -148,6 +148,8 @@ class MockEngine:
 
     def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> ServedAdapter:
         """There is an adapter in every directory with the file `adapter_config.json`, and at every id of `org/`."""
+        while self.options.hold is not None and self.options.hold.exists():
+            time.sleep(HOLD_SECONDS)
         if not self.options.max_loras:
             raise AdapterRefused("off", "this engine serves no adapters")
         if name in self._adapters and not in_place:
@@ -278,7 +280,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--model-dir", type=Path, default=MockOptions.model_dir)
     parser.add_argument("--step-seconds", type=float, default=0.0)
     parser.add_argument("--script", type=int, nargs="*", default=[], help="ids every request is answered with")
-    parser.add_argument("--hold", type=Path, help="while this file exists, loading waits, and requests after a token")
+    parser.add_argument("--hold", type=Path, help="while this file exists, loading and requests wait")
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)

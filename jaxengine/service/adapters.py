@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -12,6 +12,7 @@ from jaxengine.request.interface import AdapterRefused, DrivenEngine, ServedAdap
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.service import codec
 from jaxengine.service.adapter_record import AdapterRecord
+from jaxengine.service.daemon_thread import in_daemon_thread
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Adapters:
     ) -> None:
         self._engine, self._changed, self._record = engine, changed, record
         self._lock = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()  # in progress
 
     @property
     def served(self) -> pb.AdapterList:
@@ -62,6 +64,11 @@ class Adapters:
         await self._change(lambda: self._engine.unload_adapter(name))
         logger.info("adapter %r is served no more", name)
 
+    def stop(self) -> None:
+        """End the calls in progress: the process is about to end."""
+        for change in self._changes:
+            change.cancel()
+
     def _load(self, name: str, path: str, in_place: bool) -> ServedAdapter:
         try:
             adapter = NamedAdapter(name, path)
@@ -71,12 +78,20 @@ class Adapters:
 
     async def _change(self, work: Callable[[], T]) -> T:
         """Do `work` on a thread. A caller that goes away leaves it to end, and the list is told all the same."""
-        return await asyncio.shield(self._do(work))
+        change = asyncio.create_task(self._do(work))
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        try:
+            return await asyncio.shield(change)
+        except asyncio.CancelledError:
+            if change.cancelled():
+                raise CallRefused(grpc.StatusCode.UNAVAILABLE, "the engine is shutting down") from None
+            raise
 
     async def _do(self, work: Callable[[], T]) -> T:
         async with self._lock:
             try:
-                result = await asyncio.to_thread(work)
+                result = await in_daemon_thread("adapters", work)
             except AdapterRefused as error:
                 logger.warning("a change of adapters was refused: %s", error)
                 raise CallRefused(STATUS[error.reason], str(error)) from None

@@ -25,6 +25,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import add_EngineServicer_to_server
 from jaxengine.service.adapter_record import AdapterRecord
+from jaxengine.service.daemon_thread import in_daemon_thread
 from jaxengine.service.service import Service
 from jaxengine.telemetry.logs import USAGE, fail
 from jaxengine.telemetry.tracing import Tracing
@@ -116,7 +117,7 @@ async def _live(
     service: Service, load: Loader, stopping: asyncio.Event, crashed: asyncio.Future[None], drain_seconds: float
 ) -> int:
     stop = asyncio.create_task(stopping.wait())
-    loading = _in_thread(load, service.description)
+    loading = _start_loading(load, service.description)
     await asyncio.wait((loading, stop), return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():
         return 0
@@ -146,31 +147,13 @@ def _announce(service: Service, loaded: Loaded) -> None:
     service.serve(loaded.engine, loaded.record)
 
 
-def _in_thread(load: Loader, description: pb.Description) -> "asyncio.Future[Loaded]":
-    """Run `load` on a daemon thread, so that a compile in progress cannot delay the end of the process."""
+def _start_loading(load: Loader, description: pb.Description) -> "asyncio.Future[Loaded]":
     event_loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Loaded] = event_loop.create_future()
 
     def progress(line: str) -> None:
         event_loop.call_soon_threadsafe(_progress, description, line)
 
-    def settle(result: Loaded | None, error: BaseException | None) -> None:
-        if error is not None:
-            outcome.set_exception(error)
-        elif result is not None:
-            outcome.set_result(result)
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = load(progress)
-        except BaseException as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: the process is ending
-            event_loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, name="load", daemon=True).start()
-    return outcome
+    return in_daemon_thread("load", lambda: load(progress))
 
 
 def _progress(description: pb.Description, line: str) -> None:

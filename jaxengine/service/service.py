@@ -96,6 +96,8 @@ class Service(EngineServicer):
         """End every session and the step loop; whether the loop's last step ended within `timeout` seconds."""
         if self._liveness is not None:
             self._liveness.cancel()
+        if self._adapters is not None:
+            self._adapters.stop()
         for session in self._sessions:
             session.close()
         return self._steps is None or self._steps.stop(timeout)
@@ -124,6 +126,8 @@ class Service(EngineServicer):
 
     async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Any) -> pb.Adapter:
         adapters = await self._ready(context)
+        if self.description.state != pb.READY:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine is shutting down")
         try:
             return await adapters.load(request.name, request.path, in_place=request.in_place)
         except CallRefused as refused:

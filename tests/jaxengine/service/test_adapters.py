@@ -159,6 +159,25 @@ async def test_streams_go_on_while_an_adapter_is_loaded_and_a_caller_that_leaves
 
 
 @serving
+async def test_an_engine_that_shuts_down_loads_no_more_and_ends_what_is_being_loaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(world.engine, "load_adapter", lambda *_, **__: go.wait(PATIENCE))
+    world.service.serve(world.engine)
+    loading = asyncio.create_task(refusal(world.stub.LoadAdapter(load("second", "org/second"))))
+    await asyncio.sleep(0.1)
+    assert await world.service.drain(1)
+    late = await refusal(world.stub.LoadAdapter(load("third", "org/third")))
+    world.service.stop(1)
+    try:
+        for status, details in (late, await asyncio.wait_for(loading, PATIENCE)):
+            assert (status, details) == (grpc.StatusCode.UNAVAILABLE, "the engine is shutting down")
+    finally:
+        go.set()
+
+
+@serving
 async def test_a_running_request_keeps_the_adapter_that_it_began_with(world: World) -> None:
     world.service.serve(world.engine)
     call = world.session()

@@ -1,5 +1,6 @@
 """The engine as a process: how it starts, fails, drains and dies. Exit codes are a contract with the supervisor."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.interface import EngineUnavailable
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
+from jaxengine.service.process import STOP_SECONDS
 from tests.engine_mock import RAISE, continuation
-from tests.processes import PATIENCE, ROOT, ask, collect, connected, gone, running_engine, until
+from tests.processes import PATIENCE, ROOT, ask, collect, connected, gone, is_busy, running_engine, until
 
 
 @pytest.mark.parametrize("code", [2, 65, 69, 74, 77])
@@ -48,6 +51,21 @@ async def test_sigterm_lets_running_requests_finish_and_cleans_up(tmp_path: Path
             assert event.finish == pb.LENGTH
         assert engine.process.wait(PATIENCE) == 0
         assert not engine.path.parent.exists()
+
+
+async def test_sigterm_while_an_adapter_is_loaded_ends_at_once(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    with running_engine(tmp_path, "--max-loras=4", f"--hold={hold}") as engine:
+        async with connected(engine) as client:
+            hold.touch()
+            loading = asyncio.create_task(client.adapters.load("one", "org/one", in_place=False))
+            await asyncio.sleep(0.2)
+            began = time.monotonic()
+            engine.process.terminate()
+            with pytest.raises(EngineUnavailable):
+                await asyncio.wait_for(loading, PATIENCE)
+            assert engine.process.wait(PATIENCE) == 0
+            assert time.monotonic() - began < STOP_SECONDS or is_busy()
 
 
 async def test_a_step_beyond_repair_ends_the_process_with_70(tmp_path: Path) -> None:
