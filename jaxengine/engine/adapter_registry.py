@@ -112,7 +112,7 @@ class AdapterRegistry:
                 weights, found = self._read(entry.served.path, None)
                 if weights.digest != entry.digest:
                     raise AdapterRefused("invalid", "its files have changed since it was loaded; load it again")
-        except AdapterRefused as error:
+        except Exception as error:  # whatever it is: the request would wait for ever
             logger.error("adapter %r cannot be read again: %s", name, error)
             done(None, f"adapter {name!r} cannot be read again")
             return

@@ -64,6 +64,11 @@ def loaded(adapter: AdapterWeights, stacks: Mapping[str, AdapterStack], shapes: 
     """`adapter` as one slot of the abstract `stacks`. Raises ValueError where it does not fit."""
     if adapter.rank > shapes.rank:
         raise ValueError(f"rank {adapter.rank} is more than max_lora_rank {shapes.rank}")
+    if homeless := sorted(adapter.matrices.keys() - stacks.keys()):
+        raise ValueError(
+            f"it changes {homeless[0]}, which no adapter named at start does: the server keeps room for that only with "
+            "--enable-lora"
+        )
     arrays = {name: _laid_out(matrix, stacks[name]) for name, matrix in adapter.matrices.items()}
     for name, pair in arrays.items():
         if not all(np.isfinite(each.astype(np.float32)).all() for each in pair):
