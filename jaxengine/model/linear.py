@@ -176,7 +176,7 @@ def _with_adapters(y: Array, x: Array, stack: AdapterStack | None, adapters: Ada
     """Products y [T, out…] of x, and what each token's adapter adds to them."""
     if stack is None or adapters is None:
         return y
-    return (y.astype(jnp.float32) + change(x, stack, adapters)).astype(y.dtype)
+    return y + change(x, stack, adapters, y.dtype)
 
 
 def _grouped_product(x: Array, weight: Weight, dtype: jnp.dtype) -> Array:

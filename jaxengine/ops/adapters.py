@@ -86,17 +86,17 @@ class AdapterTokens:
         return cls(slot, alone, token, tokens, slot_of, behind[-1])
 
 
-def change(x: Array, stack: AdapterStack, tokens: AdapterTokens) -> Array:
-    """x [T, in…] → what each token's adapter adds to the product, f32 [T, out…]; 0 where it has none."""
+def change(x: Array, stack: AdapterStack, tokens: AdapterTokens, dtype: jnp.dtype) -> Array:
+    """x [T, in…] → what each token's adapter adds to the product, [T, out…] in `dtype`; 0 where it has none."""
     units, slots, rank, *outputs = stack.b.shape
     a, b = stack.a.reshape(slots, stack.a.shape[1], -1), stack.b.reshape(units, slots, rank, -1)
     rows = x.reshape(len(x), -1)
     if stack.on_host:
-        added = _on_host(rows.astype(jnp.float32), a, b, stack.adaptable, tokens)
+        added = _on_host(rows.astype(jnp.float32), a, b, stack.adaptable, tokens).astype(dtype)
     elif len(x) <= slots:
-        added = _gathered(rows, a, b, stack.adaptable, tokens.slot)
+        added = _gathered(rows, a, b, stack.adaptable, tokens.slot, dtype)
     else:
-        added = _of_all_slots(rows, a, b, stack.adaptable, tokens.slot)
+        added = _of_all_slots(rows, a, b, stack.adaptable, tokens.slot, dtype)
     if stack.adaptable.axis is None:
         return added.reshape(len(x), *outputs)
     return jnp.moveaxis(added.reshape(units, len(x), *outputs), 0, stack.adaptable.axis + 1)
@@ -108,21 +108,20 @@ def _units(inner: Array, adaptable: Adaptable) -> Array:
     return jnp.moveaxis(by_module, -2, 0)[np.array(adaptable.parts)]
 
 
-def _gathered(x: Array, a: Array, b: Array, adaptable: Adaptable, slot: Array) -> Array:
+def _gathered(x: Array, a: Array, b: Array, adaptable: Adaptable, slot: Array, dtype: jnp.dtype) -> Array:
     """[U, T, out]. A token's own a and b; those of one without an adapter are some slot's, and count for nothing."""
-    wide = jnp.dtype(jnp.float32)
-    inner = jnp.einsum("ti,tri->tr", x, a.at[slot].get(mode="clip"), preferred_element_type=wide)
+    own_a = a.at[slot].get(mode="clip")  # [T, M·R, in]
+    inner = jnp.einsum("ti,tri->tr", x, own_a, preferred_element_type=jnp.dtype(jnp.float32))
     inner = jnp.where((slot < len(a))[:, None], inner, 0).astype(b.dtype)
-    own = b.at[:, slot].get(mode="clip")  # [U, T, R, out]
-    return jnp.einsum("utr,utro->uto", _units(inner, adaptable), own, preferred_element_type=wide)
+    own_b = b.at[:, slot].get(mode="clip")  # [U, T, R, out]
+    return jnp.einsum("utr,utro->uto", _units(inner, adaptable), own_b, preferred_element_type=dtype)
 
 
-def _of_all_slots(x: Array, a: Array, b: Array, adaptable: Adaptable, slot: Array) -> Array:
+def _of_all_slots(x: Array, a: Array, b: Array, adaptable: Adaptable, slot: Array, dtype: jnp.dtype) -> Array:
     """[U, T, out]."""
-    wide = jnp.dtype(jnp.float32)
-    inner = jnp.einsum("ti,sri->tsr", x, a, preferred_element_type=wide)
+    inner = jnp.einsum("ti,sri->tsr", x, a, preferred_element_type=jnp.dtype(jnp.float32))
     inner = jnp.where(slot[:, None, None] == jnp.arange(len(a))[:, None], inner, 0).astype(b.dtype)
-    return jnp.einsum("utsr,usro->uto", _units(inner, adaptable), b, preferred_element_type=wide)
+    return jnp.einsum("utsr,usro->uto", _units(inner, adaptable), b, preferred_element_type=dtype)
 
 
 def _on_host(x: Array, a: Array, b: Array, adaptable: Adaptable, tokens: AdapterTokens) -> Array:

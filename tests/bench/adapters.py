@@ -14,9 +14,6 @@ import numpy as np
 
 from convert.cache import cache_root
 from convert.source import open_model
-from jaxengine.architecture.adaptation import AdapterReader, AdapterWeights, LowRank
-from jaxengine.architecture.model import ModelSpec
-from jaxengine.architecture.parameters import parameter_table
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.table import EngineOptions
@@ -25,21 +22,11 @@ from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 from tests.bench.machine import described
 from tests.bench.table import markdown
+from tests.random_adapters import random_adapter
 
 COLUMNS = ("default model", "tok/s", "without", "ratio", "seen")
 CASES = ((1, 1), (4, 4), (16, 16), (16, 8), (16, 4), (16, 1))  # rows that decode together, and adapters of theirs
 PROMPT, LONG, NEW = 32, 1024, 64  # tokens
-
-
-def random_adapter(reader: AdapterReader, spec: ModelSpec, rank: int, seed: int) -> AdapterWeights:
-    chance, table = np.random.default_rng(seed), parameter_table(spec)
-    matrices = {}
-    for name, target in reader.targets.items():
-        shape, inputs = table[name].shape, table[name].inputs
-        outputs, width = shape[: len(shape) - inputs], int(np.prod(shape[len(shape) - inputs :]))
-        a = chance.standard_normal((target.modules, rank, width), np.float32) / width**0.5
-        matrices[name] = LowRank(a, 0.01 * chance.standard_normal((*outputs, rank), np.float32))
-    return AdapterWeights(f"random-{seed}", "", bytes([seed]) * 32, matrices)
 
 
 def load(slots: int, rank: int) -> Engine:
@@ -52,7 +39,7 @@ def load(slots: int, rank: int) -> Engine:
     engine.finish_compiling()
     assert model.adapters is not None
     for seed in range(slots):
-        weights = random_adapter(model.adapters, model.source.spec, rank, seed)
+        weights = random_adapter(model.adapters.targets, model.source.spec, rank, seed)
         engine.adapter_registry.load(str(seed), "random", weights=weights)
     return engine
 

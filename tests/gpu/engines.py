@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
@@ -33,17 +34,24 @@ class RandomModel:
     eos_token_ids: tuple[int, ...] = ()
     quantization: str | None = None
     directory: Path = NOWHERE  # it has no tokenizer
+    adapters: AdapterReader | None = None
 
 
 def measured_engine(
-    scale: Scale, *, eos_token_ids: tuple[int, ...] = (), directory: Path = NOWHERE, **options: object
+    scale: Scale,
+    *,
+    eos_token_ids: tuple[int, ...] = (),
+    directory: Path = NOWHERE,
+    adapters: AdapterReader | None = None,
+    **options: object,
 ) -> Engine:
     """An engine of `scale`'s model and buckets whose weights were never on the host.
 
     A measurement wants no checkpoint and no bucket that it does not measure; the rest is the product's own.
     """
     chosen = EngineOptions(dtype=scale.dtype, **options)  # type: ignore[arg-type]
-    model = RandomModel(RandomSource(scale.spec, scale.dtype), eos_token_ids=eos_token_ids, directory=directory)
+    source = RandomSource(scale.spec, scale.dtype)
+    model = RandomModel(source, eos_token_ids=eos_token_ids, directory=directory, adapters=adapters)
     return load_engine(model, chosen, limits=scale.limits, load=drawn_on_devices)
 
 
@@ -67,7 +75,7 @@ class Client:
         self.engine = engine
         self.numbers = itertools.count()
 
-    def submit(self, count: int, length: int, new: int, grammar: Grammar | None = None) -> list[int]:
+    def submit(self, count: int, length: int, new: int, grammar: Grammar | None = None, adapter: str = "") -> list[int]:
         """`count` greedy requests of `length` random tokens for exactly `new` more, or as many as the grammar lets them
         have; their ids.
         """
@@ -75,7 +83,7 @@ class Client:
         ids = [next(self.numbers) for _ in range(count)]
         for number in ids:
             prompt = np.random.default_rng(number).integers(0, self.engine.description.vocab_size, length)
-            self.engine.submit(Request(number, prompt.tolist(), params, grammar=grammar))
+            self.engine.submit(Request(number, prompt.tolist(), params, grammar=grammar, adapter=adapter))
         return ids
 
     def step(self) -> list[Event]:

@@ -62,10 +62,11 @@ def derive(tables: Tables) -> None:
         if len(rates) == 2:
             floor = max(row["bytes"] / rates["byte"], row["operations"] / rates["operation"])
             row["share"] = floor / row["seconds"]
-    free = {row["rows"]: row["seconds"] for row in tables.get("grammars", ()) if not row["constrained"]}
-    for row in tables.get("grammars", ()):
-        row["tokens_per_second"] = row["tokens"] / row["seconds"]
-        row["beside_none"] = free[row["rows"]] / row["seconds"]
+    for table, what in (("grammars", "constrained"), ("adapters", "adapters")):
+        free = {row["rows"]: row["seconds"] for row in tables.get(table, ()) if not row[what]}
+        for row in tables.get(table, ()):
+            row["tokens_per_second"] = row["tokens"] / row["seconds"]
+            row["beside_none"] = free[row["rows"]] / row["seconds"]
     ours = {row["load"]: row["seconds"] for row in tables.get("loads", ()) if row["engine"] == OURS}
     for row in tables.get("loads", ()):
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
@@ -126,6 +127,15 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             TOKENS,
             number("ms/step", "seconds", 1e3, ",.2f"),
             number("of which masks", "mask_seconds", 1e3, ",.2f"),
+            number("rate beside none", "beside_none", form=",.2f"),
+        ),
+    ),
+    "adapters": (
+        "Decode with adapters",
+        (
+            *map(text, ("rows", "adapters")),
+            TOKENS,
+            number("ms/step", "seconds", 1e3, ",.2f"),
             number("rate beside none", "beside_none", form=",.2f"),
         ),
     ),

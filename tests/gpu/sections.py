@@ -40,6 +40,7 @@ SECTIONS = {
     "peers": Section("tests.gpu.peers", 150),
     "arrangements": Section("tests.gpu.arrangements", 110),
     "experts": Section("tests.gpu.experts", 130),
+    "adapters": Section("tests.gpu.adapters", 90),
     "grammars": Section("tests.gpu.grammars", 90),
     "families": Section("tests.gpu.families", 150),
 }

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from convert.quantized.mxfp4 import FORMAT as MXFP4
+from jaxengine.architecture.adaptation import AdapterShapes
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
@@ -31,6 +32,7 @@ from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
+from tests.random_adapters import llama_targets
 from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GPT_OSS_20B, H200, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
 
 
@@ -43,6 +45,7 @@ def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
 FOUR_LAYERS = cut(LLAMA_8B)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
+SLOTS, RANK = 8, 16  # of adapters
 OPTIONS = COMPILER_OPTIONS["gpu"]
 EXPERTS = ("experts_gate_up", "experts_down")
 
@@ -55,14 +58,17 @@ def compiler(
     cache: str = "bfloat16",
     ordered: bool = False,
     experts: WeightFormat | None = None,
+    adapters: int = 0,
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data, with sorted inputs if
-    `ordered`; `experts` is the format of theirs.
+    `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix.
     """
     mesh = make_mesh(devices, h200.devices(devices))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
     limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
+    if adapters:
+        shapes = dataclasses.replace(shapes, adapters=AdapterShapes(llama_targets(spec), adapters, RANK, "bfloat16"))
     formats = chosen_formats(spec, quantize, devices)
     formats = {name: dataclasses.replace(format, ordered=ordered) for name, format in formats.items()}
     if experts is not None:
@@ -73,12 +79,19 @@ def compiler(
 
 def decode(spec: ModelSpec, devices: int, rows: int = ROWS, longest: int = 8192, **stored: Any) -> Facts:
     made = compiler(spec, devices, longest, **stored)
-    return facts(made.lower_backbone(made.shapes.decode(rows)), (made.caches(), made.slot_state()), OPTIONS)
+    (shape,) = made.shapes.for_adapters([made.shapes.decode(rows)])
+    return facts(made.lower_backbone(shape), (made.caches(), made.slot_state()), OPTIONS)
 
 
 def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: Any) -> Facts:
     made = compiler(spec, devices, longest, **stored)
-    return facts(made.lower_backbone(made.shapes.mixed(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
+    (shape,) = made.shapes.for_adapters([made.shapes.mixed(TOKENS)])
+    return facts(made.lower_backbone(shape), (made.caches(), made.slot_state()), OPTIONS)
+
+
+def place_adapter(spec: ModelSpec) -> Facts:
+    made = compiler(spec, 1, adapters=SLOTS)
+    return facts(made.lower_place_adapter(), made.model.adapters, OPTIONS)
 
 
 def encode(spec: ModelSpec, devices: int) -> Facts:
@@ -168,6 +181,12 @@ PROGRAMS = {
     "encode_t5": lambda: encode(cut(FLAN_T5_XL, 2), 1),
     "decode_t5": lambda: decode(cut(FLAN_T5_XL, 2), 1),
     "mixed_t5": lambda: mixed(cut(FLAN_T5_XL, 2), 1),
+    "decode_adapters": lambda: decode(FOUR_LAYERS, 1, adapters=SLOTS),
+    "decode_1_adapters": lambda: decode(FOUR_LAYERS, 1, rows=1, adapters=SLOTS),
+    "decode_adapters_tp8": lambda: decode(FOUR_LAYERS, 8, adapters=SLOTS),
+    "decode_int4_adapters": lambda: decode(FOUR_LAYERS, 1, quantize="int4", adapters=SLOTS),
+    "mixed_adapters": lambda: mixed(FOUR_LAYERS, 1, adapters=SLOTS),
+    "place_adapter": lambda: place_adapter(FOUR_LAYERS),
     "cache_not_donated": cache_not_donated,
     "weight_turned": weight_turned,
     "vocabulary_sorted": vocabulary_sorted,
