@@ -24,14 +24,8 @@ class NamedAdapter:
     path: str
 
     def __post_init__(self) -> None:
-        for what, text, most in (("name", self.name, MAX_NAME), ("path", self.path, MAX_PATH)):
-            shown = f"{what} {text[:SHOWN]!r} of an adapter"
-            if not text or not text.isprintable() or text.strip() != text or "," in text:
-                raise ValueError(f"{shown} must be printable text without spaces around it or commas")
-            if len(text) > most:
-                raise ValueError(f"{shown} must have at most {most} characters, has {len(text)}")
-        if "=" in self.name:
-            raise ValueError(f"name {self.name!r} of an adapter must have no '='")
+        check_name(self.name)
+        check_path(self.path)
 
     def __str__(self) -> str:
         return f"{self.name}={self.path}"
@@ -53,3 +47,23 @@ def named_adapters(entries: Sequence[str]) -> tuple[NamedAdapter, ...]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two adapters are called {twice!r}: give them different names, as in name=path")
     return tuple(adapters)
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError unless an adapter may have this name."""
+    _check("name", name, MAX_NAME)
+    if "=" in name:
+        raise ValueError(f"name {name[:SHOWN]!r} of an adapter must have no '='")
+
+
+def check_path(path: str) -> None:
+    """Raises ValueError unless there may be an adapter at this path."""
+    _check("path", path, MAX_PATH)
+
+
+def _check(what: str, text: str, most: int) -> None:
+    shown = f"{what} {text[:SHOWN]!r} of an adapter"
+    if not text or not text.isprintable() or text.strip() != text or "," in text:
+        raise ValueError(f"{shown} must be printable text without spaces around it or commas")
+    if len(text) > most:
+        raise ValueError(f"{shown} must have at most {most} characters, has {len(text)}")

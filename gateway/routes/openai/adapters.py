@@ -5,6 +5,7 @@ the engine's words, without the paths of the server's own directories.
 """
 
 import re
+from collections.abc import Callable
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import PlainTextResponse
@@ -17,7 +18,7 @@ from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import names
-from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.adapters import check_name, check_path
 
 DIRECTORY = re.compile(r"(?<![\w.])[~/](?:[^\s'\"`,:]*/)+")
 TEXT = {"responses": {"200": {"content": {"text/plain": {"schema": {"type": "string"}}}}}}
@@ -43,7 +44,8 @@ async def load_lora_adapter(request: Request, gateway: Gateway = Depends(gateway
     body = await read_body(request, LoadAdapter)
     _, description = serving(gateway)
     name, path, in_place = body.lora_name, body.lora_path, bool(body.load_inplace)
-    _check(name, path)
+    _check(check_name, name, "lora_name")
+    _check(check_path, path, "lora_path")
     if name in (*names(gateway.options, description), *ALIASES):
         raise RequestError.invalid(f"the lora adapter name '{name}' is a name of the model itself", "lora_name")
     adapters = gateway.engine.adapters
@@ -65,7 +67,7 @@ async def unload_lora_adapter(request: Request, gateway: Gateway = Depends(gatew
     """Serve an adapter no more; requests that run with it end with it."""
     body = await read_body(request, UnloadAdapter)
     serving(gateway)
-    _check(body.lora_name)
+    _check(check_name, body.lora_name, "lora_name")
     try:
         await gateway.engine.adapters.unload(body.lora_name)
     except RequestError as error:
@@ -75,12 +77,11 @@ async def unload_lora_adapter(request: Request, gateway: Gateway = Depends(gatew
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
-def _check(name: str, path: str = "any") -> None:
-    for param, given in (("lora_name", (name, "any")), ("lora_path", ("any", path))):
-        try:
-            NamedAdapter(*given)
-        except ValueError as error:
-            raise RequestError.invalid(f"{param}: {error}", param) from None
+def _check(check: Callable[[str], None], text: str, param: str) -> None:
+    try:
+        check(text)
+    except ValueError as error:
+        raise RequestError.invalid(f"{param}: {error}", param) from None
 
 
 def without_directories(message: str, given: str) -> str:
