@@ -1,6 +1,7 @@
 """A server with adapters: requests name them on every route, and they come and go while it serves, and outlive it."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,30 @@ def test_adapters_come_and_go_and_outlive_the_engine(
     assert refused.status_code == 422 and "late" in refused.json()["error"]
     assert generated(server, "chat") == answers["chat"]
     assert server.gauges()["textgen_compiles_after_warmup_total"] == 0
+
+
+def test_an_adapter_that_cannot_be_served_is_a_400_that_says_why_and_streams_go_on(
+    server: Server, answers: dict[str, list[int]], base: Path, tmp_path: Path
+) -> None:
+    wide, empty, damaged = tmp_path / "wide", tmp_path / "empty", tmp_path / "damaged"
+    adapted(base, r=32).save_pretrained(wide)
+    empty.mkdir()
+    shutil.copytree(wide, damaged)
+    (damaged / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    for path, status, words in (
+        (wide, 400, "32"),
+        (empty, 400, "adapter_config.json"),
+        (damaged, 400, "adapter_model.safetensors"),
+        (tmp_path / "nowhere", 404, "nowhere"),
+    ):
+        load = {"lora_name": "broken", "lora_path": str(path)}
+        refused = httpx.post(server.url + "/v1/load_lora_adapter", json=load, timeout=PATIENCE)
+        assert refused.status_code == status, refused.text
+        error = refused.json()["error"]
+        assert words in error["message"] and error["param"] == "lora_path", error
+    assert generated(server, "sql") == answers["sql"]
+    body = {"inputs": TEXT, "parameters": {"adapter_id": "broken"}}
+    assert httpx.post(server.url + "/generate", json=body, timeout=PATIENCE).status_code == 422
 
 
 def _greedy(model: Any, prompt: list[int]) -> list[int]:
