@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -107,24 +108,31 @@ def _path(name: str) -> Path:
     return Path(os.path.expanduser(name))
 
 
-def _snapshot(model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model") -> Path:
+def _snapshot(
+    model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model", token: str | None = None
+) -> Path:
     if not hub.is_hub_id(model_id):
         raise CheckpointError(f"{kind} {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
-    return hub.fetch_snapshot(model_id, revision, cache_dir, kind)
+    return hub.fetch_snapshot(model_id, revision, cache_dir, kind, token)
 
 
-def _find_adapter(name: str, cache_dir: Path | None) -> Adapter:
+def _find_adapter(name: str, cache_dir: Path | None, token: str | None = None) -> Adapter:
     path = _path(name)
     if path.is_dir():
         return open_adapter(path)
     model_id, _, revision = name.partition("@")
-    return open_adapter(_snapshot(model_id, revision or None, cache_dir, "adapter"))
+    return open_adapter(_snapshot(model_id, revision or None, cache_dir, "adapter", token))
 
 
-def _find_added(name: str, cache_dir: Path | None) -> Adapter:
+def _finder(cache_dir: Path | None) -> Callable[[str], Adapter]:
+    """`_find_added` with the hub's token of now: an engine drops it from its environment before adapters come."""
+    return partial(_find_added, cache_dir=cache_dir, token=hub.token())
+
+
+def _find_added(name: str, cache_dir: Path | None, token: str | None) -> Adapter:
     """`_find_adapter` for a model that runs already. Raises MissingAdapter where there is none, CheckpointError."""
     try:
-        return _find_adapter(name, cache_dir)
+        return _find_adapter(name, cache_dir, token)
     except CheckpointError as error:
         if error.exit_code not in (USAGE, UNREACHABLE):
             raise
@@ -181,7 +189,7 @@ def _open_directory(
     elif (directory / "config.json").is_file():
         config = _configuration(directory)
         source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
-        adapters = adapter_reader(config, source.spec, partial(_find_added, cache_dir=cache_dir))
+        adapters = adapter_reader(config, source.spec, _finder(cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
@@ -224,7 +232,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
     quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
-    adapters = adapter_reader(config_of(file)[0], source.spec, partial(_find_added, cache_dir=cache_dir))
+    adapters = adapter_reader(config_of(file)[0], source.spec, _finder(cache_dir))
     model = OpenModel(source, files, model_id, revision, (), path, quantization, adapters=adapters)
     return _with_tokenizer(model, files)
 

@@ -28,24 +28,36 @@ def is_hub_id(model_id: str) -> bool:
     return re.fullmatch(ID_PATTERN, model_id) is not None and ".." not in model_id and "--" not in model_id
 
 
-def fetch_snapshot(model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model") -> Path:
+def fetch_snapshot(
+    model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model", token: str | None = None
+) -> Path:
     """The directory of `model_id` at `revision`; its name is the commit's sha.
 
-    `cache_dir` replaces the hub's cache (`HF_HUB_CACHE`). Token, endpoint and offline mode come from the hub's own
-    environment variables. Errors call it a `kind`.
+    `cache_dir` replaces the hub's cache (`HF_HUB_CACHE`). Endpoint and offline mode come from the hub's own
+    environment variables, and so does the token if none is given. Errors call it a `kind`.
 
     Raises:
         CheckpointError: unknown id or revision, no permission, hub unreachable, offline and missing, or disk full.
     """
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     download = partial(
-        huggingface_hub.snapshot_download, model_id, revision=revision, cache_dir=cache, ignore_patterns=SKIPPED
+        huggingface_hub.snapshot_download,
+        model_id,
+        revision=revision,
+        cache_dir=cache,
+        ignore_patterns=SKIPPED,
+        token=token,
     )
     with disk_errors(cache), _one_line(model_id, revision, kind):
         snapshot = _fetch(partial(download, allow_patterns=FILES), cache)
         if not any(snapshot.glob("*.safetensors")):
             snapshot = _fetch(partial(download, allow_patterns=PICKLED), cache)
     return snapshot
+
+
+def token() -> str | None:
+    """The user's, from the environment or the hub's own file."""
+    return huggingface_hub.get_token()
 
 
 def _fetch(download: Callable[..., Any], cache: Path) -> Path:

@@ -16,7 +16,8 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 class FakeHub(ThreadingHTTPServer):
     """Serves `repositories[id]`, a directory; ids in `gated` answer as gated, others as unknown.
 
-    The first `cuts` downloads of weights break off in the middle.
+    The first `cuts` downloads of weights break off in the middle. Ids in `private` are known to those who send the
+    token beside them.
     """
 
     def __init__(self, repositories: dict[str, Path], gated: frozenset[str] = frozenset()) -> None:
@@ -24,6 +25,7 @@ class FakeHub(ThreadingHTTPServer):
         self.repositories, self.gated = repositories, gated
         self.requests: list[str] = []
         self.cuts = 0
+        self.private: dict[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -89,13 +91,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _refused(self, repository: str, revision: str) -> bool:
         if repository in self.server.gated:
             self._fail(403, "GatedRepo")
-        elif repository not in self.server.repositories:
+        elif repository not in self.server.repositories or not self._may_see(repository):
             self._fail(401, "RepoNotFound")
         elif revision not in ("main", SHA):
             self._fail(404, "RevisionNotFound")
         else:
             return False
         return True
+
+    def _may_see(self, repository: str) -> bool:
+        token = self.server.private.get(repository)
+        return token is None or self.headers["authorization"] == f"Bearer {token}"
 
     def _fail(self, status: int, code: str) -> None:
         self._send(b"", {"X-Error-Code": code, "X-Error-Message": code}, status)

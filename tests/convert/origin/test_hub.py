@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.convert.fake_hub import SHA, FakeHub, fake_hub
 from tests.convert.tiny_gguf import write_tiny_gguf
+from tests.tiny_adapter import adapted
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -100,6 +101,33 @@ def test_a_download_that_breaks_off_is_resumed(download: Command, hub: FakeHub) 
     done = download("org/tiny")
     assert done.returncode == 0, done.stderr
     assert hub.cuts == 0
+
+
+def test_an_adapter_is_fetched_with_the_token_that_was_there_when_its_model_was_opened(
+    hub: FakeHub, cache: Path, tmp_path: Path
+) -> None:
+    """An engine drops the token from its environment before it reads adapters, which may come days later."""
+    base = hub.repositories["org/tiny"]
+    adapted(base).save_pretrained(tmp_path / "adapter")
+    hub.repositories["me/secret"], hub.private["me/secret"] = tmp_path / "adapter", "hf_mine"
+    code = (
+        "import os; from pathlib import Path; from convert.source import open_model\n"
+        f"reader = open_model({str(base)!r}, cache_dir=Path({str(cache)!r})).adapters\n"
+        "del os.environ['HF_TOKEN']\n"
+        "assert reader.read('me/secret').matrices"
+    )
+    isolated = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home")}
+
+    def run(token: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **isolated, "HF_TOKEN": token}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    refused = run("hf_theirs")
+    assert "MissingAdapter: adapter 'me/secret' is neither a local path nor on the hub" in refused.stderr
+    done = run("hf_mine")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
