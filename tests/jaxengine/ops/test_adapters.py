@@ -22,8 +22,9 @@ SHAPES: dict[str, tuple[Adaptable, tuple[int, ...], tuple[int, ...]]] = {  # out
     "fused": (Adaptable((0, 0, 0), 1), (2, 3, 3), (6,)),
     "units on the last axis": (Adaptable((1, 0, 1), 2), (2, 4, 3), (6,)),
 }
-TOKENS = (1, 3, 5, 16, 33, 70)
-each_shape = pytest.mark.parametrize("shape", SHAPES)
+# Of up to 4 tokens, of up to 32 and of more a CPU makes blocks of different sizes; some fill none.
+CASES = [*(("q, k and v", 8, tokens) for tokens in (1, 3, 45)), *((shape, 8, 18) for shape in SHAPES)]
+CASES.append(("one module", 1, 6))
 
 
 @cache
@@ -77,9 +78,7 @@ def assignments(tokens: int, slots: int) -> Iterator[np.ndarray]:
     yield np.where(np.arange(tokens) == tokens // 2, 0, slots)
 
 
-@each_shape
-@pytest.mark.parametrize("slots", [1, 8])
-@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize(("shape", "slots", "tokens"), CASES)
 def test_each_token_has_what_its_own_adapter_adds(shape: str, slots: int, tokens: int) -> None:
     stack, inputs = stack_of(shape, slots), SHAPES[shape][2]
     x = np.random.default_rng(0).normal(size=(tokens, *inputs)).astype(np.float32)
@@ -91,7 +90,7 @@ def test_each_token_has_what_its_own_adapter_adds(shape: str, slots: int, tokens
             assert made.dtype == jnp.float32
 
 
-@each_shape
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("tokens", "slots", "way"), [(4, 8, "_gathered"), (8, 8, "_gathered"), (9, 8, "_of_all_slots")]
 )
@@ -109,8 +108,8 @@ def test_a_gpu_gathers_for_no_more_tokens_than_slots(
     assert used == [way]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_sums_are_of_32_bits_whatever_adapters_are_stored_in(dtype: str) -> None:
+def test_sums_are_of_32_bits_whatever_adapters_are_stored_in() -> None:
+    dtype = "bfloat16"
     stack = stack_of("q, k and v", 8, dtype)
     x = np.random.default_rng(0).normal(size=(16, 6)).astype(dtype)
     slot = np.random.default_rng(1).integers(0, 9, 16)
@@ -120,10 +119,10 @@ def test_sums_are_of_32_bits_whatever_adapters_are_stored_in(dtype: str) -> None
         np.testing.assert_allclose(made, expected, rtol=2e-2, atol=6e-2, err_msg=way)
 
 
-@pytest.mark.parametrize("tokens", [4, 16, 40])
+@pytest.mark.parametrize("tokens", [3, 18, 45])
 def test_what_is_not_finite_stays_with_its_token(tokens: int) -> None:
-    stack = stack_of("gate and up", 8)
-    x = np.random.default_rng(0).normal(size=(tokens, 5)).astype(np.float32)
+    stack = stack_of("q, k and v", 8)
+    x = np.random.default_rng(0).normal(size=(tokens, 6)).astype(np.float32)
     slot = np.random.default_rng(1).integers(0, 9, tokens)
     whole = {way: np.asarray(made) for way, made in all_ways(x, stack, jnp.asarray(slot, jnp.int32)).items()}
     x[1] = np.nan
