@@ -12,7 +12,7 @@ import numpy as np
 from jaxengine.grammar.grammar import GrammarError, TooCostly
 from jaxengine.grammar.matcher import TOO_COSTLY, Matcher
 from jaxengine.request.interface import Description
-from jaxengine.request.sequence import Request, Sequence
+from jaxengine.request.sequence import FinishReason, Request, Sequence
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -111,3 +111,8 @@ class Constraints:
         """The fields of `Stats` that begin with `grammar`."""
         counts = {} if self._grammars is None else dataclasses.asdict(self._grammars.counts)
         return {**counts, "grammar_mask_seconds": self._mask_seconds}
+
+
+def finish_of(error: GrammarError) -> FinishReason:
+    """How a request ends whose grammar is refused, or cannot go on."""
+    return FinishReason.INVALID if error.by_sender else FinishReason.ERROR

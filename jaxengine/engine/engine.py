@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.engine.adapter_registry import AdapterRegistry
-from jaxengine.engine.constraints import Constraints
+from jaxengine.engine.constraints import Constraints, finish_of
 from jaxengine.engine.fault_isolation import CulpritSearch
+from jaxengine.engine.preparation import Preparation
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.grammar.grammar import GrammarError
@@ -67,10 +67,9 @@ class Engine:
         self.live: dict[int, Sequence] = {}
         self.never_scheduled: set[int] = set()  # ids of requests that no step has taken up, nor a prefix they share
         self.inbox: deque[Callable[[], Event | None]] = deque()
-        # Ids of live requests that are not scheduled yet: their adapter is being read, or their grammar compiled.
-        self.preparing: set[int] = set()
         self.wake: Callable[[], None] = lambda: None
         self.arrivals = 0
+        self.preparation = Preparation(adapters, constraints, self._put, scheduler.add, self._finish_early)
         self.start_counting()
 
     def start_counting(self) -> None:
@@ -107,6 +106,11 @@ class Engine:
         self.inbox.append(work)
         self.wake()
 
+    @property
+    def preparing(self) -> int:
+        """How many live requests are not scheduled yet: their adapter is being read, or their grammar compiled."""
+        return len(self.preparation.waiting)
+
     def is_queued(self, request_id: int) -> bool:
         """Whether a submitted request has not been taken up by a step yet."""
         return request_id in self.never_scheduled
@@ -126,12 +130,12 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do."""
-        return not self.inbox and len(self.live) == len(self.preparing) and self.flight is None
+        return not self.inbox and len(self.live) == self.preparing and self.flight is None
 
     def stats(self) -> Stats:
         pool = self.scheduler.pool
         return Stats(
-            waiting=len(self.scheduler.waiting) + len(self.preparing),
+            waiting=len(self.scheduler.waiting) + self.preparing,
             running=len(self.scheduler.running),
             pages_total=pool.total - 1,
             pages_used=pool.used,
@@ -191,58 +195,14 @@ class Engine:
     def _arrive(self, request: Request) -> None:
         self.arrivals += 1
         self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
-        if request.adapter:
-            self.preparing.add(request.id)
-            self.adapter_registry.fetch(
-                request.adapter, lambda adapter, problem: self._put(lambda: self._adapt(sequence, adapter, problem))
-            )
-        else:
-            self._constrain(sequence)
-
-    def _adapt(self, sequence: Sequence, adapter: LoadedAdapter | None, problem: str) -> Event | None:
-        """Go on with a request whose adapter has been read, or refuse it."""
-        request_id = sequence.request.id
-        if self.live.get(request_id) is not sequence:  # it was cancelled meanwhile
-            return None
-        if adapter is None:
-            return self._finish_early(request_id, FinishReason.INVALID, problem)
-        self.preparing.discard(request_id)
-        sequence.adapter = adapter
-        self._constrain(sequence)
-        return None
-
-    def _constrain(self, sequence: Sequence) -> None:
-        """Schedule a request, if need be when its grammar has been compiled."""
-        request = sequence.request
-        if not request.constrained:
-            self.scheduler.add(sequence)
-            return
-        self.preparing.add(request.id)
-        self.constraints.attach(
-            sequence,
-            wanted=lambda: self.live.get(request.id) is sequence,
-            done=lambda refusal: self._put(lambda: self._admit(sequence, refusal)),
-        )
-
-    def _admit(self, sequence: Sequence, refusal: GrammarError | None) -> Event | None:
-        """Schedule a request whose grammar has been compiled, or refuse it."""
-        request_id = sequence.request.id
-        if self.live.get(request_id) is not sequence:  # it was cancelled meanwhile
-            return None
-        if refusal is not None:
-            return self._finish_early(request_id, _finish_of(refusal), str(refusal))
-        self.preparing.discard(request_id)
-        self.scheduler.add(sequence)
-        return None
+        self.preparation.begin(sequence)
 
     def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
         sequence = self.live.pop(request_id, None)
         if sequence is None:
             return None
         self.never_scheduled.discard(request_id)
-        if request_id in self.preparing:
-            self.preparing.discard(request_id)
-        else:
+        if not self.preparation.forget(request_id):
             self.scheduler.finish(sequence, reason)
         return Event(request_id, finish=reason, error=error)
 
@@ -281,7 +241,7 @@ class Engine:
         live = [each for each in sequences if each.request.id in self.live]
         masks, broken = self.constraints.masks(live)
         for sequence, error in broken:
-            if event := self._finish_early(sequence.request.id, _finish_of(error), str(error)):
+            if event := self._finish_early(sequence.request.id, finish_of(error), str(error)):
                 result.events.append(event)
         self.runner.write_masks(live, masks)
 
@@ -366,7 +326,7 @@ class Engine:
         try:
             matcher.consume(event.tokens[0].id)
         except GrammarError as error:
-            event.finish, event.error = _finish_of(error), str(error)
+            event.finish, event.error = finish_of(error), str(error)
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
         """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
@@ -414,7 +374,3 @@ class Engine:
 def _adapters_of(sequences: list[Sequence]) -> tuple[str, ...]:
     """The names of their adapters, each once."""
     return tuple(sorted({sequence.request.adapter for sequence in sequences} - {""}))
-
-
-def _finish_of(error: GrammarError) -> FinishReason:
-    return FinishReason.INVALID if error.by_sender else FinishReason.ERROR
