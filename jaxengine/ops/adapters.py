@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 
 from jaxengine.architecture.adaptation import Adaptable
+from jaxengine.ops.blocks import Blocks, sorted_blocks
 
 # Tokens that a CPU multiplies by one adapter at once, for steps of up to so many tokens.
 BLOCKS = ((4, 1), (32, 4), (math.inf, 32))
@@ -49,22 +50,20 @@ class AdapterStack:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AdapterTokens:
-    """Which adapter each token has. What follows `slot` is for a CPU alone, which sorts tokens into P blocks of n.
+    """Which adapter each token has. What follows `slot` is for a CPU alone.
 
     slot: i32 [T]; S for none.
     alone: bool [], whether each slot has one token at most, and most have: then the blocks are not used.
     token: i32 [S], the token of each slot if so; T for none.
-    tokens: i32 [P, n], the tokens of each block, which all have one adapter; T for none.
-    slot_of: i32 [P], the slot of each block.
-    blocks: i32 [], how many of the P blocks count.
+    blocks: of tokens that have one adapter; their "expert" is its slot.
+    count: i32 [], how many of the blocks have a token.
     """
 
     slot: Array
     alone: Array
     token: Array
-    tokens: Array
-    slot_of: Array
-    blocks: Array
+    blocks: Blocks
+    count: Array
 
     @classmethod
     def of(cls, slot: Array, slots: int) -> "AdapterTokens":
@@ -72,18 +71,11 @@ class AdapterTokens:
         total = len(slot)
         size = next(size for most, size in BLOCKS if total <= most)
         has = slot[:, None] == jnp.arange(slots)  # [T, S]
-        count = has.sum(0, dtype=jnp.int32)  # [S]
-        behind = jnp.cumsum(-(-count // size))  # blocks up to each slot's last
-        number = (jnp.where(has, jnp.cumsum(has, axis=0), 0).sum(1) - 1).astype(jnp.int32)  # [T], among its slot's
-        first = jnp.append(behind - -(-count // size), total)  # block of each slot; beyond the last for none
-        block = first[slot] + number // size
-        most = -(-total // size) + min(slots, total)
-        tokens = jnp.full((most, size), total, jnp.int32)
-        tokens = tokens.at[block, number % size].set(jnp.arange(total, dtype=jnp.int32), mode="drop")
-        slot_of = jnp.zeros(most, jnp.int32).at[block].set(slot, mode="drop")
-        alone = (count.max() <= 1) & (count.sum() * 2 >= slots)
-        token = jnp.where(count > 0, has.argmax(0), total).astype(jnp.int32)
-        return cls(slot, alone, token, tokens, slot_of, behind[-1])
+        each = has.sum(0, dtype=jnp.int32)  # [S]
+        alone = (each.max() <= 1) & (each.sum() * 2 >= slots)
+        token = jnp.where(each > 0, has.argmax(0), total).astype(jnp.int32)
+        blocks, _ = sorted_blocks(slot, slots, size)
+        return cls(slot, alone, token, blocks, (-(-each // size)).sum())
 
 
 def change(x: Array, stack: AdapterStack, tokens: AdapterTokens, dtype: jnp.dtype) -> Array:
@@ -135,15 +127,15 @@ def _on_host(x: Array, a: Array, b: Array, adaptable: Adaptable, tokens: Adapter
         return added.at[:, tokens.slot].get(mode="fill", fill_value=0)
 
     def of_block(i: Array, added: Array) -> Array:
-        own_a = jax.lax.dynamic_index_in_dim(a, tokens.slot_of[i], keepdims=False)  # [M·R, in]
-        own_b = jax.lax.dynamic_index_in_dim(b, tokens.slot_of[i], axis=1, keepdims=False)  # [U, R, out]
-        inner = x.at[tokens.tokens[i]].get(mode="fill", fill_value=0) @ own_a.T  # [n, M·R]
+        own_a = jax.lax.dynamic_index_in_dim(a, tokens.blocks.expert[i], keepdims=False)  # [M·R, in]
+        own_b = jax.lax.dynamic_index_in_dim(b, tokens.blocks.expert[i], axis=1, keepdims=False)  # [U, R, out]
+        inner = x.at[tokens.blocks.pairs[i]].get(mode="fill", fill_value=0) @ own_a.T  # [n, M·R]
         by_unit = _units(inner, adaptable)
         of_units = jnp.stack([by_unit[unit] @ own_b[unit] for unit in range(len(own_b))])  # [U, n, out]
-        return added.at[:, tokens.tokens[i]].set(of_units, mode="drop", unique_indices=True)
+        return added.at[:, tokens.blocks.pairs[i]].set(of_units, mode="drop", unique_indices=True)
 
     def of_blocks() -> Array:
         nothing = jnp.zeros((len(b), len(x), b.shape[-1]), jnp.float32)
-        return jax.lax.fori_loop(0, tokens.blocks, of_block, nothing)
+        return jax.lax.fori_loop(0, tokens.count, of_block, nothing)
 
     return jax.lax.cond(tokens.alone, of_all_slots, of_blocks)

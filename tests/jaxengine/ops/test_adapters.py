@@ -13,7 +13,7 @@ from jaxengine.architecture.adaptation import Adaptable
 from jaxengine.ops import adapters
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens, change
 
-RANK = 3
+RANK, FLOAT = 3, jnp.dtype(jnp.float32)
 SHAPES: dict[str, tuple[Adaptable, tuple[int, ...], tuple[int, ...]]] = {  # outputs, inputs
     "one module": (Adaptable(), (7,), (5,)),
     "heads of inputs": (Adaptable(), (7,), (2, 3)),
@@ -55,12 +55,12 @@ def by_definition(x: np.ndarray, stack: AdapterStack, slot: np.ndarray) -> np.nd
 def all_ways(x: Array, stack: AdapterStack, slot: Array) -> dict[str, Array]:
     """What a CPU makes, and what a GPU makes of few tokens and of many; each in the layout of `change`."""
     tokens = AdapterTokens.of(slot, stack.slots)
-    made = {"host": change(x, stack, tokens)}
+    made = {"host": change(x, stack, tokens, FLOAT)}
     device = AdapterStack(stack.a, stack.b, stack.name, stack.adaptable, on_host=False)
     for name, other in (("gathered", "_of_all_slots"), ("of all slots", "_gathered")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(adapters, other, getattr(adapters, f"_{name.replace(' ', '_')}"))
-            made[name] = change(x, device, tokens)
+            made[name] = change(x, device, tokens, FLOAT)
     return made
 
 
@@ -104,7 +104,7 @@ def test_a_gpu_gathers_for_no_more_tokens_than_slots(
     device = AdapterStack(stack.a, stack.b, "m", stack.adaptable, on_host=False)
     x = jax.ShapeDtypeStruct((tokens, *SHAPES[shape][2]), jnp.float32)
     slot = jax.ShapeDtypeStruct((tokens,), jnp.int32)
-    jax.eval_shape(lambda x, slot: change(x, device, AdapterTokens.of(slot, slots)), x, slot)
+    jax.eval_shape(lambda x, slot: change(x, device, AdapterTokens.of(slot, slots), FLOAT), x, slot)
     assert used == [way]
 
 
