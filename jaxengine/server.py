@@ -86,6 +86,12 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     from jaxengine.startup.build import load_engine
 
     record = None if options.adapters_file is None else AdapterRecord(options.adapters_file)
+    adapters, noted = named_adapters(options.lora_adapters), record.read() if record else None
+    if noted is not None:
+        adapters = ()
+        options = dataclasses.replace(
+            options, enable_lora=True, max_loras=noted.max_loras, max_lora_rank=noted.max_lora_rank
+        )
     compile_cache = compile_cache_in(cache_root(options.cache_dir))
     enable_compile_cache(compile_cache)
     try:
@@ -93,11 +99,11 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
             model,
             options,
             lambda what, done, total: progress(f"{what} {done}/{total}"),
-            adapters=named_adapters(options.lora_adapters),
+            adapters=adapters,
             compile_cache=compile_cache,
         )
-        if record is not None:
-            record.restore(engine)
+        if noted is not None:
+            noted.restore(engine)
         rehearse(engine)
         engine.constraints.start()
     except RuntimeError:  # JAX's errors are among these

@@ -319,8 +319,8 @@ def main(argv: list[str]) -> int:
         )
         engine = MockEngine(options)
         record = None if arguments.adapters_file is None else AdapterRecord(arguments.adapters_file)
-        if record is not None:
-            record.restore(engine)
+        if record is not None and (noted := record.read()) is not None:
+            noted.restore(engine)
         return process.Loaded(engine, arguments.model_dir, record)
 
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")

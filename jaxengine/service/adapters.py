@@ -99,6 +99,6 @@ class Adapters:
                 logger.exception("a change of adapters failed")
                 raise CallRefused(grpc.StatusCode.INTERNAL, "internal error") from None
             if self._record is not None:
-                self._record.write(self._engine.adapters())
+                self._record.write(self._engine)
             self._changed(self.served)
             return result

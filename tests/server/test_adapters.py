@@ -110,6 +110,30 @@ def test_adapters_come_and_go_and_outlive_the_engine(
     assert server.gauges()["textgen_compiles_after_warmup_total"] == 0
 
 
+def test_a_restarted_engine_needs_no_directory_that_it_served_before(
+    base: Path, answers: dict[str, list[int]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Nor does it lose the room for ranks that the one whose directory is gone had brought."""
+    found, moved = adapters_in(tmp_path_factory), tmp_path / "moved"
+    adapted(base, r=32).save_pretrained(moved)
+    options = (f"--lora-adapters=sql={moved}", "--allow-runtime-lora-updating", "--max-batch-size=4")
+    with serving(tmp_path, f"--model-id={base}", *options) as server:
+        server.wait_ready()
+        for name, path in (("sql", found / "sql"), ("wide", moved), ("chat", found / "chat")):
+            load = {"lora_name": name, "lora_path": str(path), "load_inplace": True}
+            assert httpx.post(server.url + "/v1/load_lora_adapter", json=load, timeout=PATIENCE).is_success
+        wide = generated(server, "wide")
+        kept = tmp_path / "kept"
+        moved.rename(kept)
+        load = {"lora_name": "wide", "lora_path": str(kept), "load_inplace": True}
+        assert httpx.post(server.url + "/v1/load_lora_adapter", json=load, timeout=PATIENCE).is_success
+        os.kill(engine := server.engine_pid(), signal.SIGKILL)
+        assert gone(engine) and server.engine_pid() != engine
+        server.wait_ready()
+        assert generated(server, "sql") == answers["sql"]
+        assert generated(server, "wide") == wide
+
+
 def test_an_adapter_that_cannot_be_served_is_a_400_that_says_why_and_streams_go_on(
     server: Server, answers: dict[str, list[int]], base: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jaxengine.request.interface import ServedAdapter
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.service.adapter_record import AdapterRecord
+from jaxengine.service.adapter_record import AdapterRecord, Noted
 from tests.engine_mock import MockEngine, MockOptions, continuation
 from tests.jaxengine.service.test_service import World, generate, read_until_finished, world
 from tests.processes import PATIENCE, ask, until
@@ -192,31 +192,32 @@ async def test_a_running_request_keeps_the_adapter_that_it_began_with(world: Wor
 
 def test_what_a_record_notes_is_what_the_next_engine_serves(tmp_path: Path) -> None:
     record = AdapterRecord(tmp_path / "adapters")
-    engine = MockEngine(MockOptions(max_loras=4, lora_adapters=("a=org/a", "b=org/b")))
-    record.restore(engine)
-    assert [adapter.name for adapter in engine.adapters()] == ["a", "b"], "nothing was noted"
-    record.write([ServedAdapter("b", "org/other", 8), ServedAdapter("c", "org/c@v1", 8)])
-    record.restore(engine)
+    assert record.read() is None
+    record.write(MockEngine(MockOptions(max_loras=4, lora_adapters=("b=org/other", "c=org/c@v1"))))
+    noted, engine = record.read(), MockEngine(MockOptions(max_loras=4, lora_adapters=("a=org/a", "b=org/b")))
+    assert noted is not None and (noted.max_loras, noted.max_lora_rank) == (4, 16)
+    noted.restore(engine)
     assert {adapter.name: adapter.path for adapter in engine.adapters()} == {"b": "org/other", "c": "org/c@v1"}
-    record.write([])
-    record.restore(engine)
+    Noted({}, 4, 16).restore(engine)
     assert engine.adapters() == ()
 
 
-def test_an_adapter_that_is_gone_and_a_record_that_is_damaged_stop_no_start(
+def test_an_adapter_that_is_gone_stops_no_start_and_no_earlier_one_answers_for_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    record = AdapterRecord(tmp_path / "adapters")
-    record.write([ServedAdapter("gone", str(tmp_path / "gone"), 8), ServedAdapter("a", "org/a", 8)])
-    engine = MockEngine(MockOptions(max_loras=4))
-    record.restore(engine)
+    engine = MockEngine(MockOptions(max_loras=4, lora_adapters=("gone=org/first",)))
+    Noted({"gone": str(tmp_path / "gone"), "a": "org/a"}, 4, 16).restore(engine)
     assert [adapter.name for adapter in engine.adapters()] == ["a"]
     assert "adapter 'gone' is not served any more" in caplog.text
-    (tmp_path / "adapters").write_text("[[1")
-    record.restore(engine)
+
+
+@pytest.mark.parametrize("text", ["[[1", "[]", "{}", '{"adapters": {}}'])
+def test_a_record_that_is_damaged_stops_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    (tmp_path / "adapters").write_text(text)
+    assert AdapterRecord(tmp_path / "adapters").read() is None
     assert "cannot tell which adapters were served before" in caplog.text
 
 
 def test_a_disk_that_cannot_be_written_is_a_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    AdapterRecord(tmp_path / "nowhere" / "adapters").write([])
+    AdapterRecord(tmp_path / "nowhere" / "adapters").write(MockEngine(MockOptions(max_loras=4)))
     assert "will not know of the last change" in caplog.text
