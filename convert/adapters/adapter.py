@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import regex
 
 from convert.config.config import Config
 from convert.errors import CheckpointError
@@ -26,6 +27,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = {"adapter_model.safetensors": SafetensorsFile, "adapter_model.bin": TorchFile}
 PREFIX = "base_model.model."
 MOST = 2**14  # rank of any module
+MATCH_SECONDS = 1.0  # for a pattern and a module's name; other threads go on meanwhile, as they do not with `re`
 FLOATING = ("float32", "bfloat16", "float16")
 # Suffixes that PEFT gives a module's tensors, longest first, and what they are here.
 SUFFIXES = {
@@ -187,10 +189,11 @@ def _by_module(config: Config, key: str, module: str, default: float) -> float:
     patterns = config.section(key)
     for pattern in patterns.values if patterns else ():
         try:
-            if re.match(rf"(.*\.)?({pattern})$", module):
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=MATCH_SECONDS):
                 return patterns.number(pattern)  # type: ignore[union-attr]  # there are patterns
-        except (re.error, OverflowError, RecursionError) as error:
-            raise config.error(key, f"has a pattern that is not a regular expression ({error})") from error
+        except (regex.error, TimeoutError, OverflowError, RecursionError) as error:
+            problem = f"has a pattern {pattern[:80]!r} that cannot be matched ({type(error).__name__} {error})"
+            raise config.error(key, problem) from error
     return default
 
 
