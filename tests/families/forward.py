@@ -12,32 +12,41 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxengine.architecture.adaptation import AdapterReader, AdapterShapes
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU, DeviceTraits
+from jaxengine.model.adapters import abstract_adapters, loaded
 from jaxengine.model.cache import layer_cache
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
+from jaxengine.model.linear import ADAPTERS
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops, StepBatch
+from jaxengine.ops.adapters import AdapterStack, AdapterTokens
 from jaxengine.sharding import check_divisible, make_mesh
-from jaxengine.weights.kv_heads import replicate_heads
+from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.loading import load_parameters
 
 PAGE, SLOT_PAGES = 16, 8  # tokens, pages: the reference back end reads keys in blocks of 128
 TOKENS = 64  # of a prefill step, in whole blocks of 32
+ADAPTER_SLOTS, ADAPTER_RANK = 2, 8
 
 
 @dataclass
 class Forward:
-    """Logits of `source`'s model in f32. Sequences have numbered slots of eight pages each, in every page table."""
+    """Logits of `source`'s model in f32. Sequences have numbered slots of eight pages each, in every page table.
+
+    adapter: of all tokens, and what reads it. It lies in the last slot of the stacks.
+    """
 
     source: ParameterSource
     slots: int = 2
     quantize: str | None = None
     devices: int = 1
     device: DeviceTraits = CPU
+    adapter: tuple[AdapterReader, str] | None = None
     step: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +56,8 @@ class Forward:
         parameters: dict[str, Any] = load_parameters(
             self.source, mesh, "float32", self.device, lambda *_: None, self.quantize
         )
+        if self.adapter:
+            parameters |= self._stacks(*self.adapter)
         ops = Ops("reference", mesh)
         decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, self.device, ops)
         if spec.encoder:
@@ -60,6 +71,20 @@ class Forward:
         self.first_pages = [table * self.slots * SLOT_PAGES for table in range(len(groups.windows))]
         self.encoded: dict[int, int] = {}  # by slot, how many tokens the encoder has read
         self.tables = 1 + np.arange(self.slots * SLOT_PAGES, dtype=np.int32).reshape(self.slots, SLOT_PAGES)
+
+    def _stacks(self, reader: AdapterReader, name: str) -> dict[str, AdapterStack]:
+        """The stacks of adapters as parameters, with adapter `name` in the last slot."""
+        reader = replicate_adapters(reader, self.source)
+        shapes = AdapterShapes(reader.targets, ADAPTER_SLOTS, ADAPTER_RANK, "float32")
+        abstract = abstract_adapters(self.source.spec, shapes, make_mesh(self.devices), self.device)
+        adapter, made = loaded(reader.read(name), abstract, shapes), {}
+        for matrix, stack in abstract.items():
+            a, b = np.zeros(stack.a.shape, np.float32), np.zeros(stack.b.shape, np.float32)
+            if matrix in adapter.arrays:
+                a[-1], b[:, -1] = adapter.arrays[matrix]
+            put = [jax.device_put(whole, each.sharding) for whole, each in ((a, stack.a), (b, stack.b))]
+            made[f"{matrix}{ADAPTERS}"] = replace(stack, a=put[0], b=put[1])
+        return made
 
     def share(self, source: int, target: int, pages: int) -> None:
         """Let slot `target` begin with the first `pages` of slot `source`."""
@@ -93,6 +118,9 @@ class Forward:
         if source:
             tables, batch = jnp.asarray(self.tables[slot : slot + 1]), batches[0]
             batches = [replace(batch, cross=replace(batch, tables=tables, noncausal_length=batch.row * 0 + source))]
+        if self.adapter:
+            slot_of = jnp.full(tokens, ADAPTER_SLOTS - 1)
+            batches = [replace(batch, adapters=AdapterTokens.of(slot_of, ADAPTER_SLOTS)) for batch in batches]
         logits, self.caches = self.step(_padded(ids, tokens), self.caches, batches)
         return np.asarray(logits)[: len(ids)]
 

@@ -1,5 +1,5 @@
 """One tiny model over 1, 2, 4 and 8 devices, another with too few key/value heads over 8, a mixture of experts over 2
-and 4, a model with an encoder and one of state spaces over 2, as a program:
+and 4, a model with an encoder and one of state spaces over 2, and adapters of the second over 2 and 8, as a program:
 `python -m tests.jaxengine.tensor_parallel DIRECTORY …`, in this order.
 
 How many devices a CPU shows is fixed when JAX starts, so this is a process of its own. It prints one JSON object.
@@ -28,8 +28,8 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     answers = serve(engine, [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(ways)])
     keys, values = engine.runner.layers[0]
     arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
-    whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves)
-    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.model.leaves)
+    whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves[False])
+    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in engine.runner.model.leaves[False])
     return {
         "ids": [answer.ids for answer in answers.values()],
         "logprobs": [token.logprob for answer in answers.values() for token in answer.tokens],
@@ -37,6 +37,19 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
         "shard": {name: array.addressable_shards[0].data.shape for name, array in arrays.items()},
         "weights_held": held / whole,
         "device_count": engine.description.device_count,
+    }
+
+
+def mixed(directory: Path, adapters: Path, devices: int) -> dict[str, object]:
+    """What the model and its `adapters` answer on `devices` devices, in steps that mix them."""
+    named = {path.name: path for path in sorted(adapters.iterdir())}
+    engine = load(directory, adapters=named, max_loras=2, tensor_parallel=devices, **{**SMALL, "max_batch_size": 4})
+    whose = ("", *named)
+    answers = serve(engine, [ask(n, prompt(30, seed=n), max_tokens=6, adapter=name) for n, name in enumerate(whose)])
+    return {
+        "ids": [answer.ids for answer in answers.values()],
+        "logprobs": [token.logprob for answer in answers.values() for token in answer.tokens],
+        "shard": [stack.b.addressable_shards[0].data.shape for stack in engine.runner.adapters.values()],
     }
 
 
@@ -48,7 +61,7 @@ def refusal(directory: Path, devices: int) -> str:
     return "served"
 
 
-def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states: Path) -> None:
+def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states: Path, adapters: Path) -> None:
     reports = {devices: report(directory, devices) for devices in DEVICES}
     refusals = {devices: refusal(directory, devices) for devices in (3, 16)}
     refusals["experts"] = refusal(experts, 8)
@@ -59,6 +72,7 @@ def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states:
     outcome = {"reports": reports, "refusals": refusals, "copied": copied, "mixture": mixture, "few_bits": few_bits}
     outcome["mixture_in_8_bits"] = stored
     outcome["encoder"] = {devices: report(encoder, devices) for devices in (1, 2)}
+    outcome["adapters"] = {devices: mixed(few_heads, adapters, devices) for devices in (1, 2, 8)}
     outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
     print(json.dumps(outcome))
 

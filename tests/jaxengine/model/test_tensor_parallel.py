@@ -12,6 +12,7 @@ from tests.families.seq2seq import write_seq2seq
 from tests.families.zoo import ZOO
 from tests.jaxengine.tensor_parallel import DEVICES
 from tests.tiny import write_model, write_tiny
+from tests.tiny_adapter import adapted
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,10 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     experts = write_model(tmp_path_factory.mktemp("moe") / "qwen2_moe", {**ZOO["qwen2_moe"], **EXPERTS})
     encoder = write_seq2seq(tmp_path_factory.mktemp("encoder"), "flan_t5")
     states = write_model(tmp_path_factory.mktemp("states") / "falcon_mamba", ZOO["falcon_mamba"])
-    models = map(str, (directory, few_heads, experts, encoder, states))
+    adapters = tmp_path_factory.mktemp("adapters")
+    for number in range(3):
+        adapted(few_heads, seed=number, r=2 + number).save_pretrained(adapters / f"a{number}")
+    models = map(str, (directory, few_heads, experts, encoder, states, adapters))
     program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", *models]
     xla = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"  # half the time to compile
     flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
@@ -67,6 +71,20 @@ def test_two_heads_are_copied_for_eight_devices(outcome: dict[str, Any]) -> None
     assert eight["ids"] == one["ids"]
     assert eight["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
     assert (one["shape"]["keys"][2], eight["shape"]["keys"][2], eight["shard"]["keys"][2]) == (2, 8, 1)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_adapters_are_split_as_their_matrices_are_and_answer_as_on_one_device(
+    outcome: dict[str, Any], devices: int
+) -> None:
+    """Over 8 devices each of two heads is copied, and what an adapter adds to it."""
+    one, many = outcome["adapters"]["1"], outcome["adapters"][str(devices)]
+    assert len({tuple(ids) for ids in one["ids"]}) == 4
+    assert many["ids"] == one["ids"]
+    assert many["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    queries = 2 * HEADS // devices  # of a head
+    assert [queries + 2, 2, 16, 1, 8] in many["shard"]  # b of qkv: [units, slots, rank, heads, dim]
+    assert [2, 2, 16, FFN // devices] in many["shard"]  # of gate_up
 
 
 @pytest.mark.parametrize("devices", [2, 4])
