@@ -32,6 +32,7 @@ class AdapterRegistry:
 
     Args:
         reader, shapes, stacks: None, and empty, where the engine serves none; `unsupported` says why.
+        model: what requests call the model itself, which no adapter may be called.
         most: how many stay in host memory; None is all.
     """
 
@@ -41,11 +42,12 @@ class AdapterRegistry:
         shapes: AdapterShapes | None = None,
         stacks: Mapping[str, AdapterStack] | None = None,
         *,
+        model: str = "",
         most: int | None = None,
         unsupported: str = "this server was started without adapters: --enable-lora, or name some in --lora-adapters",
     ) -> None:
         self._reader, self._shapes, self._stacks = reader, shapes, stacks or {}
-        self._most, self._unsupported = most, unsupported
+        self._model, self._most, self._unsupported = model, most, unsupported
         self._entries: dict[str, Entry] = {}  # by name, in order of loading
         self._recent: list[str] = []  # names of those in host memory, the one unused for longest first
         self._lock = threading.Lock()
@@ -133,6 +135,8 @@ class AdapterRegistry:
             raise AdapterRefused("invalid", str(error)) from error
 
     def _check_free(self, name: str, in_place: bool) -> None:
+        if name == self._model:
+            raise AdapterRefused("taken", f"{name!r} is the name of the model itself")
         if name in self._entries and not in_place:
             raise AdapterRefused("taken", f"an adapter is called {name!r} already")
 

@@ -96,7 +96,7 @@ def load_engine(
     runner.executables.build_rest(compile_process)
     description = setup.describe(model, limits, pages)
     constraints = Constraints.load(model.directory, description)
-    scheduler, registry = setup.scheduler(model, limits, pages), setup.adapter_registry(runner)
+    scheduler, registry = setup.scheduler(model, limits, pages), setup.adapter_registry(model, runner)
     return Engine(description, runner, scheduler, constraints, registry)
 
 
@@ -210,12 +210,14 @@ class Setup:
         switch_length = self.spec.rope_switch_length
         return Scheduler(tables, limits.max_batch_size, rope_switch_length=switch_length, adapters=slots)
 
-    def adapter_registry(self, runner: Runner) -> AdapterRegistry:
+    def adapter_registry(self, model: OpenModel, runner: Runner) -> AdapterRegistry:
         """With the adapters that are named at start. Raises ValueError where one does not fit."""
         setup = self.adapters
         if setup.shapes is None:
             return AdapterRegistry()
-        registry = AdapterRegistry(setup.reader, setup.shapes, runner.model.adapters, most=self.options.max_cpu_loras)
+        registry = AdapterRegistry(
+            setup.reader, setup.shapes, runner.model.adapters, model=model.model_id, most=self.options.max_cpu_loras
+        )
         for each, weights in setup.named:
             try:
                 registry.load(each.name, each.path, weights=weights)

@@ -62,7 +62,7 @@ def reader() -> Reader:
 
 def made(reader: Reader, *, shapes: AdapterShapes = SHAPES, most: int | None = None) -> AdapterRegistry:
     stacks = abstract_adapters(TINY, shapes, make_mesh(1), CPU)
-    return AdapterRegistry(reader, shapes, stacks, most=most)
+    return AdapterRegistry(reader, shapes, stacks, model="org/model", most=most)
 
 
 @pytest.fixture
@@ -110,6 +110,9 @@ def test_what_is_loaded_is_served_under_its_name_in_the_layout_of_a_slot(registr
 def test_a_name_that_is_taken_is_refused_and_keeps_what_it_had(registry: AdapterRegistry, reader: Reader) -> None:
     registry.load("x", "/1")
     assert refusal(lambda: registry.load("x", "/2")) == ("taken", "an adapter is called 'x' already")
+    for in_place in (False, True):
+        refused = refusal(lambda in_place=in_place: registry.load("org/model", "/2", in_place=in_place))
+        assert refused == ("taken", "'org/model' is the name of the model itself")
     assert registry.served() == (ServedAdapter("x", "/1", 2),)
     assert reader.reads == ["/1"]  # not read in vain
 
