@@ -20,7 +20,7 @@ from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import names
 from jaxengine.options.adapters import check_name, check_path
 
-DIRECTORY = re.compile(r"(?<![\w.])[~/](?:[^\s'\"`,:]*/)+")
+DIRECTORY = re.compile(r"(?<![\w.:/])[~/](?:[^\s'\"`,:]*/)+")
 TEXT = {"responses": {"200": {"content": {"text/plain": {"schema": {"type": "string"}}}}}}
 
 router = APIRouter(prefix="/v1", route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI"])
@@ -46,6 +46,8 @@ async def load_lora_adapter(request: Request, gateway: Gateway = Depends(gateway
     name, path, in_place = body.lora_name, body.lora_path, bool(body.load_inplace)
     _check(check_name, name, "lora_name")
     _check(check_path, path, "lora_path")
+    if not path.startswith(("/", "~")) and {".", ".."} & {*path.split("/")}:
+        raise RequestError.invalid("lora_path must be an absolute path or an id on the hub", "lora_path")
     if name in (*names(gateway.options, description), *ALIASES):
         raise RequestError.invalid(f"the lora adapter name '{name}' is a name of the model itself", "lora_name")
     adapters = gateway.engine.adapters
@@ -86,4 +88,5 @@ def _check(check: Callable[[str], None], text: str, param: str) -> None:
 
 def without_directories(message: str, given: str) -> str:
     """`message` with directories left out, except the one that the client has `given` and those within."""
-    return DIRECTORY.sub(lambda found: found[0] if found[0].startswith(f"{given.rstrip('/')}/") else "", message)
+    others = message.split(given) if given.startswith("/") else [message]
+    return given.join(DIRECTORY.sub("", other) for other in others)

@@ -51,6 +51,8 @@ async def test_an_adapter_is_loaded_asked_replaced_and_unloaded() -> None:
         ({**NEW, "lora_name": "mock/model"}, 400, "lora_name", "'mock/model' is a name of the model itself"),
         ({**NEW, "lora_name": "tgi"}, 400, "lora_name", "'tgi' is a name of the model itself"),
         ({**NEW, "lora_name": "first"}, 400, "lora_name", "'first' has already been loaded: set load_inplace"),
+        ({**NEW, "lora_path": "."}, 400, "lora_path", "must be an absolute path or an id on the hub"),
+        ({**NEW, "lora_path": "../../etc"}, 400, "lora_path", "must be an absolute path or an id on the hub"),
         ({**NEW, "lora_path": "/nowhere"}, 404, "lora_path", "'/nowhere'"),
         ({**NEW, "lora_path": "/"}, 400, "lora_path", "no adapter_config.json"),
     ],
@@ -116,6 +118,12 @@ async def test_without_an_engine_the_routes_are_unavailable(path: str) -> None:
         ("/data/a/adapter_config.json: no r", "/data/a", "/data/a/adapter_config.json: no r"),
         ("/data/a/adapter_config.json: no r", "/data/a/", "/data/a/adapter_config.json: no r"),
         ("/data/b/adapter_config.json: no r", "/data/a", "adapter_config.json: no r"),
+        ("adapter '/data/a': no such file", "/data/a", "adapter '/data/a': no such file"),
+        (
+            "/root/hub/a: https://huggingface.co/a cannot be reached",
+            "o/a",
+            "a: https://huggingface.co/a cannot be reached",
+        ),
         ("adapter 'org/x@v1': not on the hub", "org/x@v1", "adapter 'org/x@v1': not on the hub"),
         (
             "layers.0.q_proj.lora_A: 8/16 rows",
