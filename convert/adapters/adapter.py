@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import regex
 
+from convert.cache import stamp
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.formats.safetensors import SafetensorsFile
@@ -97,10 +98,24 @@ def is_adapter(directory: Path) -> bool:
 def open_adapter(directory: Path) -> Adapter:
     """
     Raises:
-        CheckpointError: a file is missing or malformed, tensors do not belong together, or something is not supported.
+        CheckpointError: a file is missing or malformed, or changes meanwhile; tensors do not belong together, or
+            something is not supported.
     """
     if not (directory / CONFIG).is_file():
         raise CheckpointError(f"{directory}: no {CONFIG}")
+    stamps = _stamps(directory)
+    adapter = _open(directory)
+    if _stamps(directory) != stamps:
+        raise CheckpointError(f"{directory}: changed while it was read; try again when it is written")
+    return adapter
+
+
+def _stamps(directory: Path) -> list[str]:
+    """Other ones when a file is written, or another directory takes this one's place."""
+    return [stamp(path) for path in (directory / name for name in (CONFIG, *WEIGHTS)) if path.is_file()]
+
+
+def _open(directory: Path) -> Adapter:
     config = Config.load(directory / CONFIG)
     _check(config)
     tensors = _tensors(directory)
@@ -144,7 +159,7 @@ def _check(config: Config) -> None:
 def _tensors(directory: Path) -> Tensors:
     for name, open_file in WEIGHTS.items():
         if (directory / name).is_file():
-            return open_file(directory / name)
+            return open_file(directory / name, copied=True)
     raise CheckpointError(f"{directory}: no {' or '.join(WEIGHTS)}")
 
 

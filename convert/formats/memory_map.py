@@ -1,19 +1,28 @@
-"""Files mapped into memory: only the pages that are used are read from disk."""
+"""Files mapped into memory: only the pages that are used are read from disk.
+
+One that may change is copied there instead: the kernel ends a process that reads a mapped page of a file that was cut.
+"""
 
 import mmap
+import os
 from pathlib import Path
 
 from convert.errors import CheckpointError
 
 
-def memory_map(path: Path) -> mmap.mmap:
-    """Map the whole file, read-only.
+def memory_map(path: Path, *, copied: bool = False) -> mmap.mmap:
+    """The whole file: mapped read-only, or a copy of its own.
 
     Raises:
         CheckpointError: it cannot be read, or is empty.
     """
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if not copied:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            copy = mmap.mmap(-1, os.fstat(file.fileno()).st_size)
+            if file.readinto(copy) != len(copy):
+                raise ValueError("it was cut meanwhile")
+            return copy
     except (OSError, ValueError) as error:  # mmap raises ValueError for an empty file
         raise CheckpointError(f"{path}: cannot be read: {error}") from error

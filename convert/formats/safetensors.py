@@ -8,7 +8,6 @@ Layout: https://huggingface.co/docs/safetensors — u64 header length, JSON head
 
 import json
 import math
-import mmap
 import re
 import struct
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from convert.errors import CheckpointError
+from convert.formats.memory_map import memory_map
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index, Tensors
 
 MAX_HEADER = 16 * 2**20
@@ -53,21 +53,21 @@ class Entry:
 
 
 class SafetensorsFile(Tensors):
-    """One file, checked on construction and mapped read-only.
+    """One file, checked on construction and mapped read-only, or copied.
 
     Raises:
         CheckpointError: the file is missing, cut, overlapping or malformed; the message names file and tensor.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, copied: bool = False) -> None:
         self.path = path
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
                 self._entries = _read_header(file.read(8), file.read(MAX_HEADER), size, path.name)
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        self._data = memory_map(path, copied=copied)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

@@ -77,15 +77,15 @@ class View:
 
 
 class TorchFile(Tensors):
-    """The tensors of one file, checked on construction and mapped read-only.
+    """The tensors of one file, checked on construction and mapped read-only, or copied.
 
     Raises:
         CheckpointError: the file is cut or malformed, or its pickle holds anything but named tensors.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, copied: bool = False) -> None:
         self.path = path
-        self._data = memory_map(path)
+        self._data = memory_map(path, copied=copied)
         try:
             archive = self._data[:4] == ZIP_MAGIC
             state, self._storages = _read_zip(self._data) if archive else _read_legacy(self._data)
