@@ -101,8 +101,7 @@ class Runner:
 
     def launch_backbone(self, plan: Plan) -> BackboneLaunch:
         """Launch all of `plan` but its samples. Returns as soon as the device has its orders."""
-        for slot, adapter in plan.placements:
-            self._place_adapter(slot, adapter)
+        self._place_adapters(plan.placements)
         for sequence in plan.admitted:
             self._fill_slot(sequence)
         if plan.encoder_rows:
@@ -189,6 +188,13 @@ class Runner:
         return self.executables["score", len(target)](self.model.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
 
     # --- slots --------------------------------------------------------------------------------------------------
+
+    def _place_adapters(self, placements: Items[tuple[int, LoadedAdapter]]) -> None:
+        """One after the other: memory is set aside for one of a step on its way, see `held_bytes`."""
+        for number, (slot, adapter) in enumerate(placements):
+            if number:
+                jax.block_until_ready(self.adapters)
+            self._place_adapter(slot, adapter)
 
     def _place_adapter(self, slot: int, adapter: LoadedAdapter) -> None:
         """Steps that were launched before still read what was there."""

@@ -17,6 +17,8 @@ from jaxengine.device import DeviceTraits
 from jaxengine.ops.adapters import AdapterStack
 from jaxengine.sharding import partition
 
+ON_THEIR_WAY = 2  # adapters, at most: one of a step that is launched, and one of the step before it
+
 
 def abstract_adapters(
     spec: ModelSpec, shapes: AdapterShapes | None, mesh: Mesh, device: DeviceTraits
@@ -89,6 +91,6 @@ def _laid_out(matrix: LowRank, stack: AdapterStack) -> tuple[np.ndarray, np.ndar
 
 
 def held_bytes(stacks: Mapping[str, AdapterStack]) -> int:
-    """The bytes of abstract stacks on each device."""
-    arrays = [array for stack in stacks.values() for array in (stack.a, stack.b)]
+    """The bytes of abstract stacks on each device, and of the adapters that are on their way into them."""
+    arrays = [array for stack in stacks.values() for array in (stack.a, stack.b, *ON_THEIR_WAY * one_slot(stack))]
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
