@@ -1,27 +1,34 @@
 """A step is padded to the smallest shape that is compiled, and what serving waits for keeps a lone request's small."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
+from jaxengine.architecture.adaptation import AdapterShapes, LoadedAdapter
 from jaxengine.device import CPU
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.shapes import Shapes, names
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.plan import Plan, Row
 from jaxengine.startup.defaults import derive_limits
+from jaxengine.step.buffer import StepShape
 from tests.shapes import LLAMA_8B
 
 LIMITS = derive_limits(EngineOptions(max_total_tokens=2048), LLAMA_8B, CPU)
 SHAPES = Shapes(LLAMA_8B, LIMITS, "float32", pages=64, page_size=16, top=0, cache_dtype="float32")
 
 
-def plan(*counts: int) -> Plan:
-    """A row of so many tokens each."""
+WITH_ADAPTERS = replace(SHAPES, adapters=AdapterShapes({}, slots=2, rank=8, dtype="float32"))
+
+
+def plan(*counts: int, adapter: LoadedAdapter | None = None) -> Plan:
+    """A row of so many tokens each; the last has the adapter."""
     made = Plan()
-    for count in counts:
-        made.add(Row(Mock(), start=0, count=count, samples=True))
+    for number, count in enumerate(counts, 1):
+        sequence = Mock(adapter=adapter if number == len(counts) else None)
+        made.add(Row(sequence, start=0, count=count, samples=True))
     return made
 
 
@@ -55,3 +62,66 @@ def test_the_smallest_compiled_step_that_holds_a_plan_is_taken(chooser: BucketCh
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(8)
     compiled |= {*names(SHAPES.decode(4))} - {("sample", 4, True)}
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(8)
+
+
+# --- where requests may have adapters -----------------------------------------------------------------------------
+
+
+def adapting(shape: StepShape) -> StepShape:
+    return replace(shape, adapters=True)
+
+
+@pytest.fixture
+def compiled_with_adapters() -> set[Hashable]:
+    return {name for shape in WITH_ADAPTERS.essential_steps() for name in names(shape)}
+
+
+@pytest.fixture
+def adapted(compiled_with_adapters: set[Hashable]) -> BucketChooser:
+    return BucketChooser(WITH_ADAPTERS, compiled_with_adapters, None)
+
+
+def test_from_the_start_every_step_is_one_that_may_have_adapters(adapted: BucketChooser) -> None:
+    for adapter in (None, LoadedAdapter(b"a", {})):
+        assert adapted.step(plan(1, adapter=adapter)) == adapting(SHAPES.decode(1))
+        assert adapted.step(plan(9, adapter=adapter)) == adapting(SHAPES.mixed(64))
+
+
+def test_a_step_without_adapters_pays_for_none_once_its_program_is_there(
+    adapted: BucketChooser, compiled_with_adapters: set[Hashable]
+) -> None:
+    compiled_with_adapters |= {*names(SHAPES.decode(32)), *names(SHAPES.decode(1))}
+    mixed = plan(1, 1, 1, adapter=LoadedAdapter(b"a", {}))
+    assert adapted.step(plan(1)) == SHAPES.decode(1)
+    assert adapted.step(plan(1, 1, 1)) == SHAPES.decode(32)
+    assert adapted.step(mixed) == adapting(SHAPES.decode(32))
+
+
+def test_a_small_step_that_may_have_adapters_comes_before_a_large_one_that_may_not(
+    adapted: BucketChooser, compiled_with_adapters: set[Hashable]
+) -> None:
+    compiled_with_adapters |= {*names(SHAPES.decode(32))}
+    assert adapted.step(plan(1)) == adapting(SHAPES.decode(1))
+
+
+def test_every_step_has_both_programs_those_with_adapters_first() -> None:
+    shapes = WITH_ADAPTERS.step_shapes()
+    half = len(shapes) // 2
+    assert shapes[:half] == [adapting(shape) for shape in shapes[half:]]
+    assert shapes[half:] == SHAPES.step_shapes()
+    assert all(shape.adapters for shape in WITH_ADAPTERS.essential_steps())
+
+
+@pytest.mark.parametrize("adapter", [None, LoadedAdapter(b"a", {})], ids=["without", "with"])
+def test_on_a_gpu_only_what_has_run_serves(
+    adapter: LoadedAdapter | None, compiled_with_adapters: set[Hashable]
+) -> None:
+    ran: list[StepShape] = []
+    chooser = BucketChooser(WITH_ADAPTERS, compiled_with_adapters, ran.append)
+    chooser.last_first_run = float("inf")  # no first run under requests
+    while chooser.warm_next():
+        pass
+    compiled_with_adapters |= {*names(SHAPES.decode(1))}
+    assert chooser.step(plan(1, adapter=adapter)) == adapting(SHAPES.decode(1))
+    assert chooser.warm_next() and ran[-1] == SHAPES.decode(1)
+    assert chooser.step(plan(1, adapter=adapter)).adapters == (adapter is not None)

@@ -20,6 +20,7 @@ from jaxengine.options.command_line import parse
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.engines import ask, serve
+from tests.tiny_adapter import write_adapter
 
 OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
 ONE = ("backbone", 1)  # an executable's name
@@ -130,19 +131,27 @@ def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"quantize": "int8"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"quantize": "int8"}, {"enable_lora": True, "max_loras": 2, "max_batch_size": 1}]
+)
 def test_a_later_start_traces_nothing_and_answers_the_same(
     tiny: Callable[[str], Path],
     empty_compile_cache: Path,
     options: dict[str, Any],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, asked = open_model(str(tiny("llama2_gqa"))), EngineOptions(**OPTIONS, **options)
+    model, asked = open_model(str(tiny("llama2_gqa"))), EngineOptions(**{**OPTIONS, **options})
+    adapter = write_adapter(tmp_path, tiny("llama2_gqa")) / "adapter" if asked.enable_lora else None
 
     def start() -> Sequence[int]:
         engine = load_engine(model, asked, compile_cache=empty_compile_cache)
         engine.finish_compiling()
-        answer = serve(engine, [ask(1, [5, 6, 7], max_tokens=12)])[1].ids
+        if asked.enable_lora:
+            engine.load_adapter("a", str(adapter))
+        asks = [ask(1, [5, 6, 7], max_tokens=12), *[ask(2, [5, 6, 7], adapter="a")] * asked.enable_lora]
+        answers = serve(engine, asks)
+        answer = [token for each in answers.values() for token in each.ids]
         assert engine.stats().compiles_after_warmup == 0
         engine.close()
         return answer

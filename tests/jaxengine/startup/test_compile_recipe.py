@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +16,19 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import Setup, load_engine
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits
+from jaxengine.weights.loading import abstract_parameters
 
 OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quantize", [None, "int8"])
+@pytest.mark.parametrize(
+    "more", [{}, {"quantize": "int8"}, {"enable_lora": True, "max_batch_size": 1}], ids=lambda more: "".join(more)
+)
 def test_an_engine_finds_all_that_a_recipe_made(
-    tiny: Callable[[str], Path], empty_compile_cache: Path, tmp_path: Path, quantize: str | None
+    tiny: Callable[[str], Path], empty_compile_cache: Path, tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    options = EngineOptions(**OPTIONS, quantize=quantize)
+    options = EngineOptions(**{**OPTIONS, **more})
     model = open_model(str(tiny("llama2_gqa")))
     engine = load_engine(model, options)
     engine.finish_compiling()
@@ -46,8 +50,24 @@ def written(recipe: CompileRecipe, hash_seed: int) -> str:
 @pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "mixtral", "phi3_longrope", "mamba", "baichuan_13b"])
 def test_every_process_writes_a_recipe_alike_and_whole(zoo: Callable[[str], Path], name: str) -> None:
     """A store knows an engine by what is written of its recipe."""
-    model, options = open_model(str(zoo(name))), EngineOptions(**OPTIONS)
+    model, options = open_model(str(zoo(name))), EngineOptions(**OPTIONS, enable_lora=True)
     setup = Setup.decide(model, options)
     recipe = setup.recipe(setup.shapes(*setup.size(derive_limits(options, setup.spec, setup.device))))
     assert written(recipe, 1) == written(recipe, 2) == repr(recipe)
     assert not re.search(r" at 0x|\.\.\.|array\(", repr(recipe))
+
+
+def test_a_step_without_adapters_is_the_same_program_whether_others_may_have_some(tiny: Callable[[str], Path]) -> None:
+    model = open_model(str(tiny("llama2_gqa")))
+
+    def lowered(*, enable_lora: bool) -> list[str]:
+        options = EngineOptions(**OPTIONS, enable_lora=enable_lora)
+        setup = Setup.decide(model, options)
+        shapes = setup.shapes(derive_limits(options, setup.spec, setup.device), 8)
+        abstract = abstract_parameters(setup.spec, setup.mesh, setup.dtype, setup.device, setup.formats)
+        compiler = setup.compiler(shapes, abstract)
+        plain = [shape for shape in shapes.step_shapes() if not shape.adapters]
+        assert len(plain) == len(shapes.step_shapes()) // (2 if enable_lora else 1)
+        return [compiler.lower_backbone(shape).as_text() for shape in plain]
+
+    assert lowered(enable_lora=True) == lowered(enable_lora=False)

@@ -26,7 +26,7 @@ SPLIT = {  # arrays of a layer: those of its four matrices, of which two have sp
     [
         (2, ["four bits", "table", "sorted four bits", "four bits, a scale a channel"]),
         (8, ["eight bits in groups", "sorted four bits"]),
-        (2, ["+sorted four bits", "+four bits, a scale a channel"]),
+        (2, ["+sorted four bits"]),
         (2, ["experts, four bits", "experts, four bits, a scale a channel"]),
         (8, ["experts, four bits", "experts, eight bits in groups"]),
     ],
