@@ -124,15 +124,21 @@ def _find_adapter(name: str, cache_dir: Path | None, token: str | None = None) -
     return open_adapter(_snapshot(model_id, revision or None, cache_dir, "adapter", token))
 
 
-def _finder(cache_dir: Path | None) -> Callable[[str], Adapter]:
+def _finder(model_id: str, cache_dir: Path | None) -> Callable[[str], Adapter]:
     """`_find_added` with the hub's token of now: an engine drops it from its environment before adapters come."""
-    return partial(_find_added, cache_dir=cache_dir, token=hub.token())
+    return partial(_find_added, model_id=model_id, cache_dir=cache_dir, token=hub.token())
 
 
-def _find_added(name: str, cache_dir: Path | None, token: str | None) -> Adapter:
-    """`_find_adapter` for a model that runs already. Raises MissingAdapter where there is none, CheckpointError."""
+def _find_added(name: str, model_id: str, cache_dir: Path | None, token: str | None) -> Adapter:
+    """`_find_adapter` for the model `model_id`, which runs already. Shapes decide whether it fits; that it was trained
+    on a model of another name is only said. Raises MissingAdapter where there is none, CheckpointError.
+    """
     try:
-        return _find_adapter(name, cache_dir, token)
+        adapter = _find_adapter(name, cache_dir, token)
+        ids = {each.lower() for each in (adapter.base, model_id) if "/" in each and hub.is_hub_id(each)}
+        if len(ids) == 2:
+            announce(f"adapter {name!r} was trained on {adapter.base!r}, and is added to {model_id!r}")
+        return adapter
     except CheckpointError as error:
         if error.exit_code not in (USAGE, UNREACHABLE):
             raise
@@ -189,7 +195,7 @@ def _open_directory(
     elif (directory / "config.json").is_file():
         config = _configuration(directory)
         source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
-        adapters = adapter_reader(config, source.spec, _finder(cache_dir))
+        adapters = adapter_reader(config, source.spec, _finder(model_id, cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
@@ -232,7 +238,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
     quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
-    adapters = adapter_reader(config_of(file)[0], source.spec, _finder(cache_dir))
+    adapters = adapter_reader(config_of(file)[0], source.spec, _finder(model_id, cache_dir))
     model = OpenModel(source, files, model_id, revision, (), path, quantization, adapters=adapters)
     return _with_tokenizer(model, files)
 
