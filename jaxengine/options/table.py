@@ -100,7 +100,7 @@ class ComputeOptions:
     max_loras: int | None = option(
         None,
         values.whole(1, 256),
-        "adapters that one step can mix; as many as are named at start, up to 8, if not given",
+        "adapters that one step can mix; 8 if not given, or fewer if fewer are named at start and no others can come",
         after="enable_lora",
     )
     max_lora_rank: int | None = option(
