@@ -82,7 +82,9 @@ class Runner:
         self._write_page_table([(0, self.shapes.table_width, 0)])
         for slots in self.shapes.mask_writes:
             self._write_masks(*self.masks.padding(slots))
-        jax.block_until_ready(self.slot_state)
+        if self.shapes.adapters:
+            self._place_adapter(0, LoadedAdapter(b"", {}))  # zeros, where there are zeros
+        jax.block_until_ready((self.slot_state, self.adapters))
 
     def _first_run(self, shape: StepShape) -> None:
         """Run every executable of `shape` on padding."""

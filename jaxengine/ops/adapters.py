@@ -132,7 +132,7 @@ def _on_host(x: Array, a: Array, b: Array, adaptable: Adaptable, tokens: Adapter
         inner = x.at[tokens.blocks.pairs[i]].get(mode="fill", fill_value=0) @ own_a.T  # [n, M·R]
         by_unit = _units(inner, adaptable)
         of_units = jnp.stack([by_unit[unit] @ own_b[unit] for unit in range(len(own_b))])  # [U, n, out]
-        return added.at[:, tokens.blocks.pairs[i]].set(of_units, mode="drop", unique_indices=True)
+        return added.at[:, tokens.blocks.pairs[i]].set(of_units, mode="drop")
 
     def of_blocks() -> Array:
         nothing = jnp.zeros((len(b), len(x), b.shape[-1]), jnp.float32)
