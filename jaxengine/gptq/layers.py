@@ -26,6 +26,7 @@ from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.linear import Linear, weight_layout
 from jaxengine.model.rope import make_rope_tables
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
+from jaxengine.ops.adapters import AdapterTokens
 from jaxengine.ops.weight import Weight
 
 PAGE = 64  # tokens
@@ -178,9 +179,9 @@ class ObservedLinear(nnx.Module):
         self.linear = linear
         self.observe = observe
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, adapters: AdapterTokens | None = None) -> Array:
         self.observe(x)
-        return self.linear(x)
+        return self.linear(x, adapters=adapters)
 
 
 def _bias(spec: ModelSpec) -> AttentionBias:
