@@ -22,12 +22,22 @@ class AdapterSetup:
     shapes: AdapterShapes | None
     named: tuple[tuple[NamedAdapter, AdapterWeights], ...] = ()
 
+    @property
+    def slots(self) -> int:
+        """Adapters that one step can mix."""
+        return self.shapes.slots if self.shapes else 0
+
+    @property
+    def rank(self) -> int:
+        """The highest that an adapter may have."""
+        return self.shapes.rank if self.shapes else 0
+
     @classmethod
     def decide(
         cls, reader: AdapterReader | None, options: EngineOptions, named: Sequence[NamedAdapter], dtype: str
     ) -> "AdapterSetup":
-        """Read the adapters `named`, and see how much room they need: of matrices that none changes, only those that
-        later ones may.
+        """Read the adapters `named`, and see how much room they need. A matrix that none of them changes gets room only
+        if others can come later.
 
         Args:
             dtype: of activations.

@@ -206,9 +206,8 @@ class Setup:
             model=f"{model.model_id}@{model.revision}",
             prefix_cache=self.prefix_cache,
         )
-        slots = self.adapters.shapes.slots if self.adapters.shapes else 0
-        switch_length = self.spec.rope_switch_length
-        return Scheduler(tables, limits.max_batch_size, rope_switch_length=switch_length, adapters=slots)
+        slots, switch_length = limits.max_batch_size, self.spec.rope_switch_length
+        return Scheduler(tables, slots, rope_switch_length=switch_length, adapters=self.adapters.slots)
 
     def adapter_registry(self, model: OpenModel, runner: Runner) -> AdapterRegistry:
         """With the adapters that are named at start. Raises ValueError where one does not fit."""
@@ -244,6 +243,6 @@ class Setup:
             prefix_cache=self.prefix_cache,
             cache_dtype=self.cache_dtype,
             decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
-            max_adapters=self.adapters.shapes.slots if self.adapters.shapes else 0,
-            max_adapter_rank=self.adapters.shapes.rank if self.adapters.shapes else 0,
+            max_adapters=self.adapters.slots,
+            max_adapter_rank=self.adapters.rank,
         )

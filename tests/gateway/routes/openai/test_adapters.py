@@ -114,13 +114,13 @@ async def test_without_an_engine_the_routes_are_unavailable(path: str) -> None:
 @pytest.mark.parametrize(
     ("message", "given", "shown"),
     [
-        ("/root/.cache/hub/models--o--a/adapter_config.json: r must be", "o/a", "adapter_config.json: r must be"),
+        ("/srv/cache/hub/models--o--a/adapter_config.json: r must be", "o/a", "adapter_config.json: r must be"),
         ("/data/a/adapter_config.json: no r", "/data/a", "/data/a/adapter_config.json: no r"),
         ("/data/a/adapter_config.json: no r", "/data/a/", "/data/a/adapter_config.json: no r"),
         ("/data/b/adapter_config.json: no r", "/data/a", "adapter_config.json: no r"),
         ("adapter '/data/a': no such file", "/data/a", "adapter '/data/a': no such file"),
         (
-            "/root/hub/a: https://huggingface.co/a cannot be reached",
+            "/srv/hub/a: https://huggingface.co/a cannot be reached",
             "o/a",
             "a: https://huggingface.co/a cannot be reached",
         ),
