@@ -282,7 +282,6 @@ class Options(CheckpointOptions, ComputeOptions):
 
 # Options of TGI's launcher that are not implemented here, each with the values that leave its feature off.
 MISSING: Mapping[str, tuple[str, ...]] = {
-    "speculate": ("0",),
     "trust_remote_code": ("false", "0"),
     "ngrok": ("false", "0"),
     "ngrok_authtoken": (),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from jaxengine.options import values
 from jaxengine.options.option import option
+from jaxengine.options.speculation import MAX_DRAFT_TOKENS, speculative_config
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 from jaxengine.telemetry import logs
 
@@ -120,6 +121,19 @@ class ComputeOptions:
         values.one_of("auto", "float32", "float16", "bfloat16"),
         "of adapters on the device; auto is --dtype's",
         after="max_cpu_loras",
+    )
+    speculate: int | None = option(
+        None,
+        values.whole(0, MAX_DRAFT_TOKENS),
+        "most tokens that a step verifies of one request beyond the next one, found by n-gram in the request's text; "
+        "fewer or none where they do not pay",
+        after="lora_dtype",
+    )
+    speculative_config: str | None = option(
+        None,
+        speculative_config,
+        "the same and more as JSON: method (ngram), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max",
+        after="speculate",
     )
     attention: str = option(
         "auto",

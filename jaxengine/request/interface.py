@@ -39,6 +39,7 @@ class Description:
     decoder_start_token_id: int | None = None  # of a model with an encoder; None without one
     max_adapters: int = 0
     max_adapter_rank: int = 0
+    max_draft_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ class Stats:
     grammar_mask_seconds: float = 0.0
     running_adapters: tuple[str, ...] = ()
     waiting_adapters: tuple[str, ...] = ()
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: tuple[int, ...] = ()
 
 
 @dataclass

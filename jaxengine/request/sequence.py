@@ -83,7 +83,10 @@ class Event:
     cached_tokens: int = 0
     queue_seconds: float = 0.0
     prompt: Ids[Token] = ()
-    preemptions: int = 0  # of the request so far
+    preemptions: int = 0  # of the request so far, like the three below
+    sampling_steps: int = 0  # steps that gave it tokens; 0 where the engine does not speculate
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -84,7 +84,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank")
+    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens")
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class Description(_message.Message):
     CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_ADAPTER_RANK_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     state: State
     progress: str
     model_id: str
@@ -129,7 +130,8 @@ class Description(_message.Message):
     cache_dtype: str
     max_adapters: int
     max_adapter_rank: int
-    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ...) -> None: ...
+    max_draft_tokens: int
+    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("generate", "cancel")
@@ -269,20 +271,26 @@ class StepEvents(_message.Message):
     def __init__(self, step: _Optional[int] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ..., adapters: _Optional[_Union[AdapterList, _Mapping]] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
-    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions")
+    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     id: int
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     finish: FinishReason
     error: str
     prompt: Prompt
     preemptions: int
-    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ...) -> None: ...
+    sampling_steps: int
+    draft_tokens: int
+    accepted_draft_tokens: int
+    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ..., sampling_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("id", "logprob", "top", "rank")
@@ -315,7 +323,7 @@ class Prompt(_message.Message):
     def __init__(self, cached_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens", "grammars_compiled", "grammar_cache_hits", "grammar_refusals", "grammar_compile_seconds", "grammar_mask_seconds", "running_adapters", "waiting_adapters")
+    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens", "grammars_compiled", "grammar_cache_hits", "grammar_refusals", "grammar_compile_seconds", "grammar_mask_seconds", "running_adapters", "waiting_adapters", "drafts", "draft_tokens", "accepted_draft_tokens")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PAGES_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +346,9 @@ class Stats(_message.Message):
     GRAMMAR_MASK_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     WAITING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     pages_total: int
@@ -360,4 +371,7 @@ class Stats(_message.Message):
     grammar_mask_seconds: float
     running_adapters: _containers.RepeatedScalarFieldContainer[str]
     waiting_adapters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ..., grammars_compiled: _Optional[int] = ..., grammar_cache_hits: _Optional[int] = ..., grammar_refusals: _Optional[int] = ..., grammar_compile_seconds: _Optional[float] = ..., grammar_mask_seconds: _Optional[float] = ..., running_adapters: _Optional[_Iterable[str]] = ..., waiting_adapters: _Optional[_Iterable[str]] = ...) -> None: ...
+    drafts: int
+    draft_tokens: int
+    accepted_draft_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ..., grammars_compiled: _Optional[int] = ..., grammar_cache_hits: _Optional[int] = ..., grammar_refusals: _Optional[int] = ..., grammar_compile_seconds: _Optional[float] = ..., grammar_mask_seconds: _Optional[float] = ..., running_adapters: _Optional[_Iterable[str]] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[_Iterable[int]] = ...) -> None: ...

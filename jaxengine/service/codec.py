@@ -88,6 +88,9 @@ def add_event(message: pb.RequestEvent, event: Event) -> None:
         message.error = event.error
     if event.preemptions:
         message.preemptions = event.preemptions
+    if event.sampling_steps:
+        message.sampling_steps = event.sampling_steps
+        message.draft_tokens, message.accepted_draft_tokens = event.draft_tokens, event.accepted_draft_tokens
     if event.first:
         message.prompt.cached_tokens = event.cached_tokens
         message.prompt.queue_seconds = event.queue_seconds
