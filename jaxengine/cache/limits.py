@@ -18,6 +18,8 @@ class Limits:
     decode_buckets: tuple[int, ...]  # rows
     mixed_buckets: tuple[int, ...]  # tokens
     encode_buckets: tuple[int, ...] = ()  # tokens of the prompts that an encoder reads in one step
+    verify_buckets: tuple[int, ...] = ()  # tokens of a step that verifies drafts, a sample each
+    draft_tokens: int = 0  # most of one request that a step verifies
     windows: tuple[int, ...] = (0,)
     page_size: int = EngineOptions.page_size
 

@@ -114,6 +114,15 @@ class PageTables:
             table.pages += pages[number :: len(sequence.tables)]
         sequence.page_capacity += count // len(sequence.tables) * self.pool.page_size
 
+    def grow_for_draft(self, sequence: Sequence, count: int, spare: int) -> int:
+        """Of `count` guesses behind the known tokens of `sequence`, how many have pages, which are taken if they can be
+        had without those that the other running sequences, `spare` in all, may need next.
+        """
+        missing = self._missing(sequence, sequence.length + count)
+        if missing and missing <= self.pool.available - spare * len(self.windows):
+            self.grow(sequence, missing)
+        return min(count, sequence.page_capacity - sequence.length)
+
     def release_behind_windows(self, sequence: Sequence, position: int) -> None:
         """Release the pages that no query from `position` on sees. Every step that reads them has completed."""
         for window, numbers in self.windowed:

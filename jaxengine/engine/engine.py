@@ -23,9 +23,10 @@ from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.checks import check_request
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
-from jaxengine.request.plan import Plan
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, Token
 from jaxengine.scheduler.scheduler import Scheduler
+from jaxengine.speculation.speculator import Speculator
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.samples import Samples
 
@@ -77,6 +78,12 @@ class Engine:
         self.steps = self.step_failures = 0
         self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
         self.compiles_at_start = COMPILES.unexpected
+        if self.speculator:
+            self.speculator.start_counting()
+
+    @property
+    def speculator(self) -> Speculator | None:
+        return self.scheduler.speculator
 
     @property
     def steps_on_host(self) -> bool:
@@ -150,6 +157,7 @@ class Engine:
             running_adapters=_adapters_of(self.scheduler.running),
             waiting_adapters=_adapters_of(self.scheduler.waiting),
             **self.constraints.stats(),
+            **(self.speculator.stats() if self.speculator else {}),
         )
 
     def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> ServedAdapter:
@@ -210,16 +218,21 @@ class Engine:
         """Launch the next step, then complete the one before. While a culprit is searched, steps run one at a time.
 
         Where a grammar decides what may be sampled next, the step before is completed between the next one's backbone
-        and its samples: the device computes the backbone meanwhile.
+        and its samples: the device computes the backbone meanwhile. Where the next step may verify drafts, or this one
+        does, it is completed first.
         """
         previous, self.flight = self.flight, None
+        busy = previous is not None
+        if previous is not None and self.scheduler.needs_tokens(previous.plan):
+            self._complete(previous, result)
+            previous = None
         plan = self._plan(previous)
         if plan.rows:
             now = time.monotonic()
             for sequence in (*plan.admitted, *plan.waiting_for_prefix):
                 sequence.admitted_at = sequence.admitted_at or now
                 self.never_scheduled.discard(sequence.request.id)
-            self.launched = self.launched if previous else now
+            self.launched = self.launched if busy else now
             launch = self.runner.launch_backbone(plan)
             if any(row.sequence.matcher for row in launch.samples.rows):
                 if previous is not None:
@@ -263,16 +276,19 @@ class Engine:
     def _complete(self, flight: InFlight, result: StepResult) -> None:
         results = self._fetch(flight)
         now = time.monotonic()
-        result.seconds += now - self.launched
+        seconds = now - self.launched
+        result.seconds += seconds
         self.launched = now
+        if self.speculator and flight.plan.rows[0].samples and (flight.plan.decode_only or flight.plan.verifies):
+            self.speculator.times.note((flight.shape.tokens, flight.plan.verifies), seconds)
         self.steps += 1
         self.lone_failures = 0
         self._account(flight.plan, result)
-        for row, token, finite in zip(flight.samples.rows, *results.sampled, strict=True):
+        for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
             if not finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
             if row.sequence.request.id in self.live:
-                accepted = self._accept(row.sequence, token, now, result) if finite else self._give_up(row.sequence)
+                accepted = self._accept(row, tokens, now, result) if finite else self._give_up(row.sequence)
                 result.events.append(accepted)
         self.scheduler.complete(flight.plan)
         if self.culprit_search:
@@ -299,13 +315,23 @@ class Engine:
         del self.live[sequence.request.id]
         return Event(sequence.request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
 
-    def _accept(self, sequence: Sequence, token: Token, now: float, result: StepResult) -> Event:
-        """Record a sequence's new token, and finish the sequence if it is the last."""
-        request = sequence.request
-        sequence.tokens.append(token.id)
-        self.generated_tokens += 1
-        result.answered_tokens += 1
-        event = Event(request.id, [token], preemptions=sequence.preemptions)
+    def _accept(self, row: Row, tokens: list[Token], now: float, result: StepResult) -> Event:
+        """Record the new tokens of a row's sequence, up to its last if that is among them."""
+        sequence, request = row.sequence, row.sequence.request
+        event = Event(request.id, preemptions=sequence.preemptions)
+        event.tokens = taken = []
+        for token in tokens:
+            taken.append(token)
+            sequence.tokens.append(token.id)
+            event.finish = self._finish_reason(sequence, token.id)
+            if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
+                self._match(sequence.matcher, token.id, event)
+            if event.finish is not FinishReason.NOT_FINISHED:
+                break
+        self.generated_tokens += len(taken)
+        result.answered_tokens += len(taken)
+        if self.speculator is not None:
+            self._count_draft(row, event, self.speculator)
         if sequence.first_token_at is None:
             sequence.first_token_at = now
             event.first, event.cached_tokens = True, sequence.cached_tokens
@@ -313,18 +339,22 @@ class Engine:
             event.prompt = sequence.prompt_logprobs
             self.cached_prompt_tokens += sequence.cached_tokens
             result.answered_tokens += len(request.prompt) - sequence.cached_tokens
-        event.finish = self._finish_reason(sequence, token.id)
-        if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
-            self._match(sequence.matcher, event)
         if event.finish is not FinishReason.NOT_FINISHED:
             del self.live[request.id]
             self.scheduler.finish(sequence, event.finish)
         return event
 
-    def _match(self, matcher: Matcher, event: Event) -> None:
-        """Let a sequence's grammar read the token of `event`, which ends the sequence if the grammar cannot follow."""
+    def _count_draft(self, row: Row, event: Event, speculator: Speculator) -> None:
+        sequence = row.sequence
+        sequence.sampling_steps += 1
+        speculator.learn(sequence, row.draft, len(event.tokens) - 1)
+        event.sampling_steps = sequence.sampling_steps
+        event.draft_tokens, event.accepted_draft_tokens = sequence.draft_tokens, sequence.accepted_draft_tokens
+
+    def _match(self, matcher: Matcher, token: int, event: Event) -> None:
+        """Let a sequence's grammar read `token`, which ends the sequence if the grammar cannot follow."""
         try:
-            matcher.consume(event.tokens[0].id)
+            matcher.consume(token)
         except GrammarError as error:
             event.finish, event.error = finish_of(error), str(error)
 

@@ -39,6 +39,8 @@ class BucketChooser:
         shapes, limits, rows = self.shapes, self.shapes.limits, len(plan.rows)
         if plan.decode_only:
             large_enough = [shapes.decode(size) for size in limits.decode_buckets if size >= rows]
+        elif plan.verifies:
+            large_enough = [shapes.verify(size) for size in limits.verify_buckets if size >= plan.tokens]
         else:
             large_enough = [shapes.mixed(size) for size in limits.mixed_buckets if size >= plan.tokens]
         return self._ready(self._with_adapters([shape for shape in large_enough if shape.rows >= rows], plan))
@@ -51,6 +53,15 @@ class BucketChooser:
         if plan.has_adapters:
             return with_adapters
         return [each for pair in zip(candidates, with_adapters, strict=True) for each in pair]
+
+    def can_verify(self, tokens: int) -> bool:
+        """Whether a step of `tokens` tokens that verifies drafts can run."""
+        (shape,) = self.shapes.for_adapters([self.shapes.verify(tokens)])
+        return self._compiled(shape) and self._is_warm(shape)
+
+    def plain_size(self, rows: int) -> int:
+        """The size of a step that decodes `rows` rows."""
+        return next(size for size in self.shapes.limits.decode_buckets if size >= rows)
 
     def encode(self, plan: Plan) -> StepShape:
         """The shape for the encoder rows of `plan`."""
@@ -72,11 +83,15 @@ class BucketChooser:
         An engine that never rests would never warm a smaller one. So now and then a first run stops the requests.
         """
         first = next(filter(self._compiled, candidates))
-        if not self.first_run:
+        if self._is_warm(first):
             return first
-        if first in self.cold and time.monotonic() - self.last_first_run >= FIRST_RUN_SECONDS:
-            self._warm(first)
         return next(shape for shape in candidates if shape in self.warm)
+
+    def _is_warm(self, shape: StepShape) -> bool:
+        """Whether `shape`, which is compiled, has run before; perhaps it runs now for the first time."""
+        if self.first_run and shape in self.cold and time.monotonic() - self.last_first_run >= FIRST_RUN_SECONDS:
+            self._warm(shape)
+        return not self.first_run or shape in self.warm
 
     def _warm(self, shape: StepShape) -> None:
         assert self.first_run is not None

@@ -99,14 +99,14 @@ class Compiler:
     def lower_sample(self, samples: int, greedy: bool) -> Any:
         head, last, sampler_state = _abstract(self.model.head), self.slot_state().last, self.sampler_state()
         packed, hidden = self.array((len(SampleFields._fields), samples)), self.hidden(samples)
-        top = self.shapes.top
+        top, guesses = self.shapes.top, self.shapes.guesses
         if greedy:
             arguments: tuple[Any, ...] = (head, last, packed, hidden)
-            return self._lower(partial(functions.sample_greedy, top), arguments, donate=(1,), returns=(last, None))
+            sample_greedy = partial(functions.sample_greedy, top, guesses)
+            return self._lower(sample_greedy, arguments, donate=(1,), returns=(last, None))
         arguments = (head, last, sampler_state, packed, hidden)
-        return self._lower(
-            partial(functions.sample, top), arguments, donate=(1, 2), returns=(last, sampler_state, None)
-        )
+        sample = partial(functions.sample, top, guesses)
+        return self._lower(sample, arguments, donate=(1, 2), returns=(last, sampler_state, None))
 
     def lower_score(self, tokens: int) -> Any:
         arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))

@@ -32,6 +32,7 @@ class BackboneLaunch(NamedTuple):
     """A step whose backbone is launched and whose samples are not."""
 
     plan: Plan
+    shape: StepShape
     samples: Samples
     greedy: bool  # all samples want the model's own argmax
     packed_samples: Array  # i32 [fields, padded N]
@@ -112,7 +113,7 @@ class Runner:
         shape, samples = self.buckets.step(plan), Samples.last_of(plan.rows)
         upload = self._upload(shape, plan.rows)
         upload.add_samples(samples, self.fields)
-        return BackboneLaunch(plan, samples, upload.greedy, *self._backbone(shape, upload))
+        return BackboneLaunch(plan, shape, samples, upload.greedy, *self._backbone(shape, upload))
 
     def write_masks(self, sequences: list[Sequence], masks: np.ndarray) -> None:
         """Before `launch_sample`: what may come next in each of `sequences`, i32 [len(sequences), ⌈V/32⌉]. Only those
@@ -130,10 +131,10 @@ class Runner:
 
         What they need of the step before may be read from the device between the two launches.
         """
-        plan, samples, greedy, packed_samples, hidden, all_hidden = launch
+        plan, shape, samples, greedy, packed_samples, hidden, all_hidden = launch
         sampled = self._sample(packed_samples, hidden, greedy) if samples.rows else None
         prompts, scored = self._score_prompts(plan, all_hidden)
-        return InFlight(plan, packed_samples, samples, sampled, prompts, scored)
+        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored)
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""

@@ -33,6 +33,11 @@ class Shapes:
         return self.limits.max_batch_size
 
     @property
+    def guesses(self) -> int:
+        """Most tokens of a request's draft that a step verifies."""
+        return self.limits.draft_tokens
+
+    @property
     def table_width(self) -> int:
         """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
         block = max(128, self.page_size)
@@ -57,6 +62,10 @@ class Shapes:
         updates = (tokens // self.page_size + rows) * self.tables
         return StepShape(tokens=tokens, rows=rows, samples=rows, updates=updates, ragged=True)
 
+    def verify(self, tokens: int) -> StepShape:
+        """A mixed step with a sample of each token. Where a step can have so many rows it is the very same."""
+        return replace(self.mixed(tokens), samples=tokens)
+
     def encode(self, tokens: int) -> StepShape:
         """Its updates bring each prompt's pages, and the first of those behind."""
         rows = self.limits.rows_of(tokens)
@@ -74,7 +83,9 @@ class Shapes:
         shapes = [
             *(self.decode(rows) for rows in limits.decode_buckets),
             *(self.mixed(tokens) for tokens in limits.mixed_buckets),
+            *(self.verify(tokens) for tokens in limits.verify_buckets),
         ]
+        shapes = list(dict.fromkeys(shapes))
         return [*self.for_adapters(shapes), *(shapes if self.adapters else ())]
 
     def for_adapters(self, shapes: list[StepShape]) -> list[StepShape]:

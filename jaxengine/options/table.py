@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from jaxengine.options import values
 from jaxengine.options.option import option
-from jaxengine.options.speculation import MAX_DRAFT_TOKENS, speculative_config
+from jaxengine.options.speculation import MAX_DRAFT_TOKENS, Speculation, decide, speculative_config
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 from jaxengine.telemetry import logs
 
@@ -190,6 +190,11 @@ class EngineOptions(ComputeOptions):
                 object.__setattr__(self, row.name, _parsed(row, value))
             except ValueError as error:
                 raise ValueError(f"{row.name} {error}, got {value!r}") from None
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """What drafts tokens; None for nothing. Raises ValueError where the two options contradict each other."""
+        return decide(self.speculate, self.speculative_config)
 
 
 def _parsed(row: "dataclasses.Field[Any]", value: Any) -> Any:

@@ -10,15 +10,18 @@ from jaxengine.request.sequence import Sequence
 class Row:
     """Positions `start … start+count-1` of a sequence in a step.
 
-    samples: whether a token is sampled from the logits of the last of these positions.
+    samples: from the logits of so many of the last of these positions tokens are sampled.
+    draft: guesses of the tokens behind those that are known, the row's last ids. A token is sampled behind each of
+        them; the first of these that differs from its guess is the last that counts.
     of_encoder: the positions are those of the encoder's input.
     """
 
     sequence: Sequence
     start: int
     count: int
-    samples: bool
+    samples: int
     of_encoder: bool = False
+    draft: list[int] = field(default_factory=list)
 
     @property
     def of_prompt(self) -> bool:
@@ -28,9 +31,14 @@ class Row:
 
     @property
     def ids(self) -> list[int]:
-        """The row's token ids, as far as the host knows them."""
+        """The row's token ids, as far as the host knows or guesses them."""
         tokens = self.sequence.encoder_input if self.of_encoder else self.sequence.tokens
-        return tokens[self.start : self.start + self.count]
+        return tokens[self.start : self.start + self.count] + self.draft
+
+    def add_draft(self, draft: list[int]) -> None:
+        self.draft = draft
+        self.count += len(draft)
+        self.samples += len(draft)
 
 
 @dataclass
@@ -65,6 +73,15 @@ class Plan:
     def has_adapters(self) -> bool:
         """Whether a row's sequence has an adapter."""
         return any(row.sequence.adapter is not None for row in self.rows)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether a row has a draft."""
+        return any(row.draft for row in self.rows)
+
+    @property
+    def samples(self) -> int:
+        return sum(row.samples for row in self.rows)
 
     @property
     def decode_only(self) -> bool:

@@ -147,6 +147,8 @@ class Sequence:
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None  # monotonic; when the host read its first sampled token
         self.preemptions = 0
+        self.sampling_steps = 0  # that gave it tokens
+        self.draft_tokens = self.accepted_draft_tokens = 0
         self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []

@@ -9,6 +9,9 @@ request stops. Two rules keep pages safe under that assumption:
 - A sequence is preempted only when nothing at all is in flight. If `plan` must preempt, it asks the engine to drain
   first. Preemption is by recompute and takes the newest request, so the oldest one always advances.
 
+A row may have a draft: guesses of the tokens that come next, which the step verifies. How many of them are right is
+known only when the step has completed, so nothing is planned while one that verifies is in flight.
+
 The scheduler never sees an array and never blocks; time comes from the caller.
 """
 
@@ -22,6 +25,7 @@ from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import FinishReason, PageTable, Sequence
 from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.fair_queue import FairQueue
+from jaxengine.speculation.speculator import Room, Speculator
 
 MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
 
@@ -35,9 +39,18 @@ class Scheduler:
         rope_switch_length: a text that grows beyond this length is computed anew, once, because its keys change with
             the rotary frequencies (`ModelSpec.rope_switch_length`); 0 = never.
         adapters: how many the device holds at a time, and so how many a step can mix.
+        speculator: drafts what steps verify; None without speculation.
     """
 
-    def __init__(self, tables: PageTables, slots: int, *, rope_switch_length: int = 0, adapters: int = 0) -> None:
+    def __init__(
+        self,
+        tables: PageTables,
+        slots: int,
+        *,
+        rope_switch_length: int = 0,
+        adapters: int = 0,
+        speculator: Speculator | None = None,
+    ) -> None:
         self.tables = tables
         self.adapters = AdapterSlots(adapters)
         self.most_passing = MOST_PASSING
@@ -46,6 +59,7 @@ class Scheduler:
             raise ValueError(f"a step of {self.token_budget} tokens cannot hold {slots} decoding rows")
         self.slots = slots
         self.rope_switch_length = rope_switch_length
+        self.speculator = speculator
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
@@ -86,12 +100,14 @@ class Scheduler:
         if not plan.drain:
             self._admit(plan, only)
             self._spend_rest(plan)
+        if self.speculator and plan.decode_only:
+            self._add_drafts(plan, self.speculator)
         for row in plan.rows:
             sequence = row.sequence
             sequence.computed += row.count
             sequence.length += row.samples
             sequence.in_flight += 1
-            self.fair_queue.charge(sequence.request.caller, row.samples)
+            self.fair_queue.charge(sequence.request.caller, row.samples - len(row.draft))
         return plan
 
     def _plan_running(self, plan: Plan) -> None:
@@ -106,7 +122,7 @@ class Scheduler:
             if sequence.computed < sequence.length - 1:
                 prefilling.append(sequence)
             elif not sequence.exhausted:
-                plan.add(Row(sequence, sequence.computed, 1, True))
+                plan.add(Row(sequence, sequence.computed, 1, 1))
         for sequence in prefilling:
             self._add_chunk(sequence, plan)
 
@@ -149,7 +165,7 @@ class Scheduler:
         count = min(sequence.length - sequence.computed, (self.token_budget - plan.tokens + 1) // 2)
         if count > 0:
             samples = sequence.computed + count == sequence.length
-            plan.add(Row(sequence, sequence.computed, count, samples))
+            plan.add(Row(sequence, sequence.computed, count, int(samples)))
 
     def _spend_rest(self, plan: Plan) -> None:
         """Lengthen the step's prefill chunks by the budget that is left, first come first served."""
@@ -158,8 +174,41 @@ class Scheduler:
                 left = row.sequence.length - row.start - row.count
                 more = min(self.token_budget - plan.tokens, left)
                 row.count += more
-                row.samples = more == left
+                row.samples = int(more == left)
                 plan.tokens += more
+
+    # --- speculation ----------------------------------------------------------------------------------------------
+
+    def needs_tokens(self, plan: Plan) -> bool:
+        """Whether the step of `plan`, which is in flight, must complete before the next is planned: it verifies drafts,
+        or the next one is likely to.
+        """
+        if self.speculator is None or plan.verifies:
+            return plan.verifies
+        if not plan.decode_only or (self.waiting and self.free_slots):
+            return False
+        rooms = [self._room(row.sequence) for row in plan.rows]
+        return self.speculator.expects(rooms, len(rooms))
+
+    def _add_drafts(self, plan: Plan, speculator: Speculator) -> None:
+        """Give the rows of a step that only decodes the drafts that pay, as far as there are pages for them."""
+        if any(row.sequence.length > len(row.sequence.tokens) or row.of_prompt for row in plan.rows):
+            return  # the host does not know all that these rows feed, or they are prompts of one token
+        rooms = [self._room(row.sequence) for row in plan.rows]
+        for row, draft in zip(plan.rows, speculator.choose(rooms, len(rooms)), strict=True):
+            count = min(len(draft), self.token_budget - plan.tokens)
+            count = self.tables.grow_for_draft(row.sequence, count, spare=len(self.running))
+            row.add_draft(draft[:count])
+            plan.tokens += count
+
+    def _room(self, sequence: Sequence) -> Room:
+        """How many tokens of a draft a row of `sequence` may have: one more is sampled behind the last of them."""
+        if sequence.matcher is not None or sequence.finish is not FinishReason.NOT_FINISHED:
+            return Room(sequence, 0)
+        end = sequence.max_length
+        if sequence.rope_length <= self.rope_switch_length:
+            end = min(end, self.rope_switch_length)
+        return Room(sequence, max(0, end - len(sequence.tokens) - 1))
 
     # --- admission ------------------------------------------------------------------------------------------------
 
@@ -228,7 +277,7 @@ class Scheduler:
         bisect.insort(self.running, sequence, key=lambda s: s.order)
         plan.admitted.append(sequence)
         if sequence.encoder_input:
-            plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), False, of_encoder=True))
+            plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), 0, of_encoder=True))
         self._add_chunk(sequence, plan)
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -246,10 +295,15 @@ class Scheduler:
         The caller has appended the sampled tokens to their sequences and finished those that stopped.
         """
         for row in plan.rows:
-            row.sequence.in_flight -= 1
-            self.tables.offer(row.sequence, row.start + row.count)
+            sequence, written = row.sequence, row.start + row.count
+            sequence.in_flight -= 1
+            if row.draft:  # what was computed behind the first wrong guess is worth nothing
+                sequence.length = len(sequence.tokens)
+                sequence.computed = written = max(row.start, sequence.length - 1)
+                self.fair_queue.charge(sequence.request.caller, max(0, written - row.start - 1))
+            self.tables.offer(sequence, written)
             if self.tables.windowed:
-                self.tables.release_behind_windows(row.sequence, row.start + row.count)
+                self.tables.release_behind_windows(sequence, written)
         for sequence in [s for s in self.leaving if s.in_flight == 0]:
             self.leaving.remove(sequence)
             self._vacate(sequence)

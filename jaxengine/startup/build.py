@@ -37,6 +37,7 @@ from jaxengine.request.interface import COMPILING, AdapterRefused, Description, 
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
+from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.adapters import AdapterSetup
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
@@ -96,8 +97,8 @@ def load_engine(
     runner.executables.build_rest(compile_process)
     description = setup.describe(model, limits, pages)
     constraints = Constraints.load(model.directory, description)
-    scheduler, registry = setup.scheduler(model, limits, pages), setup.adapter_registry(model, runner)
-    return Engine(description, runner, scheduler, constraints, registry)
+    scheduler = setup.scheduler(model, limits, pages, setup.speculator(limits, runner))
+    return Engine(description, runner, scheduler, constraints, setup.adapter_registry(model, runner))
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ class Setup:
         quantize = resolve(options.quantize, model.quantization, device.on_host)
         check_quantizable(spec, quantize, device)
         check_ends(model.eos_token_ids)
+        if options.speculation and spec.state_space:
+            raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
@@ -198,7 +201,7 @@ class Setup:
         limits = clamp_total(self.options, limits, fit)
         return limits, pool_pages(self.options, limits, self.device, fit)
 
-    def scheduler(self, model: OpenModel, limits: Limits, pages: int) -> Scheduler:
+    def scheduler(self, model: OpenModel, limits: Limits, pages: int, speculator: Speculator | None) -> Scheduler:
         tables = PageTables(
             PagePool(pages, limits.page_size),
             limits.windows,
@@ -206,8 +209,19 @@ class Setup:
             model=f"{model.model_id}@{model.revision}",
             prefix_cache=self.prefix_cache,
         )
-        slots, switch_length = limits.max_batch_size, self.spec.rope_switch_length
-        return Scheduler(tables, slots, rope_switch_length=switch_length, adapters=self.adapters.slots)
+        return Scheduler(
+            tables,
+            limits.max_batch_size,
+            rope_switch_length=self.spec.rope_switch_length,
+            adapters=self.adapters.slots,
+            speculator=speculator,
+        )
+
+    def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
+        if self.options.speculation is None:
+            return None
+        buckets = runner.buckets
+        return Speculator(self.options.speculation, limits.verify_buckets, buckets.can_verify, buckets.plain_size)
 
     def adapter_registry(self, model: OpenModel, runner: Runner) -> AdapterRegistry:
         """With the adapters that are named at start. Raises ValueError where one does not fit."""
@@ -245,4 +259,5 @@ class Setup:
             decoder_start_token_id=self.spec.encoder.start_token if self.spec.encoder else None,
             max_adapters=self.adapters.slots,
             max_adapter_rank=self.adapters.rank,
+            max_draft_tokens=limits.draft_tokens,
         )

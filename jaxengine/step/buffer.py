@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+NO_GUESS = -1  # what a sample has whose row has no further guess: no id equals it
 LAST_TOKEN = -1  # a token id that stands for "the one this slot sampled last", which only the device knows
 
 PENALISED = 1  # sample flags: its logits depend on the ids seen
@@ -52,6 +53,8 @@ class SampleFields(NamedTuple):
     token: Array  # index among the T of the token whose hidden state is sampled from
     position: Array  # of the token to sample
     previous: Array  # id of the token before that one; filled in on the device, where it may have been sampled
+    guess: Array  # of what will be sampled, NO_GUESS or a token id, see `step/verification.py`
+    guesses_before: Array  # how many guesses of its row stand in front of it
     flags: Array
     seed_low: Array
     seed_high: Array
@@ -85,7 +88,7 @@ class Sections(NamedTuple):
     updates: TableUpdates
 
 
-SLOT, TOKEN, PREVIOUS = (SampleFields._fields.index(name) for name in ("slot", "token", "previous"))
+TOKEN, PREVIOUS = (SampleFields._fields.index(name) for name in ("token", "previous"))
 FLOATS = len(SampleFields._fields) - SampleFields._fields.index("temperature")
 
 

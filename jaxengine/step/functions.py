@@ -21,8 +21,18 @@ from jaxengine.model.encoder import Encoder
 from jaxengine.ops import StepBatch
 from jaxengine.ops.adapters import AdapterStack, AdapterTokens
 from jaxengine.step import sampling
-from jaxengine.step.buffer import LAST_TOKEN, PREVIOUS, SLOT, TOKEN, RowFields, StepShape, TokenFields, unpack_samples
+from jaxengine.step.buffer import (
+    LAST_TOKEN,
+    PREVIOUS,
+    TOKEN,
+    RowFields,
+    SampleFields,
+    StepShape,
+    TokenFields,
+    unpack_samples,
+)
 from jaxengine.step.sampler_state import SamplerState
+from jaxengine.step.verification import counted
 
 Adapters = dict[str, AdapterStack]  # by the name of the matrix; empty where a step has no adapters
 
@@ -173,19 +183,31 @@ class Backbone(Split):
         return layers, slot_state, packed_samples, hidden[token], hidden
 
 
-def sample_greedy(top: int, head: Head, last: Array, packed_samples: Array, hidden: Array) -> tuple[Array, Array]:
-    """For a step whose samples all want the model's own argmax: the new `last` and the packed result."""
+def sample_greedy(
+    top: int, guesses: int, head: Head, last: Array, packed_samples: Array, hidden: Array
+) -> tuple[Array, Array]:
+    """For a step whose samples all want the model's own argmax: the new `last` and the packed result. A row may have
+    so many `guesses`, 0 where no step verifies any.
+    """
     sampled = sampling.greedy(head(hidden), top)
-    return last.at[packed_samples[SLOT]].set(sampled.id), pack_sampled(sampled)
+    return _last(last, sampled.id, unpack_samples(packed_samples), guesses), pack_sampled(sampled)
 
 
 def sample(
-    top: int, head: Head, last: Array, sampler_state: SamplerState, packed_samples: Array, hidden: Array
+    top: int, guesses: int, head: Head, last: Array, sampler_state: SamplerState, packed_samples: Array, hidden: Array
 ) -> tuple[Array, SamplerState, Array]:
     """For a step where any sample wants more: the new `last` and `sampler_state`, and the packed result."""
     samples = unpack_samples(packed_samples)
-    sampled, sampler_state = sampling.sample(head(hidden), samples, sampler_state, top)
-    return last.at[samples.slot].set(sampled.id), sampler_state, pack_sampled(sampled)
+    sampled, sampler_state = sampling.sample(head(hidden), samples, sampler_state, top, guesses)
+    return _last(last, sampled.id, samples, guesses), sampler_state, pack_sampled(sampled)
+
+
+def _last(last: Array, ids: Array, samples: SampleFields, guesses: int) -> Array:
+    """`last` [S+1] once `ids` [N] are sampled: of each slot, the last that counts."""
+    slot = samples.slot
+    if guesses:
+        slot = jnp.where(counted(ids, samples).last, slot, last.shape[0] - 1)
+    return last.at[slot].set(ids)
 
 
 def pack_sampled(sampled: sampling.Sampled) -> Array:

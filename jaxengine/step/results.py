@@ -4,6 +4,7 @@ Legend: N samples, T tokens of the step, A alternatives.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxengine.request.plan import Plan
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Token
+from jaxengine.step.buffer import StepShape
 from jaxengine.step.samples import Samples
 
 
@@ -21,6 +23,20 @@ class SampledTokens(NamedTuple):
 
     tokens: list[Token]
     finite: list[bool]
+
+    def by_row(self, rows: list[Row]) -> Iterator[tuple[Row, list[Token], bool]]:
+        """Of each of a plan's `rows` that samples: the tokens that count, and whether their logits were finite. Behind
+        a guess of a draft nothing counts unless the guess was right.
+        """
+        first = 0
+        for row in rows:
+            counted = 1
+            while counted < row.samples and self.tokens[first + counted - 1].id == row.draft[counted - 1]:
+                counted += 1
+            if row.samples:
+                here = slice(first, first + counted)
+                yield row, self.tokens[here], all(self.finite[here])
+            first += row.samples
 
 
 @dataclass
@@ -36,6 +52,7 @@ class InFlight:
     """A launched step: its plan, and the arrays that will hold its results."""
 
     plan: Plan
+    shape: StepShape
     done: Array  # an output of the step that no later step takes over
     samples: Samples
     sampled: Array | None  # i32 [padded N, 3 + 2A], as `pack_sampled` packs it; None without samples

@@ -1,10 +1,8 @@
 """Which positions of a step are sampled or scored. A sample names its row and its token, so a row may have several.
 
-A shape has as many samples as rows (`executor/shapes.py`), and the sampler's memory takes at most one sampled id of a
-slot and step (`step/sampling.py`). Speculation has to widen the first and to choose the id for the second.
-
-By default each row that `samples` has one sample, at its last token. Where the logprobs of a prompt are wanted, each of
-its tokens that is followed by another has one, which is scored: what comes next is known there.
+By default each row that `samples` has one sample, at its last token, and one more in front of each guess of its draft,
+see `step/verification.py`. Where the logprobs of a prompt are wanted, each of its tokens that is followed by another
+has one, which is scored: what comes next is known there.
 """
 
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Self
 import numpy as np
 
 from jaxengine.request.plan import Row
+from jaxengine.step.buffer import NO_GUESS
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,15 @@ class Samples:
 
     @classmethod
     def last_of(cls, rows: list[Row]) -> Self:
-        """One of each row that samples, at its last token."""
+        """Those of each row, at its last tokens."""
         if all(row.count == 1 and row.samples for row in rows):  # a decode step
             return cls(rows, np.arange(len(rows), dtype=np.int32), np.array([row.start + 1 for row in rows], np.int32))
-        sampling = [row for row in rows if row.samples]
-        token = np.cumsum([row.count for row in rows], dtype=np.int32) - 1
-        if len(sampling) < len(rows):
-            token = token[[row.samples for row in rows]]
-        return cls(sampling, token, np.array([row.start + row.count for row in sampling], np.int32))
+        samples = np.array([row.samples for row in rows], np.int32)
+        behind = np.repeat(np.cumsum(samples), samples) - np.arange(samples.sum())  # to its row's last, itself counted
+        token = np.repeat(np.cumsum([row.count for row in rows]), samples) - behind
+        position = np.repeat([row.start + row.count + 1 for row in rows], samples) - behind
+        of = [row for row in rows for _ in range(row.samples)]
+        return cls(of, token.astype(np.int32), position.astype(np.int32))
 
     @classmethod
     def of_prompts(cls, rows: list[Row]) -> Self:
@@ -52,6 +52,12 @@ class Samples:
                 position += range(row.start + 1, row.start + 1 + count)
             first += row.count
         return cls(chosen, np.array(token, np.int32), np.array(position, np.int32))
+
+    def guesses(self) -> tuple[list[int], list[int]]:
+        """For each sample of rows with drafts, the guess of it, or NO_GUESS, and how many stand in front of it."""
+        rows = [row for i, row in enumerate(self.rows) if i == 0 or row is not self.rows[i - 1]]
+        guesses = [guess for row in rows for guess in (*row.draft, NO_GUESS)]
+        return guesses, [i for row in rows for i in range(row.samples)]
 
     def known_ids(self) -> list[int]:
         """The tokens that come next, which the host knows."""

@@ -18,10 +18,19 @@ from jax import Array
 from jaxengine.step import buffer
 from jaxengine.step.buffer import SampleFields
 from jaxengine.step.sampler_state import ANYTHING, SamplerState
+from jaxengine.step.verification import counted, guessed_before, recent_of
 
 WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
 BANNED_BESIDE_MASK = -3e4  # beyond any bias; logits beside it keep two decimals
 BLOCK = 128  # ids whose maximum stands for them when the highest are looked for
+
+
+class Memory(NamedTuple):
+    """What the sampler remembers of the text in front of each sample."""
+
+    seen: Array  # i32 [N, V]
+    generated: Array  # i32 [N, V]
+    recent: Array  # i32 [N, MAX_BAD_WORD_IDS - 1]
 
 
 class Sampled(NamedTuple):
@@ -45,11 +54,18 @@ def greedy(logits: Array, top: int) -> Sampled:
     )
 
 
-def sample(logits: Array, samples: SampleFields, state: SamplerState, top: int) -> tuple[Sampled, SamplerState]:
-    """Sample a token from each row of f32 `logits` [N, V], as its fields say, and count it in its slot."""
+def sample(
+    logits: Array, samples: SampleFields, state: SamplerState, top: int, guesses: int = 0
+) -> tuple[Sampled, SamplerState]:
+    """Sample a token from each row of f32 `logits` [N, V], as its fields say, and count it in its slot.
+
+    Args:
+        guesses: that a row may have; 0 where no step verifies any.
+    """
     masked = _mask(logits, samples, state)
-    scores = _penalise(_bias(_watermark(masked, samples), samples, state), samples, state)
-    scores = _ban(scores, samples, state)
+    memory = _memory(samples, state, guesses)
+    scores = _penalise(_bias(_watermark(masked, samples), samples, state), samples, memory)
+    scores = _ban(scores, samples, state, memory)
     warm = samples.temperature > 0
     scores = _warm(scores, jnp.where(warm, samples.temperature, 1)[:, None])
     scores = _filter(scores, samples)
@@ -58,16 +74,38 @@ def sample(logits: Array, samples: SampleFields, state: SamplerState, top: int) 
     reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, masked)
     top_id, top_logprob = top_logprobs(reported, top)
     sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
-    return sampled, _remember(ids, samples, state)
+    return sampled, _remember(ids, samples, state, memory, guesses)
 
 
-def _remember(ids: Array, samples: SampleFields, state: SamplerState) -> SamplerState:
-    """`state` once `ids` [N] are sampled, each for its slot: a slot has at most one sample, the sink any number."""
-    later = jnp.concatenate([state.recent[samples.slot, 1:], ids[:, None]], axis=1)
+def _memory(samples: SampleFields, state: SamplerState, guesses: int) -> Memory:
+    """That of each sample's slot, and the guesses in front of it."""
+    seen, generated, recent = (of_slots[samples.slot] for of_slots in (state.seen, state.generated, state.recent))
+    if not guesses:
+        return Memory(seen, generated, recent)
+    before = guessed_before(samples, guesses, seen.shape[1])
+
+    def with_guesses() -> tuple[Array, Array]:
+        here = jnp.arange(seen.shape[0])[:, None], before
+        return seen.at[here].add(1, mode="drop"), generated.at[here].add(1, mode="drop")
+
+    seen, generated = jax.lax.cond(jnp.any(samples.guesses_before > 0), with_guesses, lambda: (seen, generated))
+    return Memory(seen, generated, recent_of(recent, before, samples.guesses_before))
+
+
+def _remember(ids: Array, samples: SampleFields, state: SamplerState, memory: Memory, guesses: int) -> SamplerState:
+    """`state` once `ids` [N] are sampled, each for its slot, which the sink is for those that do not count.
+
+    Only the last that counts of a slot's samples writes what came last.
+    """
+    counts = last = samples.slot
+    if guesses:
+        sink = state.seen.shape[0] - 1
+        counts, last = (jnp.where(which, samples.slot, sink) for which in counted(ids, samples))
+    later = jnp.concatenate([memory.recent[:, 1:], ids[:, None]], axis=1)
     return state._replace(
-        seen=state.seen.at[samples.slot, ids].add(1),
-        generated=state.generated.at[samples.slot, ids].add(1),
-        recent=state.recent.at[samples.slot].set(later),
+        seen=state.seen.at[counts, ids].add(1),
+        generated=state.generated.at[counts, ids].add(1),
+        recent=state.recent.at[last].set(later),
     )
 
 
@@ -145,10 +183,10 @@ def _bias(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
     return logits + jnp.where(_flag(samples, buffer.BIASED), bias, 0)
 
 
-def _penalise(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
+def _penalise(logits: Array, samples: SampleFields, memory: Memory) -> Array:
     """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
     active = _flag(samples, buffer.PENALISED)
-    seen, generated = state.seen[samples.slot], state.generated[samples.slot]  # [N, V]
+    seen, generated = memory.seen, memory.generated
     repetition = jnp.where(active & (seen > 0), samples.repetition_penalty[:, None], 1)
     scores = jnp.where(logits < 0, logits * repetition, logits / repetition)
     share = seen / jnp.maximum(samples.position, 1)[:, None]
@@ -157,10 +195,10 @@ def _penalise(logits: Array, samples: SampleFields, state: SamplerState) -> Arra
     return scores - jnp.where(active, frequency + presence, 0)
 
 
-def _ban(scores: Array, samples: SampleFields, state: SamplerState) -> Array:
+def _ban(scores: Array, samples: SampleFields, state: SamplerState, memory: Memory) -> Array:
     """No EOS and no stop id before `min_tokens`, and no id that would complete a bad word."""
     vocab, words = scores.shape[1], state.bad_words[samples.slot]  # [N, MAX_BAD_WORDS, MAX_BAD_WORD_IDS]
-    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == state.recent[samples.slot][:, None])
+    begun = (words[..., :-1] == ANYTHING) | (words[..., :-1] == memory.recent[:, None])
     ends = jnp.where(begun.all(axis=-1) & _flag(samples, buffer.BAD_WORDS), words[..., -1], vocab)  # [N, MAX_BAD_WORDS]
     bans = jnp.where(_flag(samples, buffer.BANNED), state.bans[samples.slot], vocab)  # [N, BANS]
     banned = jnp.concatenate([bans, ends], axis=1)

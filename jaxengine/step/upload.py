@@ -12,6 +12,7 @@ from jaxengine.step.buffer import (
     FULL_SAMPLER,
     LAST_TOKEN,
     MASKED,
+    NO_GUESS,
     OVER_LENGTH,
     PENALISED,
     PROCESSED,
@@ -34,6 +35,7 @@ class SlotFields:
         self.rows = RowFields(*self.packed_rows)  # type: ignore[arg-type]
         self.samples = _host_samples(self.packed_samples)
         self.rows.slot[:] = self.samples.slot[:] = np.arange(slots + 1)
+        self.samples.guess[:] = NO_GUESS
         self.min_length = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
 
     def fill(self, sequence: Sequence) -> None:
@@ -91,6 +93,8 @@ class Upload:
         here = slice(len(samples))
         self.packed_samples[:, here] = slots.packed_samples[:, slot]
         self.samples.token[here], self.samples.position[here] = samples.token, samples.position
+        if any(row.draft for row in samples.rows):
+            self.samples.guess[here], self.samples.guesses_before[here] = samples.guesses()
         self.samples.flags[here] |= BANNED * (samples.position < slots.min_length[slot])
 
     @property
