@@ -38,7 +38,7 @@ FLOORS = {
         {"startup"},
         {"engine", "service", "gptq"},
         {"executor", "scheduler", "weights"},
-        {"step", "cache"},
+        {"step", "cache", "speculation"},
         {"model", "request"},
         {"ops", "grammar"},
         {"sharding"},
