@@ -3,7 +3,8 @@
 Instead of keys and values a position has a content: a number computed from the content before it, as read through the
 sequence's page table, and from the position's token. The first content is computed from the salt, unlike in a real
 model, so that a page shared across salts reads as wrong. The sampled token is a pure function of the seed and the last
-content, so `alone` knows beforehand everything that a request may write or return. With an encoder, each position also
+content, so `alone` knows beforehand everything that a request may write or return. Guesses of a draft are written as
+tokens are, so that what is left of a wrong one reads as wrong. With an encoder, each position also
 reads all pages of the encoder input, and an encoder content depends on the whole input. Every content depends on the
 adapter that lies in its sequence's slot of the stacks.
 
@@ -74,11 +75,16 @@ def alone(request: Request, *, encoder: bool = False, adapter: bytes = NO_ADAPTE
     return Reference(tokens, contents)
 
 
+def first_wrong(sampled: Ids[int], draft: Ids[int]) -> int:
+    """The index of the first guess that is wrong, or the number of guesses: up to there the sampled tokens count."""
+    return next((i for i, (token, guess) in enumerate(zip(sampled, draft, strict=False)) if token != guess), len(draft))
+
+
 @dataclass(frozen=True)
 class Result:
-    """A row's outcome: the token it sampled, if it samples, and whether its logits were finite."""
+    """A row's outcome: the tokens it sampled, and whether its logits were finite."""
 
-    token: int | None
+    tokens: list[int]
     finite: bool
 
 
@@ -124,21 +130,23 @@ class FakeDevice:
             self.cells[sequence.tables[0].pages[page]][offset] = content if finite else POISON
 
     def _run_row(self, row: Row) -> Result:
-        sequence, content = row.sequence, 0
+        sequence = row.sequence
         finite, adapter = sequence.request.id not in self.poisoned, self.adapter(sequence)
         encoder_pages, own = self.tables(sequence)
         encoded = self.read(encoder_pages, len(sequence.encoder_input))
+        known, sampled = row.ids, []
         for position in range(row.start, row.start + row.count):
-            content = content_after(self._before(sequence, position), self._token(sequence, position), encoded, adapter)
+            token = known.pop(0) if known else self._last(sequence)
+            content = content_after(self._before(sequence, position), token, encoded, adapter)
+            sampled.append(sample(sequence.params.seed or 0, content))
             page, offset = divmod(position, self.page_size)
             for number, table in enumerate(own):
                 self.cells[table[page]][offset] = in_table(content if finite else POISON, number)
-        if not row.samples:
-            return Result(None, finite)
-        token = sample(sequence.params.seed or 0, content)
-        assert sequence.slot is not None
-        self.last[sequence.slot] = token
-        return Result(token, finite)
+        sampled = sampled[row.count - row.samples :]
+        if sampled:
+            assert sequence.slot is not None
+            self.last[sequence.slot] = sampled[first_wrong(sampled, row.draft)]
+        return Result(sampled, finite)
 
     def _before(self, sequence: Sequence, position: int) -> int:
         if position == 0:
@@ -148,9 +156,7 @@ class FakeDevice:
         contents = {in_table(self.cells[table[page]][offset], number) for number, table in tables}
         return contents.pop() if len(contents) == 1 else POISON
 
-    def _token(self, sequence: Sequence, position: int) -> int:
-        """The token at `position`: from the host if known there, else the one last sampled in the sequence's slot."""
-        if position < len(sequence.tokens):
-            return sequence.tokens[position]
+    def _last(self, sequence: Sequence) -> int:
+        """The token last sampled in the sequence's slot, for one that the host does not know."""
         assert sequence.slot is not None
         return self.last[sequence.slot]

@@ -4,6 +4,7 @@
 anything: abort, let a deadline expire, fail the step.
 """
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
@@ -13,11 +14,13 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
 from jaxengine.cache.page_pool import PagePool, page_key, root_key
 from jaxengine.cache.page_tables import PageTables
-from jaxengine.request.plan import Plan
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import FinishReason, Request, Sequence
+from jaxengine.request.sequence import FinishReason, Request, Sequence, Token
 from jaxengine.scheduler.scheduler import Scheduler
-from tests.jaxengine.fake_device import EOS, START, FakeDevice, Reference, Result, alone, in_table
+from jaxengine.step.results import SampledTokens
+from tests.jaxengine.fake_device import EOS, START, VOCAB, FakeDevice, Reference, Result, alone, in_table
+from tests.jaxengine.forced_drafts import ForcedDrafts
 from tests.jaxengine.invariants import PlanCheck
 
 MAX_IN_FLIGHT = 2  # one step computes while the next is planned and queued behind it
@@ -49,11 +52,14 @@ class FakeEngine:
         encoder: bool = False,
         windows: Ids[int] = (0,),
         adapter_slots: int = 0,
+        drafts: random.Random | None = None,
     ) -> None:
+        """Without `drafts` no step verifies any; else chance decides which."""
         self.encoder = encoder
         self.pool = PagePool(pages, page_size)
         tables = PageTables(self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache)
-        self.scheduler = Scheduler(tables, slots, adapters=adapter_slots)
+        speculator = ForcedDrafts(self._future, drafts, vocab=VOCAB) if drafts else None
+        self.scheduler = Scheduler(tables, slots, adapters=adapter_slots, speculator=speculator)
         self.scheduler.most_passing = MOST_PASSING
         self.device = FakeDevice(pages, page_size)
         self.clock = 0.0
@@ -62,6 +68,7 @@ class FakeEngine:
         self.references: dict[int, Reference] = {}
         self.truth: dict[tuple[int, bytes], tuple[tuple[int, ...], list[int]]] = {}  # (table, key) -> (ids, contents)
         self.decisions: list[tuple[object, ...]] = []
+        self.drafted: dict[Sequence, int] = {}  # the length up to which guesses had pages since it took its slot
         self.passed: Counter[int] = Counter()  # by request: later ones with adapters that were admitted before it
         self.events: Counter[str] = Counter()  # what has happened in this run, counted
 
@@ -133,12 +140,17 @@ class FakeEngine:
     # --- what the engine's loop does ----------------------------------------------------------------------------
 
     def dispatch(self, only: Callable[[Sequence], bool] | None = None) -> Plan:
-        """Plan a step and start it. If the plan asks to drain, complete all steps in flight."""
+        """Plan a step and start it. If the plan asks to drain, complete all steps in flight; before, if it needs their
+        tokens.
+        """
+        if self.steps and self.scheduler.needs_tokens(self.steps[-1].plan):
+            self.collect_all()
         check = PlanCheck(self, only)
         plan = self.scheduler.plan(only) if only else self.scheduler.plan()
         check(plan)
         self._note(plan, check)
         if plan.rows:
+            self._note_drafts(plan)
             slots = [row.sequence.slot for row in plan.rows]
             tables = [[list(table.pages) for table in row.sequence.tables] for row in plan.rows]
             results = self.device.run(plan)
@@ -156,8 +168,9 @@ class FakeEngine:
             self.events["rows of ended requests"] += row.sequence.finish is not FinishReason.NOT_FINISHED
             if not result.finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
-            elif row.sequence.finish is FinishReason.NOT_FINISHED and result.token is not None:
-                self._append(row.sequence, result.token)
+        sampled = [Token(token, 0.0) for result in step.results for token in result.tokens]
+        for row, tokens, _ in SampledTokens(sampled, [True] * len(sampled)).by_row(step.plan.rows):
+            self._accept(row, tokens)
         self.scheduler.complete(step.plan)
 
     def collect_all(self) -> None:
@@ -184,6 +197,27 @@ class FakeEngine:
             self.serve()
         raise AssertionError(f"I16: {len(self.live)} requests still alive after {limit} more steps")
 
+    def _note_drafts(self, plan: Plan) -> None:
+        self.drafted = {s: end for s, end in self.drafted.items() if s not in plan.admitted}
+        for row in [row for row in plan.rows if row.draft]:
+            self.drafted[row.sequence] = max(row.start + row.count, self.drafted.get(row.sequence, 0))
+
+    def _future(self, sequence: Sequence) -> list[int]:
+        return self.references[sequence.request.id].tokens[len(sequence.tokens) :]
+
+    def _accept(self, row: Row, tokens: list[Token]) -> None:
+        """Append the tokens that count, up to the sequence's end."""
+        before, sequence = len(row.sequence.tokens), row.sequence
+        for token in tokens:
+            if sequence.finish is FinishReason.NOT_FINISHED:
+                self._append(sequence, token.id)
+        if row.draft:
+            accepted = len(sequence.tokens) - before
+            self.events["right guesses"] += max(0, accepted - 1)
+            self.events["wrong guesses"] += len(row.draft) + 1 - len(tokens)
+            self.events["drafts of ended requests"] += accepted == 0
+            self.events["ends inside a draft"] += 0 < accepted < len(tokens)
+
     def _append(self, sequence: Sequence, token: int) -> None:
         sequence.tokens.append(token)
         if token == EOS and not sequence.params.ignore_eos:
@@ -208,6 +242,8 @@ class FakeEngine:
         self.events["encoder inputs"] += len(plan.encoder_rows)
         self.events["encoder inputs again"] += sum(r.sequence.preemptions > 0 for r in plan.encoder_rows)
         self.events["chunks"] += sum(not r.samples for r in plan.rows)
+        self.events["drafts"] += sum(bool(r.draft) for r in plan.rows)
+        self.events["pages for drafts"] += check.drafts.pages
         self.events["placements"] += len(plan.placements)
         self.events["adapters replaced"] += check.adapters.replaced
         self.events["hits of an adapter's own"] += sum(s.cached_tokens > 0 and bool(s.adapter) for s in plan.admitted)

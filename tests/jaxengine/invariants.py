@@ -3,7 +3,8 @@
 Each message starts with the invariant's number. `check_state` holds I1-I3, I5, I6, I9, I10, I12, I13, I18 and I19,
 `PlanCheck` I4, I7-I9, I11, I16 and I17. `check_idle` holds I20, I24 and, with I13, that a request's tokens depend
 neither on its neighbours nor on preemption (I14). I23 is about adapters: each lies in the slot of the stacks that its
-sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. Properties that need two
+sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. I26 is about drafts:
+nothing is planned on guesses, and none leaves a trace. Properties that need two
 runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) does
 not exist yet.
 """
@@ -18,6 +19,7 @@ from jaxengine.cache.page_pool import SINK, page_key, root_key
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import FinishReason, Sequence
 from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
+from tests.jaxengine.draft_invariants import DraftCheck, check_drafts
 from tests.jaxengine.fake_device import digest_of, encoder_contents
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def check_state(engine: FakeEngine) -> None:
     _check_queues(engine)
     _check_in_flight(engine)
     check_adapters(engine)
+    check_drafts(engine)
     for sequence in engine.sequences:
         _check_sequence(engine, sequence)
 
@@ -106,11 +109,12 @@ def _check_tables(engine: FakeEngine, sequence: Sequence) -> None:
     held = [page for table in tables for page in table.held]
     assert len(set(held)) == len(held), f"I3: a page twice in {held}"
     assert len({len(table.pages) for table in tables}) == 1, "I3: tables differ in length"
-    for table, most in zip(tables, engine.peak(sequence.length), strict=True):
+    length = max(sequence.length, engine.drafted.get(sequence, 0))
+    for table, most in zip(tables, engine.peak(length), strict=True):
         given = table.pages[: table.released]
         assert given == [SINK] * table.released, "I3: a page given back is still in the table"
         assert engine.encoder or len(table.held) <= most, f"I3: {len(table.held)} pages held, its window needs {most}"
-    low, high = -(-sequence.computed // size), -(-sequence.length // size)
+    low, high = -(-sequence.computed // size), -(-length // size)
     encoder_pages, own = engine.device.tables(sequence)
     assert len(encoder_pages) == -(-len(sequence.encoder_input) // size), "I3: pages of an encoder input are missing"
     assert low <= len(own[0]) <= high, f"I3: {len(own[0])} pages for {sequence.computed} of {sequence.length} tokens"
@@ -150,6 +154,7 @@ class PlanCheck:
         self.preemptions = {s: s.preemptions for s in engine.sequences}
         self.indexed = set(engine.pool.index)
         self.adapters = PlacementCheck(engine)
+        self.drafts = DraftCheck(engine)
 
     @property
     def evictions(self) -> int:
@@ -158,6 +163,7 @@ class PlanCheck:
     def __call__(self, plan: Plan) -> None:
         self._check_shape(plan)
         self.adapters(plan)
+        self.drafts(plan)
         for row in plan.rows:
             self._check_row(row)
         self._check_encoder_rows(plan)
@@ -186,7 +192,9 @@ class PlanCheck:
         assert row.count >= 1 and sequence.computed == end, f"I11: row of {row.count} at {row.start}"
         _, own = self.engine.device.tables(sequence)
         assert sequence.slot is not None and end <= len(own[0]) * size, "I11: a position without a page"
-        assert row.samples == (end == sequence.length - row.samples), "I11: samples elsewhere than at the last token"
+        assert row.samples in (0, 1 + len(row.draft)), f"I11: {row.samples} samples with {len(row.draft)} guesses"
+        at_end = end == sequence.length - bool(row.samples)
+        assert at_end == bool(row.samples), "I11: samples elsewhere than at the last tokens"
         if sequence.request.id not in self.engine.device.poisoned:
             history = self.engine.references[sequence.request.id].contents
             for number, (table, page) in enumerate(zip(own, first_pages(self.engine, row.start), strict=True)):

@@ -31,6 +31,7 @@ class Walk:
             encoder=encoder,
             windows=windows,
             adapter_slots=self.random.choice([0, 0, 1, 1, 2]),
+            drafts=random.Random(seed) if seed % 2 else None,
         )
         self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
 

@@ -3,6 +3,7 @@
 Pools are tiny, so that growth preempts; prompts are cut from a few shared texts, so that prefixes meet.
 """
 
+import random
 from collections import Counter
 
 import pytest
@@ -40,9 +41,14 @@ def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -
         "hits of an adapter's own",
         "waits for an adapter",
         "barred",
+        "right guesses",
+        "wrong guesses",
+        "pages for drafts",
     )
     for event in events:
         assert met[event] >= 50, f"{event}: {met}"
+    for event in ("ends inside a draft", "drafts of ended requests"):
+        assert met[event] >= 10, f"{event}: {met}"
     ends = Counter(s.finish for walk in walks for s in walk.engine.sequences)
     for reason in ("LENGTH", "EOS", "CANCELLED", "DEADLINE", "ERROR"):
         assert ends[FinishReason[reason]] >= 50, f"{reason}: {ends}"
@@ -65,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["plain", "prefix cache", "encoder"]),
         windows=st.sampled_from([(0,), (2,), (9,), (0, 2), (0, 4, 4)]),
         adapter_slots=st.integers(0, 2),
+        drafts=st.sampled_from([None, 1, 2]),
     )
     def start(
         self,
@@ -75,6 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         kind: str,
         windows: tuple[int, ...],
         adapter_slots: int,
+        drafts: int | None,
     ) -> None:
         windows = (0,) if kind == "encoder" else windows
         self.engine = FakeEngine(
@@ -86,6 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             encoder=kind == "encoder",
             windows=windows,
             adapter_slots=adapter_slots,
+            drafts=random.Random(drafts) if drafts else None,
         )
 
     @rule(
