@@ -106,7 +106,7 @@ class Speculator:
         for size in self.sizes:
             if size > rows and self.ready(size):
                 count = min(size - rows, len(ranked))
-                rate = (rows + gained[count]) / self.times.seconds.get((size, True), plain)
+                rate = (rows + gained[count]) / max(plain, self.times.seconds.get((size, True), plain))
                 best, taken = max((best, taken), (rate, count))
         for _, i in ranked[:taken]:
             counts[i] += 1

@@ -2,7 +2,7 @@
 
 WEIGHT = 0.25  # of a new measurement
 OUTLIER = 2.0  # times the estimate: so far a single measurement can be off
-FORGOTTEN = 0.995  # of an estimate is left after each step of another size: what was slow once is tried again
+FORGOTTEN = 0.999  # of an estimate is left after each step of another size: what was slow once is tried again
 
 Size = tuple[int, bool]  # tokens of a step, padding included, and whether it verifies drafts
 
