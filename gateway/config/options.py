@@ -16,6 +16,7 @@ from typing import Any
 from gateway.config import values
 from jaxengine.options.adapters import NamedAdapter, named_adapters
 from jaxengine.options.option import UsageError, flag, option
+from jaxengine.options.speculation import decide
 from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
@@ -259,6 +260,10 @@ class Options(CheckpointOptions, ComputeOptions):
         for adapter in adapters:
             if adapter.name in (self.model_id, *self.served_model_name, *ALIASES):
                 raise UsageError(f"--lora-adapters: {adapter.name!r} is a name of the model itself")
+        try:
+            decide(self.speculate, self.speculative_config)
+        except ValueError as error:
+            raise UsageError(f"--speculative-config: {error}") from None
 
     @property
     def adapters(self) -> tuple[NamedAdapter, ...]:

@@ -18,13 +18,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> ServeOptions:
-    """Raises UsageError: a value is wrong, or an option is unknown or missing."""
+    """Raises UsageError: a value is wrong, two contradict each other, or an option is unknown or missing."""
     parser = Parser(prog="text-generation-server serve", allow_abbrev=False)
     rows = {row.name: row for row in dataclasses.fields(ServeOptions)}
     for row in rows.values():
         add_argument(parser, row)
     given = {name: text for name, text in vars(parser.parse_args(argv)).items() if text is not None}
-    return ServeOptions(**{name: _value(rows[name], given[name]) for name in given})
+    try:
+        return ServeOptions(**{name: _value(rows[name], given[name]) for name in given})
+    except ValueError as error:  # two options that contradict each other
+        raise UsageError(str(error)) from None
 
 
 def arguments(options: ServeOptions) -> list[str]:

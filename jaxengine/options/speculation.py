@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import dataclass, fields
+from typing import Any
 
 from jaxengine.options.values import Value
 
 MAX_DRAFT_TOKENS = 63  # of one request in a step
 MAX_LOOKUP = 1024  # tokens of an n-gram
+NOT_SERVED = ("medusa", "mlp_speculator", "eagle", "eagle3", "draft_model", "mtp", "suffix")  # vLLM's other methods
+NGRAM_MODELS = ("ngram", "[ngram]")  # vLLM takes them as `model` where there is no `method`
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,7 @@ class Speculation:
     prompt_lookup_max: int = 16
 
     def __post_init__(self) -> None:
-        if self.method != "ngram":
-            raise ValueError(f"method {self.method!r} is not known; known is ngram")
+        _check_method(self.method)
         bounds = {
             "num_speculative_tokens": (1, MAX_DRAFT_TOKENS),
             "prompt_lookup_min": (1, MAX_LOOKUP),
@@ -43,12 +45,10 @@ class Speculation:
     @classmethod
     def parse(cls, text: str) -> "Speculation":
         """Of JSON. Raises ValueError, naming what is wrong."""
-        try:
-            config = json.loads(text)
-        except ValueError:
-            config = None
-        if not isinstance(config, dict):
-            raise ValueError("must be a JSON object")
+        config = _object(text)
+        if "model" in config and "method" not in config:
+            config["method"] = _method_of(config.pop("model"))
+        _check_method(config.get("method", cls.method))  # first: what else there may be depends on it
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(config) - set(known)):
             raise ValueError(f"has {', '.join(unknown)}, which is not known; known are {', '.join(known)}")
@@ -60,6 +60,29 @@ class Speculation:
         if "prompt_lookup_min" not in config and isinstance(config["prompt_lookup_max"], int):
             config["prompt_lookup_min"] = min(config["prompt_lookup_max"], cls.prompt_lookup_min)
         return cls(**config)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The fields of a JSON object that are not null."""
+    try:
+        config = json.loads(text)
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise ValueError("must be a JSON object")
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _method_of(model: object) -> str:
+    """What drafts where only a `model` is named."""
+    if model not in NGRAM_MODELS:
+        raise ValueError(f"model {model!r} cannot be served as a drafter; served is method ngram")
+    return "ngram"
+
+
+def _check_method(method: object) -> None:
+    if method != "ngram":
+        raise ValueError(f"method {method!r} is not {'served' if method in NOT_SERVED else 'known'}; served is ngram")
 
 
 def _checked(text: str) -> str:

@@ -8,6 +8,7 @@ set in `gateway/processes/engine_process.py`.
 # ruff: noqa: RUF009 — `option` is `dataclasses.field`
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -190,16 +191,19 @@ class EngineOptions(ComputeOptions):
                 object.__setattr__(self, row.name, _parsed(row, value))
             except ValueError as error:
                 raise ValueError(f"{row.name} {error}, got {value!r}") from None
+        decide(self.speculate, self.speculative_config)  # raises where they contradict each other
 
     @property
     def speculation(self) -> Speculation | None:
-        """What drafts tokens; None for nothing. Raises ValueError where the two options contradict each other."""
+        """What drafts tokens; None for nothing."""
         return decide(self.speculate, self.speculative_config)
 
 
 def _parsed(row: "dataclasses.Field[Any]", value: Any) -> Any:
-    """`value` as the text of the option means it; of several values, each."""
+    """`value` as the text of the option means it; of several values, each. A dict is the JSON of it."""
     parse = row.metadata["parse"]
+    if isinstance(value, dict):
+        return parse(json.dumps(value))
     return tuple(parse(str(each)) for each in value) if isinstance(row.default, tuple) else parse(str(value))
 
 

@@ -36,6 +36,7 @@ EXAMPLES = {
     "quantize": "eetq", "kv_cache_dtype": "fp8", "lora_adapters": "sql=org/sql@v1", "enable_lora": "true",
     "lora_modules": "code=/data/code", "allow_runtime_lora_updating": "true",
     "max_loras": "4", "max_lora_rank": "64", "max_cpu_loras": "9", "lora_dtype": "float32",
+    "speculate": "3", "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",
     "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
@@ -121,6 +122,9 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("max_logprobs", "-2", "must be between -1 and 1000"),
         ("root_path", "llm", "must be a path that begins with /"),
         ("log_level", "loud", "must be one of debug, info, warn, error"),
+        ("speculate", "64", "must be between 0 and 63"),
+        ("speculative_config", "{method: ngram}", "must be a JSON object"),
+        ("speculative_config", '{"method": "eagle3", "model": "m"}', "method 'eagle3' is not served; served is ngram"),
     ],
 )
 def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str, value: str, reason: str) -> None:
@@ -170,6 +174,10 @@ def test_a_wrong_key_is_not_repeated() -> None:
         (
             ['--lora-modules={"name": "a", "path": "b", "rank": 8}'],
             "no other fields than name, path",
+        ),
+        (
+            ["--speculate=3", '--speculative-config={"num_speculative_tokens": 5}'],
+            "--speculative-config: speculate 3 contradicts num_speculative_tokens 5",
         ),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),

@@ -20,12 +20,14 @@ ROWS = {row.name: row for row in dataclasses.fields(ServeOptions)}
 PUBLISHED = [row.name for table in (CheckpointOptions, ComputeOptions) for row in dataclasses.fields(table)]
 OF_THE_ENGINE = [row.name for row in dataclasses.fields(EngineOptions)]
 SOCKET = "--uds-path=/s/engine.sock"
+DRAFTS = '{"num_speculative_tokens": 3}'
 
 
 def example(name: str) -> tuple[str, Any]:
     """A text that the option takes, and its value, which is not the default."""
     kind, default = ROWS[name].metadata["parse"], ROWS[name].default
-    for text in (*kind.shown.split("|"), kind.shown.partition("..")[0], "7", "true", "false", "http://a.example"):
+    texts = ("7", "true", "false", "http://a.example", DRAFTS)
+    for text in (*kind.shown.split("|"), kind.shown.partition("..")[0], *texts):
         try:
             value = kind(text)
         except ValueError:
