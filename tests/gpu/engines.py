@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.model import ModelSpec
+from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar
@@ -43,16 +44,17 @@ def measured_engine(
     eos_token_ids: tuple[int, ...] = (),
     directory: Path = NOWHERE,
     adapters: AdapterReader | None = None,
+    limits: Limits | None = None,
     **options: object,
 ) -> Engine:
-    """An engine of `scale`'s model and buckets whose weights were never on the host.
+    """An engine of `scale`'s model and buckets, or other `limits`, whose weights were never on the host.
 
     A measurement wants no checkpoint and no bucket that it does not measure; the rest is the product's own.
     """
     chosen = EngineOptions(dtype=scale.dtype, **options)  # type: ignore[arg-type]
     source = RandomSource(scale.spec, scale.dtype)
     model = RandomModel(source, eos_token_ids=eos_token_ids, directory=directory, adapters=adapters)
-    return load_engine(model, chosen, limits=scale.limits, load=drawn_on_devices)
+    return load_engine(model, chosen, limits=limits or scale.limits, load=drawn_on_devices)
 
 
 def drawn_on_devices(

@@ -62,11 +62,12 @@ def derive(tables: Tables) -> None:
         if len(rates) == 2:
             floor = max(row["bytes"] / rates["byte"], row["operations"] / rates["operation"])
             row["share"] = floor / row["seconds"]
-    for table, what in (("grammars", "constrained"), ("adapters", "adapters")):
-        free = {row["rows"]: row["seconds"] for row in tables.get(table, ()) if not row[what]}
-        for row in tables.get(table, ()):
+    for table, what in (("grammars", "constrained"), ("adapters", "adapters"), ("speculation", "guesses")):
+        rows = tables.get(table, ())
+        free = {(row["rows"], row.get("context")): row["seconds"] for row in rows if not row[what]}
+        for row in rows:
             row["tokens_per_second"] = row["tokens"] / row["seconds"]
-            row["beside_none"] = free[row["rows"]] / row["seconds"]
+            row["beside_none"] = free[row["rows"], row.get("context")] / row["seconds"]
     ours = {row["load"]: row["seconds"] for row in tables.get("loads", ()) if row["engine"] == OURS}
     for row in tables.get("loads", ()):
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
@@ -136,6 +137,15 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             *map(text, ("rows", "adapters")),
             TOKENS,
             number("ms/step", "seconds", 1e3, ",.2f"),
+            number("rate beside none", "beside_none", form=",.2f"),
+        ),
+    ),
+    "speculation": (
+        "Decode with drafts, all guesses wrong",
+        (
+            *map(text, ("rows", "context", "guesses")),
+            number("ms/step", "seconds", 1e3, ",.2f"),
+            number("of which host", "host_seconds", 1e3, ",.2f"),
             number("rate beside none", "beside_none", form=",.2f"),
         ),
     ),

@@ -41,6 +41,7 @@ SECTIONS = {
     "arrangements": Section("tests.gpu.arrangements", 110),
     "experts": Section("tests.gpu.experts", 130),
     "adapters": Section("tests.gpu.adapters", 90),
+    "speculation": Section("tests.gpu.speculation", 90),
     "grammars": Section("tests.gpu.grammars", 90),
     "families": Section("tests.gpu.families", 150),
 }

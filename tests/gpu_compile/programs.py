@@ -46,6 +46,7 @@ FOUR_LAYERS = cut(LLAMA_8B)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
+GUESSES = 7  # of a draft
 OPTIONS = COMPILER_OPTIONS["gpu"]
 EXPERTS = ("experts_gate_up", "experts_down")
 
@@ -59,13 +60,15 @@ def compiler(
     ordered: bool = False,
     experts: WeightFormat | None = None,
     adapters: int = 0,
+    speculate: int = 0,
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data, with sorted inputs if
-    `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix.
+    `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix, and verify
+    drafts of `speculate` tokens.
     """
     mesh = make_mesh(devices, h200.devices(devices))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
-    limits = derive_limits(EngineOptions(max_total_tokens=longest), spec, H200)
+    limits = derive_limits(EngineOptions(max_total_tokens=longest, speculate=speculate), spec, H200)
     shapes = Shapes(spec, limits, "bfloat16", PAGES, limits.page_size, top=20, cache_dtype=cache)
     if adapters:
         shapes = dataclasses.replace(shapes, adapters=AdapterShapes(llama_targets(spec), adapters, RANK, "bfloat16"))
@@ -89,6 +92,11 @@ def mixed(spec: ModelSpec, devices: int, longest: int = 8192, **stored: Any) -> 
     return facts(made.lower_backbone(shape), (made.caches(), made.slot_state()), OPTIONS)
 
 
+def verify(spec: ModelSpec, tokens: int) -> Facts:
+    made = compiler(spec, 1, speculate=GUESSES)
+    return facts(made.lower_backbone(made.shapes.verify(tokens)), (made.caches(), made.slot_state()), OPTIONS)
+
+
 def place_adapter(spec: ModelSpec) -> Facts:
     made = compiler(spec, 1, adapters=SLOTS)
     return facts(made.lower_place_adapter(), made.model.adapters, OPTIONS)
@@ -99,8 +107,8 @@ def encode(spec: ModelSpec, devices: int) -> Facts:
     return facts(made.lower_encode(made.shapes.encode(TOKENS)), (made.caches(), made.slot_state()), OPTIONS)
 
 
-def sample(spec: ModelSpec, devices: int, greedy: bool) -> Facts:
-    made = compiler(spec, devices)
+def sample(spec: ModelSpec, devices: int, greedy: bool, speculate: int = 0) -> Facts:
+    made = compiler(spec, devices, speculate=speculate)
     donated = made.slot_state().last if greedy else (made.slot_state().last, made.sampler_state())
     return facts(made.lower_sample(ROWS, greedy), donated, OPTIONS)
 
@@ -167,6 +175,10 @@ PROGRAMS = {
     "sample_greedy": lambda: sample(FOUR_LAYERS, 1, greedy=True),
     "sample": lambda: sample(FOUR_LAYERS, 1, greedy=False),
     "sample_without_masks": sample_without_masks,
+    "verify_16": lambda: verify(FOUR_LAYERS, 16),
+    "verify_128": lambda: verify(FOUR_LAYERS, 128),
+    "sample_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=False, speculate=GUESSES),
+    "sample_greedy_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=True, speculate=GUESSES),
     "write_masks": write_masks,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
     "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),

@@ -1,0 +1,62 @@
+"""What verifying drafts costs a decode step: rows with so many guesses each, all of them wrong, in turns."""
+
+from collections.abc import Sequence as Items
+from dataclasses import replace
+
+from jaxengine.engine.engine import Engine
+from jaxengine.speculation.speculator import Room, Speculator
+from tests.gpu.decode import fill, timed
+from tests.gpu.engines import Client, measured_engine
+from tests.gpu.record import Record
+from tests.gpu.scale import Scale
+
+GUESSES = (0, 1, 3, 7, 15)
+BUCKETS = (16, 32, 64, 128)  # tokens
+
+
+class SoManyGuesses(Speculator):
+    """Every row has `wanted` guesses of token 1, as far as it has room."""
+
+    wanted = 0
+
+    def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:
+        return [[1] * min(self.wanted, room.most) for room in rooms]
+
+    def expects(self, rooms: Items[Room], rows: int) -> bool:
+        return False
+
+
+def run(record: Record, scale: Scale) -> None:
+    with record.part("speculation"):
+        limits = replace(scale.limits, verify_buckets=BUCKETS, draft_tokens=GUESSES[-1])
+        for context in scale.contexts:
+            short = replace(scale, contexts=(context,))
+            engine = measured_engine(short, limits=limits, speculate=GUESSES[-1])
+            engine.finish_compiling()
+            speculator = so_many_guesses(engine)
+            client = Client(engine)
+            for rows in short.decode_rows:
+                for guesses in GUESSES:
+                    if rows * (1 + guesses) <= BUCKETS[-1]:
+                        speculator.wanted = guesses
+                        measure(client, record, short, rows, guesses)
+            engine.close()
+
+
+def so_many_guesses(engine: Engine) -> SoManyGuesses:
+    """The engine's speculator from now on."""
+    own = engine.speculator
+    assert own is not None
+    forced = SoManyGuesses(own.options, own.sizes, own.ready, own.plain_size)
+    engine.scheduler.speculator = forced
+    return forced
+
+
+def measure(client: Client, record: Record, scale: Scale, rows: int, guesses: int) -> None:
+    """A row of "speculation"."""
+    [context] = scale.contexts
+    crowd = client.submit(rows, context, scale.growth)
+    fill(client, crowd)
+    times = timed(client, scale.decode_steps)
+    record.add("speculation", rows=rows, context=context, guesses=guesses, tokens=rows * (1 + guesses), **times)
+    client.cancel(crowd)

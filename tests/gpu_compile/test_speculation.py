@@ -1,0 +1,32 @@
+"""What a step that verifies drafts is on an H200, with none at hand: a mixed step, and a sampler a little larger."""
+
+import pytest
+
+from tests.gpu_compile.conftest import FactsByProgram
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+VERIFYING = ("verify_16", "verify_128")
+SAMPLERS = {"sample_guesses": "sample", "sample_greedy_guesses": "sample_greedy"}
+
+
+@pytest.mark.parametrize("step", VERIFYING)
+def test_it_launches_what_a_mixed_step_does(facts: FactsByProgram, step: str) -> None:
+    assert facts[step]["copies"] == facts[step]["rewrites"] == []
+    assert facts[step]["kernels"] <= facts["mixed"]["kernels"] + 1
+    assert facts[step]["launched"] == ["CommandBuffer"]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_which_samples_count_takes_a_few_kernels(facts: FactsByProgram, sampler: str) -> None:
+    plain = facts[SAMPLERS[sampler]]
+    assert facts[sampler]["kernels"] <= plain["kernels"] + 4
+    assert len(facts[sampler]["copies"]) <= len(plain["copies"])
+    assert facts[sampler]["launched"] == plain["launched"]
+
+
+def test_counts_with_guesses_are_not_kept_beside_those_without(facts: FactsByProgram) -> None:
+    """Of 128 samples of 128,256 ids, twice."""
+    counts = 2 * 128 * 128256 * 4
+    assert facts["sample_guesses"]["temporaries"] <= facts["sample"]["temporaries"] + counts + 16 * MIB
