@@ -1,6 +1,7 @@
 """Random logits through the sampler as a step would send them: parameters packed by `upload`, memory in slots."""
 
 from collections.abc import Sequence as Items
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -42,16 +43,32 @@ def sample(
     return Sampled(*map(np.asarray, _sample(logits, pack(sequences), state)[0]))
 
 
-def pack(sequences: Items[Sequence]) -> np.ndarray:
-    """The packed samples of a decode step, i32 [fields, R]."""
-    size = len(sequences)
+def pack(sequences: Items[Sequence], drafts: Items[list[int]] = (), padding: int = 0) -> np.ndarray:
+    """The packed samples of a decode step, i32 [fields, N], of which the last `padding` are just that."""
+    rows = [Row(s, s.length - 1, 1, 1) for s in sequences]
+    for row, draft in zip(rows, drafts, strict=False):
+        row.add_draft(draft)
+    samples, size = Samples.last_of(rows), len(sequences)
+    count = len(samples) + padding
     fields = SlotFields(size)
-    upload = Upload(StepShape(size, size, size, size, ragged=False), sink_slot=size, table_width=8)
+    upload = Upload(StepShape(count, size, count, size, ragged=bool(drafts)), sink_slot=size, table_width=8)
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
         fields.fill(sequence)
-    upload.add_samples(Samples.last_of([Row(s, s.length - 1, 1, True) for s in sequences]), fields)
+    upload.add_samples(samples, fields)
     return upload.packed_samples
+
+
+def verify(
+    logits: np.ndarray, sequences: Items[Sequence], drafts: Items[list[int]], state: SamplerState, padding: int = 0
+) -> tuple[np.ndarray, SamplerState]:
+    """A step in which sequence r has draft r: the ids sampled, i32 [N], and the sampler's memory behind them.
+
+    `logits` [N, V] decide sample by sample; those of one sequence stand next to each other.
+    """
+    packed, most = pack(sequences, drafts, padding), max(map(len, drafts), default=0)
+    sampled, state = _sample(logits, packed, state, guesses=most + 1)
+    return np.asarray(sampled.id), state
 
 
 def sampler_state_of(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
@@ -75,9 +92,11 @@ def in_order_of_ids(sampled: Sampled) -> np.ndarray:
     return rows
 
 
-@jax.jit
-def _sample(logits: jax.Array, packed: jax.Array, state: SamplerState) -> tuple[Sampled, SamplerState]:
-    return sampling.sample(jnp.asarray(logits), unpack_samples(packed), state, logits.shape[1])
+@partial(jax.jit, static_argnames="guesses")
+def _sample(
+    logits: jax.Array, packed: jax.Array, state: SamplerState, guesses: int = 0
+) -> tuple[Sampled, SamplerState]:
+    return sampling.sample(jnp.asarray(logits), unpack_samples(packed), state, logits.shape[1], guesses)
 
 
 def state_after_sampling(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:

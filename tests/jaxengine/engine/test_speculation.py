@@ -31,6 +31,7 @@ DRAFTS = {
     "random": {"kinds": ("random",), "share": 0.6, "waiting": 0.5},
     "anything": {},
 }
+BAD_WORDS = ((200, 201), (201, 201), (202, 201, 203), (203, 202, 202))  # of the four ids that are likely there
 WAYS: list[dict[str, object]] = [
     {},
     {"temperature": 1.0},
@@ -44,7 +45,7 @@ WAYS: list[dict[str, object]] = [
     {"logprobs": 2, "prompt_logprobs": True},
     {"temperature": 0.8, "stop_token_ids": tuple(range(40, 60))},
     {"temperature": 1.0, "watermark_gamma": 0.5, "watermark_delta": 4.0},
-    {"logit_bias": {200: 9.0, 201: 9.0, 202: 9.0}, "bad_words": ((200,), (201, 202), (202, 201, 202))},
+    {"temperature": 1.0, "logit_bias": dict.fromkeys(range(200, 204), 40.0), "bad_words": BAD_WORDS},
 ]
 REQUESTS = [
     ask(number, prompt(3 + 5 * number, seed=number), **{"max_tokens": 18 + number % 7 * 4, **WAYS[number % len(WAYS)]})
