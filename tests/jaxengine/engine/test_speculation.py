@@ -16,6 +16,7 @@ from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import FinishReason
+from jaxengine.speculation.step_times import StepTimes
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of
 from tests.jaxengine.engine.test_recovery import FailingRunner, NanRunner
 from tests.jaxengine.engines import Answer, Answers, ask, finish, load, prompt, serve, step
@@ -113,6 +114,20 @@ def test_right_drafts_of_w_tokens_take_one_step_for_w_tokens_and_the_next(engine
     with drafting(engine, expected, **ORACLE):
         assert_same(serve(engine, [request])[0], expected[0], request)
     assert engine.stats().steps - before == min(tokens, 2) + -(-max(0, tokens - 2) // (MOST + 1))
+
+
+def test_drafts_from_the_text_itself_change_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the policy that serves, as if every step took as long: then drafts pay wherever they may be right."""
+    note = StepTimes.note
+    monkeypatch.setattr(StepTimes, "note", lambda times, size, seconds: note(times, size, 1.0))
+    repeating = {"max_tokens": 40, "frequency_penalty": -1.0}  # a random model repeats nothing by itself
+    requests = [ask(n, prompt(4 + n, seed=n), temperature=n % 3 / 2, **repeating) for n in range(20)]
+    expected = plain(engine, requests)
+    before = engine.stats().accepted_draft_tokens
+    answers = serve(engine, requests)
+    for request in requests:
+        assert_same(answers[request.id], expected[request.id], request)
+    assert engine.speculator is not None and sum(engine.stats().accepted_draft_tokens) > sum(before) + 50
 
 
 # --- ends inside a draft ------------------------------------------------------------------------------------------
