@@ -18,6 +18,9 @@ GPU_MIXED = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
 # In tokens, of steps that verify drafts. On a GPU fewer take no less time, and above some 180 time is in proportion to
 # tokens in bf16. On a CPU it is from 32 on; one row of SmolLM2 in f32 took 1.3, 1.6, 2.0 times as long with 4, 8, 16.
 CPU_VERIFY, GPU_VERIFY = (4, 8, 16, 32, 64), (16, 32, 64, 128)
+Buckets = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+CPU_BUCKETS: Buckets = (CPU_DECODE, CPU_MIXED, CPU_VERIFY)
+GPU_BUCKETS: Buckets = (GPU_DECODE, GPU_MIXED, GPU_VERIFY)
 STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
 
 
@@ -27,17 +30,16 @@ def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits)
     total = options.max_total_tokens or longest
     if total > spec.max_positions and not spec.attention.relative:
         raise ValueError(f"max_total_tokens {total} is more than the model's {spec.max_positions} positions")
-    decode, mixed = (CPU_DECODE, CPU_MIXED) if device.on_host else (GPU_DECODE, GPU_MIXED)
+    decode, mixed, verify = CPU_BUCKETS if device.on_host else GPU_BUCKETS
     rows = options.max_batch_size or decode[-1]
-    budget = max(options.max_batch_prefill_tokens or mixed[-1], rows)
+    budget = _whole_blocks(max(options.max_batch_prefill_tokens or mixed[-1], rows))
     drafts = options.speculation.num_speculative_tokens if options.speculation else 0
-    verify = CPU_VERIFY if device.on_host else GPU_VERIFY
     return Limits(
         max_total_tokens=total,
         decode_buckets=_up_to(decode, rows),
-        mixed_buckets=_up_to(mixed, _whole_blocks(budget)),
+        mixed_buckets=_up_to(mixed, budget),
         encode_buckets=_up_to(mixed, _whole_blocks(max(budget, total))) if spec.encoder else (),
-        verify_buckets=_up_to(verify, min(budget, rows * (1 + drafts), verify[-1])) if drafts else (),
+        verify_buckets=_holding(verify, rows * (1 + drafts), budget) if drafts else (),
         draft_tokens=drafts,
         windows=LayerGroups.of(spec).windows,
         page_size=total if spec.state_space else options.page_size,
@@ -48,6 +50,12 @@ def _whole_blocks(tokens: int) -> int:
     """`tokens` rounded up to the blocks that a ragged step is cut into."""
     block = 16 if tokens <= 16 else 32
     return -(-tokens // block) * block
+
+
+def _holding(buckets: tuple[int, ...], tokens: int, budget: int) -> tuple[int, ...]:
+    """Those of `buckets` that `budget` allows, up to one that holds `tokens`; `tokens` may be no whole blocks."""
+    needed = 1 + sum(size < tokens for size in buckets)
+    return tuple(size for size in buckets[:needed] if size <= budget)
 
 
 def _up_to(buckets: tuple[int, ...], largest: int) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ def temporary_bytes(compiler: Compiler) -> int:
     steps = shapes.for_adapters([shapes.mixed(tokens), shapes.decode(rows)])
     largest = (
         *(partial(compiler.lower_backbone, shape) for shape in steps),
-        partial(compiler.lower_sample, rows, greedy=False),
+        partial(compiler.lower_sample, max(shape.samples for shape in shapes.step_shapes()), greedy=False),
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
     )
     with deep_stacks(), ThreadPoolExecutor() as pool:

@@ -1,16 +1,27 @@
 """How long a request and how large a pool memory allows, and what is said where it does not."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jaxengine.architecture.model import Attention, Encoder, LayerKind, ModelSpec, RelativePositions
 from jaxengine.cache.limits import Limits
 from jaxengine.device import CPU, DeviceTraits
+from jaxengine.executor.shapes import Shapes
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh
 from jaxengine.startup.defaults import derive_limits, resolve_dtype
-from jaxengine.startup.memory import CPU_POOL_BYTES, DoesNotFit, clamp_total, fitting_pages, page_bytes, pool_pages
+from jaxengine.startup.memory import (
+    CPU_POOL_BYTES,
+    DoesNotFit,
+    clamp_total,
+    fitting_pages,
+    page_bytes,
+    pool_pages,
+    temporary_bytes,
+)
 from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B
 
 ROOMY = EngineOptions()
@@ -147,3 +158,32 @@ def test_what_overflows_f16_is_never_served_in_it() -> None:
         resolve_dtype(EngineOptions(dtype="float16"), t5, "float16", H200)
     bart = replace(LLAMA_8B, encoder=Encoder(2, 0))
     assert resolve_dtype(EngineOptions(dtype="float16"), bart, "float32", H200) == "float16"
+
+
+class ScratchPerSample:
+    """In place of a compiler: a backbone takes a byte for each token, a sampler 100 for each sample."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = shapes
+
+    def lower_backbone(self, shape: Any) -> int:
+        return int(shape.tokens)
+
+    def lower_sample(self, samples: int, greedy: bool) -> int:
+        return 100 * samples
+
+    def compile(self, lowered: int) -> Any:
+        sizes = SimpleNamespace(temp_size_in_bytes=lowered, output_size_in_bytes=0, alias_size_in_bytes=0)
+        return SimpleNamespace(memory_analysis=lambda: sizes)
+
+
+def test_memory_is_set_aside_for_the_samples_of_steps_that_verify_drafts() -> None:
+    """Of few rows, they have more than any other."""
+
+    def scratch(speculate: int) -> int:
+        options = EngineOptions(max_batch_size=4, speculate=speculate, max_batch_prefill_tokens=256)
+        shapes = Shapes(LLAMA_8B, derive_limits(options, LLAMA_8B, H200), "bfloat16", 64, 16, 20, "bfloat16")
+        return temporary_bytes(ScratchPerSample(shapes))  # type: ignore[arg-type]
+
+    assert scratch(0) == 400
+    assert scratch(15) == 6400
