@@ -56,6 +56,7 @@ class MockOptions:
     page_size: int = 16
     model_dir: Path = Path("/nonexistent")
     decoder_start_token_id: int | None = None
+    tokens_per_step: int = 1  # of a request, once it has its first: all but one of them are drafts, and right
     script: tuple[int, ...] = ()  # ids every request without an adapter is answered with, cyclically
     steps_on_host: bool = False
     hold: Path | None = None  # while this file exists, a request gets its first token and no more, and no adapter loads
@@ -72,10 +73,13 @@ class Live:
     arrived: float = field(default_factory=time.monotonic)
     ids: list[int] = field(default_factory=list)
     generated: int = 0
+    sampling_steps: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 class MockEngine:
-    """One token per request and step, first come first served; prompts cost one step like any token."""
+    """`tokens_per_step` tokens per request and step, first come first served; prompts cost one step, like a token."""
 
     def __init__(self, options: MockOptions) -> None:
         self.options = options
@@ -84,6 +88,8 @@ class MockEngine:
         self._live: dict[int, Live] = {}
         self._ended: list[Event] = []
         self._prompt_tokens = self._generated_tokens = self._steps = 0
+        self._drafts = self._draft_tokens = 0
+        self._accepted = [0] * (options.tokens_per_step - 1)
         self._adapters: dict[str, ServedAdapter] = {}
         for adapter in named_adapters(options.lora_adapters):
             self.load_adapter(adapter.name, adapter.path)
@@ -110,6 +116,7 @@ class MockEngine:
             decoder_start_token_id=self.options.decoder_start_token_id,
             max_adapters=self.options.max_loras,
             max_adapter_rank=16 if self.options.max_loras else 0,
+            max_draft_tokens=self.options.tokens_per_step - 1,
         )
 
     @property
@@ -202,9 +209,8 @@ class MockEngine:
             cancelled = {event.request_id for event in self._ended}
             events += [event for event in sampled if event.request_id not in cancelled]
         seconds = max(self.options.step_seconds, 1e-6)
-        return StepResult(
-            events, prefill, decode_tokens=len(rows), answered_tokens=prefill + len(rows), seconds=seconds
-        )
+        answered = prefill + sum(len(event.tokens) for event in sampled)
+        return StepResult(events, prefill, decode_tokens=len(rows), answered_tokens=answered, seconds=seconds)
 
     def stats(self) -> Stats:
         with self._lock:
@@ -226,26 +232,46 @@ class MockEngine:
             compiles_after_warmup=0,
             steps=self._steps,
             running_adapters=tuple(sorted(adapters)),
+            drafts=self._drafts,
+            draft_tokens=self._draft_tokens,
+            accepted_draft_tokens=tuple(self._accepted),
         )
 
     def advance(self, row: Live) -> Event:
-        """The request's next token, or the misbehaviour that its prompt asks for."""
+        """The request's next tokens, or the misbehaviour that its prompt asks for."""
         request = row.request
         misbehave(request.prompt[0])
         if request.prompt[0] == FAIL:
             return Event(request.id, finish=FinishReason.ERROR, error="told to fail")
         if request.timeout is not None and time.monotonic() - row.arrived > request.timeout:
             return Event(request.id, finish=FinishReason.DEADLINE)
-        token = self._token(row)
-        event = Event(request.id, [token], first=not row.generated)
+        event = Event(request.id, tokens := [], first=not row.generated)
         if event.first and request.params.prompt_logprobs:
             first, *others = request.prompt
             event.prompt = [Token(first, math.nan), *(Token(number, -0.5, rank=3) for number in others)]
-        row.ids.append(token.id)
-        row.generated += 1
-        self._generated_tokens += 1
-        event.finish = self._finish(row, token.id)
+        room = request.params.max_tokens - row.generated
+        most = 1 if event.first else min(self.options.tokens_per_step, room)
+        while len(tokens) < most and not event.finish:
+            tokens.append(token := self._token(row))
+            row.ids.append(token.id)
+            row.generated += 1
+            event.finish = self._finish(row, token.id)
+        self._generated_tokens += len(tokens)
+        if self.options.tokens_per_step > 1:
+            self._count_draft(row, event, most - 1)
         return event
+
+    def _count_draft(self, row: Live, event: Event, drafted: int) -> None:
+        accepted = len(event.tokens) - 1
+        row.sampling_steps += 1
+        row.draft_tokens += drafted
+        row.accepted_draft_tokens += accepted
+        self._drafts += bool(drafted)
+        self._draft_tokens += drafted
+        for position in range(accepted):
+            self._accepted[position] += 1
+        event.sampling_steps = row.sampling_steps
+        event.draft_tokens, event.accepted_draft_tokens = row.draft_tokens, row.accepted_draft_tokens
 
     def _token(self, row: Live) -> Token:
         script = self.options.script
@@ -284,6 +310,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--load-seconds", type=float, default=0.0)
     parser.add_argument("--max-total-tokens", type=int, default=MockOptions.max_total_tokens)
     parser.add_argument("--max-batch-size", type=int, default=MockOptions.max_batch_size)
+    parser.add_argument("--speculate", type=int, default=0)
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-loras", type=int)
     parser.add_argument("--lora-adapters", action="append", default=[])
@@ -312,6 +339,7 @@ def main(argv: list[str]) -> int:
             max_total_tokens=arguments.max_total_tokens,
             max_batch_size=arguments.max_batch_size,
             model_dir=arguments.model_dir,
+            tokens_per_step=1 + arguments.speculate,
             script=tuple(arguments.script),
             hold=arguments.hold,
             max_loras=arguments.max_loras or (8 if arguments.enable_lora or arguments.lora_adapters else 0),

@@ -12,7 +12,7 @@ from gateway.config.options import Options
 from gateway.launcher import launch
 from gateway.processes import engine_process
 
-OF_ADAPTERS = ("--lora-adapters=", "--enable-lora", "--max-loras=", "--adapters-file=")  # the mock heeds these
+HEEDED = ("--lora-adapters=", "--enable-lora", "--max-loras=", "--adapters-file=", "--speculate=")  # by the mock
 
 
 def main(argv: list[str]) -> int:
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
 
     def command(options: Options, socket: Path, parent: int) -> list[str]:
         real = engine_process.command(options, socket, parent)
-        given = [each for each in real if each.startswith(OF_ADAPTERS)]
+        given = [each for each in real if each.startswith(HEEDED)]
         given += [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
         return child_process.python("tests.engine_mock", *given, *its)
 

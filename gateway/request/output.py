@@ -7,7 +7,7 @@ whether the token that ended the sequence shows, and which of two reasons for th
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gateway.config.options import Options
@@ -50,6 +50,7 @@ class TokenText:
         running text leaves out shows its name here.
     top: the likeliest alternatives, if asked for.
     start: characters of running text before the token.
+    released: running text that may be shown once the token has come: its own, less what is held back, and what was.
     """
 
     id: int
@@ -58,6 +59,7 @@ class TokenText:
     special: bool
     top: Sequence[pb.Alternative]
     start: int
+    released: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,15 @@ class OutputDelta:
     text: str  # running text that the event released; the rest is held back, it may begin a stop string
     finish: Finish | None
     prompt: pb.Prompt | None  # in the first delta: the prompt's own logprobs and counts
+
+    def singles(self) -> "list[OutputDelta]":
+        """The same as the deltas of its tokens one by one, for readers that count tokens by what their text is."""
+        if len(self.tokens) < 2:
+            return [self]
+        each = [OutputDelta([token], token.released, None, None) for token in self.tokens]
+        each[0] = replace(each[0], prompt=self.prompt)
+        each[-1] = replace(each[-1], finish=self.finish)
+        return each
 
 
 @dataclass
@@ -84,6 +95,7 @@ class OutputProcessor:
     stop_reason: str | int | None = None
     prompt: pb.Prompt = field(default_factory=pb.Prompt)
     preemptions: int = 0
+    accepted_draft_tokens: int = 0  # of the generated tokens
 
     def __post_init__(self) -> None:
         self._matcher = StopMatcher(self.stops, keep=self.policy.keep_stop)
@@ -103,21 +115,21 @@ class OutputProcessor:
         if event.HasField("prompt"):
             self.prompt = event.prompt
         self.preemptions = max(self.preemptions, event.preemptions)
-        tokens, released = [], ""
+        tokens: list[TokenText] = []
         for number, token in enumerate(event.tokens, 1):
             ending = event.finish if number == len(event.tokens) else pb.NOT_FINISHED
-            shown, text = self._add(token, ending)
-            tokens.append(shown)
-            released += text
+            tokens.append(self._add(token, ending))
             if self.finish is not None:
                 break
+        released = "".join([token.released for token in tokens])
         if self.finish is None and event.finish != pb.NOT_FINISHED:  # the event ends the sequence without a token
             released += self._end(event.finish, 0)
         self._parts.append(released)
+        drafts = event.accepted_draft_tokens - (len(event.tokens) - len(tokens))  # less those behind a stop string
+        self.accepted_draft_tokens = max(self.accepted_draft_tokens, drafts)
         return OutputDelta(tokens, released, self.finish, event.prompt if event.HasField("prompt") else None)
 
-    def _add(self, token: pb.Token, ending: int) -> tuple[TokenText, str]:
-        """Add one token; the token as text, and the running text that it releases."""
+    def _add(self, token: pb.Token, ending: int) -> TokenText:
         self.generated += 1
         start = self._written
         special = self.model.tokenizer.is_special(token.id)
@@ -131,7 +143,7 @@ class OutputProcessor:
         if ending != pb.NOT_FINISHED:
             released += self._end(ending, token.id)
         shown = self.model.tokenizer.token_text(token.id) if special and self.policy.hides(token.id) else ""
-        return TokenText(token.id, token.logprob, running + shown, special, token.top, start), released
+        return TokenText(token.id, token.logprob, running + shown, special, token.top, start, released)
 
     def _running_text(self, id: int, ending: int) -> str:
         """What a token adds to the running text; the last token also completes what was incomplete."""

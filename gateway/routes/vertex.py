@@ -72,7 +72,7 @@ async def _predict(gateway: Gateway, info: RequestInfo, instance: Instance) -> s
         [begun], _ = await chat.begin_chats(gateway, [instance], lifecycle)
         with begun.grammar_fields.named():
             [deltas, *_] = await lifecycle.collect(begun.outputs)
-        return await in_thread(partial(begun.text, deltas), when=begun.takes_long(deltas))
+        return await in_thread(partial(begun.text, deltas), when=begun.takes_long)
 
 
 async def _all(works: list[Coroutine[Any, Any, str]]) -> list[str]:

@@ -53,6 +53,7 @@ async def serve(
     template: str | None = TEMPLATE,
     generation_config: dict[str, Any] | None = None,
     adapters: tuple[str, ...] | None = None,
+    tokens_per_step: int = 1,
     **options: Any,
 ) -> AsyncIterator[ServedApp]:
     """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over.
@@ -66,6 +67,7 @@ async def serve(
             model_dir=model_dir,
             max_total_tokens=max_total_tokens,
             decoder_start_token_id=decoder_start_token_id,
+            tokens_per_step=tokens_per_step,
             script=tuple(chosen),
             max_loras=0 if adapters is None else 4,
             lora_adapters=adapters or (),

@@ -28,7 +28,7 @@ MAX_WORDS = 8  # of a client's that one refusal repeats
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-MANY = 200  # alternatives of one token
+MANY = 200  # alternatives
 
 Alternatives = Annotated[int, Field(ge=WHOLE_VOCABULARY, le=2**31 - 1)]
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
@@ -98,10 +98,9 @@ class Common(ConstraintFields):
         """Whether a whole answer lists logprobs of any kind."""
         return self.prompt_logprobs is not None
 
-    @property
-    def lists_many(self) -> bool:
-        """Whether it takes milliseconds to encode the alternatives of one token."""
-        return max(self.alternatives.values()) > MANY
+    def lists_many(self, tokens: int) -> bool:
+        """Whether it takes milliseconds to encode the alternatives of so many tokens."""
+        return tokens * max(self.alternatives.values()) > MANY
 
     @property
     def stops(self) -> list[str]:

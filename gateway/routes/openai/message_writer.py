@@ -45,15 +45,20 @@ class MessageWriter:
 
     def write(self, delta: OutputDelta) -> list[Delta]:
         """What `delta` adds to the message."""
+        pieces = [piece for single in delta.singles() for piece in self._read(single)]
+        written = [each for piece in _joined(pieces) for each in self._piece(piece)]
+        if delta.finish is not None:
+            written += [*self._release(), *([] if self._cuts_a_call else self._complete_call())]
+        return written
+
+    def _read(self, delta: OutputDelta) -> list[Piece]:
+        """The pieces of a delta of one token, at most."""
         pieces = self._parser.push(delta.text)
         if delta.finish is not None:
             self._finish = delta.finish
             pieces += self._parser.finish(cut=delta.finish is Finish.LENGTH)
         self._count(len(delta.tokens), pieces)
-        written = [each for piece in _joined(pieces) for each in self._piece(piece)]
-        if delta.finish is not None:
-            written += [*self._release(), *([] if self._cuts_a_call else self._complete_call())]
-        return written
+        return pieces
 
     def message(self, echoed: str = "") -> dict[str, Any]:
         """The whole message, after the last delta; its content begins with `echoed`."""

@@ -70,8 +70,9 @@ class Reply:
     def usage(self) -> dict[str, Any]:
         return usage(self.outputs)
 
-    def takes_long(self, collected: list[list[OutputDelta]]) -> bool:
-        """Whether it takes milliseconds to make the choices of these deltas, besides any logprobs."""
+    @property
+    def takes_long(self) -> bool:
+        """Whether it takes milliseconds to make the finished choices, besides any logprobs."""
         return False
 
     def extra_fields(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ async def _whole(request: Request, gateway: Gateway, body: Common, arrival: floa
             beside = reply.extra_fields() | timings(gateway, lifecycle.stats())
             return envelope.answer(choices, reply.usage(), **beside)
 
-        return await in_thread(encode_answer, when=body.lists_logprobs or reply.takes_long(collected))
+        return await in_thread(encode_answer, when=body.lists_logprobs or reply.takes_long)
 
 
 async def _stream(
@@ -126,12 +127,12 @@ async def _stream(
         reply = await begin(lifecycle)
         envelope = Envelope(request, reply.description, body, reply.adapter, reply.prefix, reply.chunk_object)
         envelope.add_to_next_chunk(reply.first_chunk_fields())
-        lists_many = body.lists_many
         with reply.grammar_fields.named():
             async with aclosing(lifecycle.run(reply.outputs)) as deltas:
                 async for index, delta in deltas:
                     choice = reply.choices[index]
-                    large = lists_many or (delta.prompt is not None and len(delta.prompt.tokens) > 0)
+                    scored = delta.prompt is not None and len(delta.prompt.tokens) > 0
+                    large = scored or body.lists_many(len(delta.tokens))
                     for chunk, answered in await in_thread(partial(choice.chunks, delta), when=large):
                         yield envelope.chunk(chunk, choice.output, answered)
         if body.include_usage:
