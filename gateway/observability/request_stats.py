@@ -12,6 +12,7 @@ class Sequence:
     generated_tokens: int
     max_new_tokens: int
     preemptions: int
+    accepted_draft_tokens: int  # of the generated ones
     finish: str  # OpenAI's "stop" or "length"
 
 
@@ -37,6 +38,15 @@ class RequestStats:
     @property
     def max_new_tokens(self) -> int:
         return sum(each.max_new_tokens for each in self.sequences)
+
+    @property
+    def accepted_draft_tokens(self) -> int:
+        return sum(each.accepted_draft_tokens for each in self.sequences)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Generated tokens per step and sequence: each step gives a sequence one token, and the drafts it accepts."""
+        return self.generated_tokens / max(1, self.generated_tokens - self.accepted_draft_tokens)
 
     @property
     def per_token(self) -> float:

@@ -32,7 +32,7 @@ class MetricsSink:
         """A request's first token came, so long after the request."""
 
     def next_token(self, seconds: float) -> None:
-        """Further tokens of a sequence came, so long after the previous ones, per token."""
+        """One more token of a sequence came, so long after the one before; tokens that came together share the time."""
 
     def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
         """The engine started, for the first time or again, and its limits are known."""

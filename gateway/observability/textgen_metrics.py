@@ -38,7 +38,7 @@ class TextgenMetrics(MetricsSink):
             "textgen_time_to_first_token_seconds", "Arrival to first token", FIRST_TOKEN_SECONDS
         )
         self._next_token = registry.histogram(
-            "textgen_inter_token_seconds", "Between two events of a stream, per token", TOKEN_SECONDS
+            "textgen_inter_token_seconds", "Between two tokens of a sequence", TOKEN_SECONDS
         )
         self._step_time = registry.histogram("textgen_step_seconds", "Time of a step", TOKEN_SECONDS, "method")
         self._pages = registry.gauge("textgen_kv_pages", "KV cache pages by what they hold", "state")

@@ -1,7 +1,7 @@
 """TGI's series, so that TGI's dashboards read them: names, types and buckets are TGI 3's.
 
 Some of TGI's series time work that TGI does beside its step and this engine does inside it: choosing tokens, merging
-and filtering batches, accepting drafts. They are observed as 0 seconds or tokens.
+and filtering batches. They are observed as 0 seconds.
 """
 
 from typing import get_args
@@ -40,7 +40,7 @@ class TgiMetrics(MetricsSink):
         self._queue = self._duration("tgi_request_queue_duration", "Handed to the engine to first scheduled")
         self._inference = self._duration("tgi_request_inference_duration", "First scheduled to last token")
         self._per_token = self._duration("tgi_request_mean_time_per_token_duration", "Inference per generated token")
-        self._skipped = make.histogram("tgi_request_skipped_tokens", "Accepted draft tokens", SKIPPED)
+        self._skipped = make.histogram("tgi_request_skipped_tokens", "Accepted draft tokens of a request", SKIPPED)
 
     def _make_step_series(self) -> None:
         make = self._registry
@@ -71,7 +71,7 @@ class TgiMetrics(MetricsSink):
         self._queue.observe(stats.queue)
         self._inference.observe(stats.inference)
         self._per_token.observe(stats.per_token)
-        self._skipped.observe(0)
+        self._skipped.observe(stats.accepted_draft_tokens)
         if self._sizes:
             self._sizes["input_length"].observe(stats.input_tokens)
             self._sizes["generated_tokens"].observe(stats.generated_tokens)

@@ -5,7 +5,7 @@ inter-token bucket is 10 ms, and a step of an 8B model takes 3 ms.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import Gauge, Histogram
 from prometheus_client.core import Metric
@@ -52,6 +52,7 @@ class VllmMetrics(MetricsSink):
         self._labels = (model_name, "0")
         self._stats = pb.Stats()
         self._max_adapters = description.max_adapters
+        self._max_draft_tokens = description.max_draft_tokens
         self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self._labels)
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self._labels)
         by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
@@ -132,6 +133,8 @@ class VllmMetrics(MetricsSink):
     def collect(self) -> Iterator[Metric]:
         """The engine's own numbers, as last reported."""
         yield from self._counters()
+        if self._max_draft_tokens:
+            yield from self._draft_counters()
         if self._max_adapters:
             yield self._adapters()
 
@@ -145,21 +148,31 @@ class VllmMetrics(MetricsSink):
 
     def _counters(self) -> Iterator[Metric]:
         computed, cached = self._stats.prompt_tokens, self._stats.cached_prompt_tokens
-        for name, values in (
-            ("prompt_tokens", {"": computed + cached}),
-            ("prompt_tokens_by_source", {"local_compute": computed, "local_cache_hit": cached}),
-            ("prompt_tokens_cached", {"": cached}),
-            ("prompt_tokens_cached_by_source", {"device": cached}),
-            ("generation_tokens", {"": self._stats.generated_tokens}),
-            ("prefix_cache_queries", {"": computed + cached}),
-            ("prefix_cache_hits", {"": cached}),
-            ("num_preemptions", {"": self._stats.preemptions}),
-        ):
-            metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
-            for source, value in values.items():
-                labels = dict(zip(LABELS, self._labels, strict=True)) | ({"source": source} if source else {})
-                metric.add_sample(metric.name, labels, value)
-            yield metric
+        yield self._counter("prompt_tokens", {"": computed + cached})
+        sources = {"local_compute": computed, "local_cache_hit": cached}
+        yield self._counter("prompt_tokens_by_source", sources, "source")
+        yield self._counter("prompt_tokens_cached", {"": cached})
+        yield self._counter("prompt_tokens_cached_by_source", {"device": cached}, "source")
+        yield self._counter("generation_tokens", {"": self._stats.generated_tokens})
+        yield self._counter("prefix_cache_queries", {"": computed + cached})
+        yield self._counter("prefix_cache_hits", {"": cached})
+        yield self._counter("num_preemptions", {"": self._stats.preemptions})
+
+    def _draft_counters(self) -> Iterator[Metric]:
+        accepted = dict.fromkeys(map(str, range(self._max_draft_tokens)), 0)
+        accepted |= {str(position): count for position, count in enumerate(self._stats.accepted_draft_tokens)}
+        yield self._counter("spec_decode_num_drafts", {"": self._stats.drafts})
+        yield self._counter("spec_decode_num_draft_tokens", {"": self._stats.draft_tokens})
+        yield self._counter("spec_decode_num_accepted_tokens", {"": sum(accepted.values())})
+        yield self._counter("spec_decode_num_accepted_tokens_per_pos", accepted, "position")
+
+    def _counter(self, name: str, values: Mapping[str, float], label: str = "") -> Metric:
+        """One of the engine's counters: its `values` by what `label` says of them, or its only value."""
+        metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
+        for said, value in values.items():
+            labels = dict(zip(LABELS, self._labels, strict=True)) | ({label: said} if label else {})
+            metric.add_sample(metric.name, labels, value)
+        return metric
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         names = (*LABELS, *labels)

@@ -141,8 +141,9 @@ class RequestLifecycle:
                     self._ticket.started()
                     self.first_token = now
                     metrics.first_token(now - self.arrival)
-                elif index in last and delta.tokens:
-                    metrics.next_token((now - last[index]) / len(delta.tokens))
+                elif index in last:
+                    for _ in delta.tokens:  # they share the time since those before
+                        metrics.next_token((now - last[index]) / len(delta.tokens))
                 last[index] = now
                 yield index, delta
         self.ended = time.perf_counter()
@@ -165,11 +166,13 @@ class RequestLifecycle:
         asked = {"parameters": _parameters(self._outputs[0].request), "seed": _seed(self._outputs[0].request)}
         if adapter := self._outputs[0].request.adapter:
             asked["adapter"] = adapter
-        self._span.set(prompt_tokens=stats.input_tokens, generated_tokens=stats.generated_tokens, **seconds, **asked)
+        counts: dict[str, float] = {"prompt_tokens": stats.input_tokens, "generated_tokens": stats.generated_tokens}
+        description = self._gateway.engine.description
+        if description is not None and description.max_draft_tokens:
+            counts["tokens_per_step"] = round(stats.tokens_per_step, 2)
+        self._span.set(**counts, **seconds, **asked)
         self._info.log_fields.update({name: f"{1000 * value:.3f}ms" for name, value in seconds.items()}, **asked)
-        self._info.log_fields.update(
-            prompt_tokens=str(stats.input_tokens), generated_tokens=str(stats.generated_tokens)
-        )
+        self._info.log_fields.update({name: str(value) for name, value in counts.items()})
 
     async def collect(self, outputs: list[OutputProcessor]) -> list[list[OutputDelta]]:
         """Run to the end; all deltas, by sequence."""
@@ -201,5 +204,6 @@ def _sequence(output: OutputProcessor) -> Sequence:
         generated_tokens=output.generated,
         max_new_tokens=output.request.max_new_tokens,
         preemptions=output.preemptions,
+        accepted_draft_tokens=output.accepted_draft_tokens,
         finish="length" if output.finish is Finish.LENGTH else "stop",
     )

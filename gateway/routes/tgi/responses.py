@@ -62,6 +62,7 @@ class Info(AnswerModel):
     model_dtype: str
     quantize: str | None
     kv_cache_dtype: str | None
+    speculate: int  # most draft tokens of a request in a step
     model_device_type: str
     max_concurrent_requests: int
     max_best_of: int

@@ -65,6 +65,7 @@ async def info(gateway: Gateway = Depends(gateway_of)) -> Response:
         "model_dtype": description.dtype,
         "quantize": options.quantize,
         "kv_cache_dtype": options.kv_cache_dtype,
+        "speculate": description.max_draft_tokens,
         "model_device_type": description.device_kind,
         "max_concurrent_requests": options.max_concurrent_requests,
         "max_best_of": options.max_best_of,

@@ -31,16 +31,16 @@ TGI = {
 }  # fmt: skip
 
 
-REQUEST = RequestStats(
-    sequences=(
-        Sequence(input_tokens=1, cached_tokens=0, generated_tokens=2, max_new_tokens=2, preemptions=0, finish="length"),
-    ),
-    validation=0.1,
-    queue=0.1,
-    inference=0.1,
-    total=0.3,
-    first_token=0.2,
+SEQUENCE = Sequence(
+    input_tokens=1,
+    cached_tokens=0,
+    generated_tokens=2,
+    max_new_tokens=2,
+    preemptions=0,
+    accepted_draft_tokens=1,
+    finish="length",
 )
+REQUEST = RequestStats(sequences=(SEQUENCE,), validation=0.1, queue=0.1, inference=0.1, total=0.3, first_token=0.2)
 
 
 def families(text: str) -> Mapping[str, Metric]:
@@ -132,12 +132,38 @@ async def test_a_request_is_counted_once_whatever_its_route(path: str, body: dic
     assert found["textgen_time_to_first_token_seconds_count"] == 1
 
 
-async def test_the_time_between_tokens_is_each_sequences_own() -> None:
-    async with serve() as app:
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 5])
+async def test_the_time_between_tokens_is_each_sequences_own(tokens_per_step: int) -> None:
+    """And is counted once for each token, so that its mean is that of the tokens, however many come together."""
+    async with serve(tokens_per_step=tokens_per_step) as app:
         await app.post("/v1/completions", prompt="lo", max_tokens=4, n=3)
         found = await values(app)
     assert found["textgen_time_to_first_token_seconds_count"] == 1
     assert found["textgen_inter_token_seconds_count"] == 3 * 3
+    assert 0 < found["textgen_inter_token_seconds_sum"] <= 3 * found["tgi_request_duration_sum"]
+    assert 0 < found["tgi_request_mean_time_per_token_duration_sum"] <= found["tgi_request_duration_sum"] / 12
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_step", "parameters", "accepted"),
+    [
+        (1, {}, 0),
+        (2, {}, 2),  # 1 + 2 + 2 + 1 tokens, the last being EOS
+        (4, {}, 3),  # 1 + 4 + 1
+        (4, {"max_new_tokens": 3}, 1),  # 1 + 2
+        (4, {"max_new_tokens": 1}, 0),
+        (4, {"stop": ["lo"]}, 0),  # 1 + the first of 4
+        (4, {"stop": ["wor"]}, 2),
+    ],
+)
+async def test_accepted_draft_tokens_are_those_in_the_answer(
+    tokens_per_step: int, parameters: dict[str, Any], accepted: int
+) -> None:
+    async with serve(tokens_per_step=tokens_per_step) as app:
+        answer = await app.post("/generate", inputs="lo", parameters={"details": True, **parameters})
+        found = await values(app)
+    assert (found["tgi_request_skipped_tokens_count"], found["tgi_request_skipped_tokens_sum"]) == (1, accepted)
+    assert answer.json()["details"]["generated_tokens"] > accepted
 
 
 @pytest.mark.parametrize(

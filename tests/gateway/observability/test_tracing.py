@@ -160,6 +160,18 @@ async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.Lo
     assert "span" not in failed and "spans" not in failed
 
 
+@pytest.mark.parametrize(("tokens_per_step", "said"), [(1, None), (2, "1.5"), (4, "2.0"), (5, "3.0")])
+async def test_a_log_line_says_how_many_tokens_a_step_gave_where_the_engine_speculates(
+    caplog: pytest.LogCaptureFixture, tokens_per_step: int, said: str | None
+) -> None:
+    """Six tokens, of which the first is a step's only one."""
+    caplog.set_level(logging.INFO, "gateway.access")
+    async with serve(tokens_per_step=tokens_per_step) as app:
+        await app.post("/generate", inputs="lo")
+    [line] = [record for record in caplog.records if record.name == "gateway.access"]
+    assert line.__dict__["fields"]["span"].get("tokens_per_step") == said
+
+
 async def test_probes_are_logged_only_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.access")
     async with serve(aip_health_route="/v1/models/mock") as app:

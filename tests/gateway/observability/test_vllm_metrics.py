@@ -237,3 +237,36 @@ def test_an_engine_without_adapters_says_nothing_of_them() -> None:
     metrics = Metrics()
     metrics.engine_ready(pb.Description(model_id="m"), 32)
     assert adapters_info(metrics) == []
+
+
+def draft_counters(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """By name without prefix, and position."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.render(named=True).decode()):
+        if family.name.startswith("vllm:spec_decode_"):
+            assert family.type == "counter"
+            for sample in family.samples:
+                assert {*sample.labels} - {"position"} == {"model_name", "engine"}
+                name = sample.name.removeprefix("vllm:spec_decode_num_")
+                found[name, sample.labels.get("position", "")] = sample.value
+    return found
+
+
+def test_drafts_are_counted_under_vllms_names_and_by_position_from_the_start() -> None:
+    metrics = Metrics()
+    metrics.engine_ready(pb.Description(model_id="m", max_draft_tokens=3), 32)
+    positions = [("accepted_tokens_per_pos_total", str(position)) for position in range(3)]
+    totals = [(name, "") for name in ("drafts_total", "draft_tokens_total", "accepted_tokens_total")]
+    assert draft_counters(metrics) == dict.fromkeys(totals + positions, 0)
+    for drafts in (7, 1):  # after a restart the engine counts from the start, as counters may
+        stats = pb.Stats(drafts=drafts, draft_tokens=2 * drafts, accepted_draft_tokens=[drafts, 1, 0])
+        metrics.observe_step(stats)
+        assert [draft_counters(metrics)[each] for each in positions] == [drafts, 1, 0]
+        assert [draft_counters(metrics)[each] for each in totals] == [drafts, 2 * drafts, drafts + 1]
+
+
+def test_an_engine_that_does_not_speculate_says_nothing_of_drafts() -> None:
+    metrics = Metrics()
+    metrics.engine_ready(pb.Description(model_id="m"), 32)
+    metrics.observe_step(pb.Stats(running=1))
+    assert draft_counters(metrics) == {}

@@ -277,8 +277,14 @@ async def test_info_tells_the_model_and_every_limit() -> None:
         assert info["model_id"] == "mock/model"
         assert info["model_sha"] == "0123abc"
         assert (info["max_best_of"], info["max_input_tokens"], info["max_total_tokens"]) == (3, 40, 64)
+        assert info["speculate"] == 0
         expected = {"model_pipeline_tag", "max_concurrent_requests", "max_stop_sequences", "validation_workers"}
         assert expected <= set(info)
+
+
+async def test_info_tells_how_many_draft_tokens_the_engine_verifies() -> None:
+    async with serve(tokens_per_step=4) as app:
+        assert (await app.http.get("/info")).json()["speculate"] == 3
 
 
 async def test_a_failure_before_the_first_token_has_a_real_status_in_streams_too() -> None:
