@@ -10,22 +10,23 @@ import sys
 from pathlib import Path
 
 from jaxengine.grammar.grammar import Grammar
-from tests.jaxengine.engines import ask, load, prompt, serve
+from jaxengine.request.sequence import Token
+from tests.jaxengine.drafting import drafting
+from tests.jaxengine.engines import Answer, ask, load, prompt, serve
 
 DEVICES = (1, 2, 4, 8)
 # One step of prompts in chunks, one of decodes: all that a few requests need.
 SMALL = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 256, "max_top_logprobs": 2}
-
-
+WAYS: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
+WAYS.append({"temperature": 1.0, "grammar": Grammar("regex", "[a-z]{20}")})
+REQUESTS = [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(WAYS)]
 STATES = {"max_total_tokens": 128}  # what a state counts as
 
 
 def report(directory: Path, devices: int, **options: object) -> dict[str, object]:
     """What the model answers on `devices` devices, and how large one device's part of each array is."""
     engine = load(directory, tensor_parallel=devices, **SMALL, **options)  # type: ignore[arg-type]
-    ways: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
-    ways.append({"temperature": 1.0, "grammar": Grammar("regex", "[a-z]{20}")})
-    answers = serve(engine, [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(ways)])
+    answers = serve(engine, REQUESTS)
     keys, values = engine.runner.layers[0]
     arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
     whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves[False])
@@ -37,6 +38,19 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
         "shard": {name: array.addressable_shards[0].data.shape for name, array in arrays.items()},
         "weights_held": held / whole,
         "device_count": engine.description.device_count,
+    }
+
+
+def speculated(directory: Path, devices: int, answers: list[list[int]]) -> dict[str, object]:
+    """What the model answers on `devices` devices where steps verify drafts, most of them begun as in `answers`."""
+    engine = load(directory, every_bucket=True, tensor_parallel=devices, speculate=3, **SMALL)
+    expected = {n: Answer([Token(token, 0.0) for token in ids]) for n, ids in enumerate(answers)}
+    with drafting(engine, expected, kinds=("turning", "right"), share=1.0, waiting=1.0) as drafts:
+        served = serve(engine, REQUESTS)
+    return {
+        "ids": [answer.ids for answer in served.values()],
+        "logprobs": [token.logprob for answer in served.values() for token in answer.tokens],
+        "accepted": sum(drafts.accepted),
     }
 
 
@@ -73,6 +87,7 @@ def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states:
     outcome["mixture_in_8_bits"] = stored
     outcome["encoder"] = {devices: report(encoder, devices) for devices in (1, 2)}
     outcome["adapters"] = {devices: mixed(few_heads, adapters, devices) for devices in (1, 2, 8)}
+    outcome["speculated"] = speculated(directory, 2, reports[1]["ids"])  # type: ignore[arg-type]
     outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
     print(json.dumps(outcome))
 

@@ -50,6 +50,12 @@ def test_the_answers_are_those_of_one_device(outcome: dict[str, Any], devices: i
     assert many["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
 
 
+def test_drafts_verified_on_two_devices_change_no_answer(outcome: dict[str, Any]) -> None:
+    one, two = outcome["reports"]["1"], outcome["speculated"]
+    assert two["ids"] == one["ids"] and two["accepted"] > 6
+    assert two["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+
+
 @split
 def test_each_device_holds_its_heads_of_the_cache(outcome: dict[str, Any], devices: int) -> None:
     report = outcome["reports"][str(devices)]
