@@ -107,6 +107,14 @@ class Constraints:
                 self._grammars.vet.refuse(grammar, TOO_COSTLY)
         return masks, [(sequences[row], error) for row, error in broken.items()]
 
+    def masks_behind(self, sequence: Sequence, guesses: list[int]) -> np.ndarray:
+        """What may come in `sequence` behind each of `guesses`, which its matcher `allows`: i32 [guesses, ⌈V/32⌉]."""
+        began = time.perf_counter()
+        assert self._grammars is not None and sequence.matcher is not None
+        masks = self._grammars.masks.fill_behind(sequence.matcher, guesses)
+        self._mask_seconds += time.perf_counter() - began
+        return masks
+
     def stats(self) -> dict[str, Any]:
         """The fields of `Stats` that begin with `grammar`."""
         counts = {} if self._grammars is None else dataclasses.asdict(self._grammars.counts)

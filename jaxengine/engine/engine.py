@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.constraints import Constraints, finish_of
 from jaxengine.engine.fault_isolation import CulpritSearch
@@ -250,13 +252,14 @@ class Engine:
 
     def _mask(self, launch: BackboneLaunch, result: StepResult) -> None:
         """Send the masks of the samples whose sequences have grammars. One that cannot go on ends with an error."""
-        sequences = [row.sequence for row in launch.samples.rows if row.sequence.matcher]
-        live = [each for each in sequences if each.request.id in self.live]
-        masks, broken = self.constraints.masks(live)
+        rows = [row for row in launch.plan.rows if row.samples and row.sequence.matcher]
+        rows = [row for row in rows if row.sequence.request.id in self.live]
+        masks, broken = self.constraints.masks([row.sequence for row in rows])
         for sequence, error in broken:
             if event := self._finish_early(sequence.request.id, finish_of(error), str(error)):
                 result.events.append(event)
-        self.runner.write_masks(live, masks)
+        behind = [self.constraints.masks_behind(row.sequence, row.draft) for row in rows if row.draft]
+        self.runner.write_masks(launch.samples, rows, np.concatenate([masks, *behind]))
 
     def _warm_next(self) -> None:
         """First run of a new step shape, while nobody waits. If it fails, it is never used and the cache is lost."""

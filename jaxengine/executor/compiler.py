@@ -68,8 +68,11 @@ class Compiler:
         )
 
     def sampler_state(self) -> SamplerState:
-        empty = jax.eval_shape(lambda: SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size))
+        empty = jax.eval_shape(lambda: self._empty_sampler_state())
         return SamplerState(*(self.array(each.shape, each.dtype) for each in empty))
+
+    def _empty_sampler_state(self) -> SamplerState:
+        return SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.guess_masks)
 
     def hidden(self, tokens: int) -> Any:
         return self.array((tokens, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
@@ -131,7 +134,7 @@ class Compiler:
     def lower_allocate(self) -> Any:
         def allocate() -> Any:
             zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (self.caches(), self.slot_state()))
-            return (*zeros, SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size))
+            return (*zeros, self._empty_sampler_state())
 
         return self._lower(allocate, (), donate=(), returns=(self.caches(), self.slot_state(), self.sampler_state()))
 

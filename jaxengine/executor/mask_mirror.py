@@ -1,4 +1,4 @@
-"""What the device knows of each slot's mask, so that a mask that has not changed is not sent again.
+"""What the device knows of each mask, so that a mask that has not changed is not sent again.
 
 Inside a string most tokens leave the mask as it was.
 """
@@ -9,10 +9,10 @@ from jaxengine.grammar.mask import words
 
 
 class MaskMirror:
-    """The host's copy of `SamplerState.mask`."""
+    """The host's copy of `SamplerState.mask`: of each slot, of the sink, and of so many guesses."""
 
-    def __init__(self, slots: int, vocab_size: int) -> None:
-        self._masks = np.full((slots + 1, words(vocab_size)), -1, np.int32)
+    def __init__(self, slots: int, vocab_size: int, guesses: int = 0) -> None:
+        self._masks = np.full((slots + 1 + guesses, words(vocab_size)), -1, np.int32)
         self._sink = slots
 
     def reset(self) -> None:

@@ -52,7 +52,7 @@ class Runner:
         self.executables = compiler.executables(progress)
         self.fields = SlotFields(self.shapes.slots)
         self.mirror = PageTableMirror(self.shapes.slots)
-        self.masks = MaskMirror(self.shapes.slots, self.shapes.spec.vocab_size)
+        self.masks = MaskMirror(self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.guess_masks)
         first_run = self._first_run if self.device.costly_first_run else None
         self.adapter_slot = {name: one_slot(stack) for name, stack in self.model.adapters.items()}
         self.zeros: dict[Any, Array] = {}  # by abstract shape
@@ -115,13 +115,14 @@ class Runner:
         upload.add_samples(samples, self.fields)
         return BackboneLaunch(plan, shape, samples, upload.greedy, *self._backbone(shape, upload))
 
-    def write_masks(self, sequences: list[Sequence], masks: np.ndarray) -> None:
-        """Before `launch_sample`: what may come next in each of `sequences`, i32 [len(sequences), ⌈V/32⌉]. Only those
-        that have changed are sent.
+    def write_masks(self, samples: Samples, rows: list[Row], masks: np.ndarray) -> None:
+        """Before `launch_sample`: what may be sampled in `rows`, i32 [N, ⌈V/32⌉]. First come the masks of what each row
+        samples first, in order, then those of what is sampled behind guesses. Only those that have changed are sent.
         """
-        slots = [each.slot for each in sequences if each.slot is not None]
-        assert len(slots) == len(sequences)
-        changed = self.masks.take_changed(slots, masks)
+        sink, mine = self.shapes.slots, {id(row) for row in rows}
+        numbers = zip(samples.rows, samples.mask_numbers(sink), strict=True)
+        wanted = [number for row, number in numbers if id(row) in mine]
+        changed = self.masks.take_changed(sorted(wanted, key=lambda number: number > sink), masks)
         if changed:
             size = next(each for each in self.shapes.mask_writes if each >= len(changed))
             self._write_masks(*self.masks.block(changed, size))

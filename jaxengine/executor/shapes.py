@@ -38,6 +38,11 @@ class Shapes:
         return self.limits.draft_tokens
 
     @property
+    def guess_masks(self) -> int:
+        """Guesses of a step, each of which may want a mask of its own."""
+        return max(self.limits.verify_buckets, default=0)
+
+    @property
     def table_width(self) -> int:
         """Pages of the longest sequence, rounded up to whole 128-token blocks of keys."""
         block = max(128, self.page_size)
@@ -51,8 +56,8 @@ class Shapes:
 
     @property
     def mask_writes(self) -> list[int]:
-        """How many slots' masks one call writes: a few, or all of a step."""
-        return sorted({min(8, self.slots), self.slots})
+        """How many masks one call writes: a few, or all of a step."""
+        return sorted({min(8, self.slots), max(self.slots, self.guess_masks)})
 
     def decode(self, rows: int) -> StepShape:
         return StepShape(tokens=rows, rows=rows, samples=rows, updates=rows * self.tables, ragged=False)

@@ -50,8 +50,7 @@ class MaskFiller:
             for document, row in asked:
                 with matchers[row].allowance:
                     fill_next_token_bitmask(document, masks, row)
-        masks, broken = masks[:, : self._width], {}
-        masks.view(np.uint32)[:, -1] &= self._last_word
+        masks, broken = self._of_vocabulary(masks), {}
         for row, matcher in enumerate(matchers):
             try:
                 matcher.complete(masks[row])
@@ -59,3 +58,16 @@ class MaskFiller:
                 masks[row] = -1
                 broken[row] = error
         return masks, broken
+
+    def fill_behind(self, matcher: Matcher, guesses: Sequence[int]) -> np.ndarray:
+        """What may come behind each of `guesses`, i32 [len(guesses), W]; nothing where the grammar cannot go on."""
+        masks = np.zeros((len(guesses), self._filled_width), np.int32)
+        for row, document in enumerate(matcher.behind(list(guesses))):
+            fill_next_token_bitmask(document, masks, row)
+        return self._of_vocabulary(masks)
+
+    def _of_vocabulary(self, masks: np.ndarray) -> np.ndarray:
+        """`masks` without ids that have no logit, i32 [rows, W]."""
+        masks = masks[:, : self._width]
+        masks.view(np.uint32)[:, -1] &= self._last_word
+        return masks

@@ -1,6 +1,7 @@
 """Which ids may come next in one sequence: those of its reasoning first, then those that its grammar allows."""
 
 import enum
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,6 +59,27 @@ class Matcher:
                 followed = self.document.consume_token(token)
             if not followed:
                 raise GrammarError(f"grammar: the text cannot go on: {_reason(self.document)}")
+
+    @property
+    def foresees(self) -> bool:
+        """Whether it can say what may come behind guesses: within the answer, where a grammar alone decides."""
+        return self.phase is Phase.ANSWER and self.document is not None
+
+    def allows(self, guesses: list[int]) -> int:
+        """How many of `guesses` can follow, one behind the other."""
+        return self.document.validate_tokens(guesses) if self.document is not None and self.foresees else 0
+
+    def behind(self, guesses: list[int]) -> Iterator["LLMatcher"]:
+        """The grammar as it is behind each of `guesses`, which it `allows`. The sequence itself does not go on.
+
+        What that takes is not charged to its allowance: nobody may pay for guesses. It is done to a copy, as rolling
+        back forgets that an end was read and takes one token more (llguidance 1.9.1).
+        """
+        assert self.document is not None
+        ahead = self.document.deep_copy()
+        for guess in guesses:
+            ahead.consume_token(guess)
+            yield ahead
 
     def _reason(self, token: int) -> None:
         assert self._reasoning is not None

@@ -197,13 +197,16 @@ class Scheduler:
         rooms = [self._room(row.sequence) for row in plan.rows]
         for row, draft in zip(plan.rows, speculator.choose(rooms, len(rooms)), strict=True):
             count = min(len(draft), self.token_budget - plan.tokens)
+            if row.sequence.matcher is not None and count > 0:
+                count = row.sequence.matcher.allows(draft[:count])
             count = self.tables.grow_for_draft(row.sequence, count, spare=len(self.running))
             row.add_draft(draft[:count])
             plan.tokens += count
 
     def _room(self, sequence: Sequence) -> Room:
         """How many tokens of a draft a row of `sequence` may have: one more is sampled behind the last of them."""
-        if sequence.matcher is not None or sequence.finish is not FinishReason.NOT_FINISHED:
+        foreseen = sequence.matcher is None or sequence.matcher.foresees
+        if not foreseen or sequence.finish is not FinishReason.NOT_FINISHED:
             return Room(sequence, 0)
         end = sequence.max_length
         if sequence.rope_length <= self.rope_switch_length:

@@ -53,6 +53,7 @@ class SampleFields(NamedTuple):
     token: Array  # index among the T of the token whose hidden state is sampled from
     position: Array  # of the token to sample
     previous: Array  # id of the token before that one; filled in on the device, where it may have been sampled
+    mask: Array  # which mask counts where it is MASKED: its slot's, or one of those for guesses
     guess: Array  # of what will be sampled, NO_GUESS or a token id, see `step/verification.py`
     guesses_before: Array  # how many guesses of its row stand in front of it
     flags: Array

@@ -1,6 +1,6 @@
 """What the sampler remembers of each slot's sequence, on the device: counts, biases, bans, bad words, masks.
 
-Legend: S slots, V vocabulary.
+Legend: S slots, D guesses of a step, V vocabulary.
 """
 
 from typing import NamedTuple, Self
@@ -25,10 +25,13 @@ class SamplerState(NamedTuple):
     bans: Array  # i32 [S+1, BANS], V where unused
     bad_words: Array  # i32 [S+1, MAX_BAD_WORDS, MAX_BAD_WORD_IDS], as `padded_words` has them
     recent: Array  # i32 [S+1, MAX_BAD_WORD_IDS - 1], the ids generated last, NOTHING in front of the first
-    mask: Array  # i32 [S+1, ⌈V/32⌉], a 1 for each id that a grammar allows next; read where a sample is MASKED
+    # i32 [S+1+D, ⌈V/32⌉], a 1 for each id that a grammar allows next, read where a sample is MASKED. The last D are of
+    # samples behind guesses, in the order in which they stand in a step.
+    mask: Array
 
     @classmethod
-    def empty(cls, slots: int, vocab: int) -> Self:
+    def empty(cls, slots: int, vocab: int, guesses: int = 0) -> Self:
+        """Of so many slots, and for steps of so many guesses."""
         shape = (slots + 1, vocab)
         return cls(
             seen=jnp.zeros(shape, jnp.int32),
@@ -37,5 +40,5 @@ class SamplerState(NamedTuple):
             bans=jnp.full((slots + 1, BANS), vocab, jnp.int32),
             bad_words=jnp.full((slots + 1, MAX_BAD_WORDS, MAX_BAD_WORD_IDS), vocab, jnp.int32),
             recent=jnp.full((slots + 1, MAX_BAD_WORD_IDS - 1), NOTHING, jnp.int32),
-            mask=jnp.full((slots + 1, words(vocab)), -1, jnp.int32),
+            mask=jnp.full((slots + 1 + guesses, words(vocab)), -1, jnp.int32),
         )

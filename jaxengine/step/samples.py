@@ -5,6 +5,7 @@ see `step/verification.py`. Where the logprobs of a prompt are wanted, each of i
 has one, which is scored: what comes next is known there.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Self
 
@@ -58,6 +59,13 @@ class Samples:
         rows = [row for i, row in enumerate(self.rows) if i == 0 or row is not self.rows[i - 1]]
         guesses = [guess for row in rows for guess in (*row.draft, NO_GUESS)]
         return guesses, [i for row in rows for i in range(row.samples)]
+
+    def mask_numbers(self, sink: int) -> list[int]:
+        """Which of the sampler's masks each has: its slot's, or behind a guess one of those behind the `sink`'s."""
+        behind = itertools.count(sink + 1)
+        firsts = [i == 0 or row is not self.rows[i - 1] for i, row in enumerate(self.rows)]
+        slots = (row.sequence.slot or 0 for row in self.rows)  # each has one
+        return [slot if first else next(behind) for slot, first in zip(slots, firsts, strict=True)]
 
     def known_ids(self) -> list[int]:
         """The tokens that come next, which the host knows."""

@@ -165,7 +165,7 @@ def _watermark(logits: Array, samples: SampleFields) -> Array:
 
 def _mask(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
     """-inf for ids that the sample's grammar does not allow."""
-    words = jnp.where(_flag(samples, buffer.MASKED), state.mask[samples.slot], -1)  # [N, ⌈V/32⌉]
+    words = jnp.where(_flag(samples, buffer.MASKED), state.mask[samples.mask], -1)  # [N, ⌈V/32⌉]
     bits = (words[:, :, None] >> jnp.arange(32)) & 1
     allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[1]] != 0
     return jnp.where(allowed, logits, -jnp.inf)

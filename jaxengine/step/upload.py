@@ -30,11 +30,12 @@ class SlotFields:
     """
 
     def __init__(self, slots: int) -> None:
+        self.sink = slots
         self.packed_rows = np.zeros((len(RowFields._fields), slots + 1), np.int32)
         self.packed_samples = np.zeros((len(SampleFields._fields), slots + 1), np.int32)
         self.rows = RowFields(*self.packed_rows)  # type: ignore[arg-type]
         self.samples = _host_samples(self.packed_samples)
-        self.rows.slot[:] = self.samples.slot[:] = np.arange(slots + 1)
+        self.rows.slot[:] = self.samples.slot[:] = self.samples.mask[:] = np.arange(slots + 1)
         self.samples.guess[:] = NO_GUESS
         self.min_length = np.zeros(slots + 1, np.int32)  # tokens, prompt included, before a sequence may end
 
@@ -64,7 +65,7 @@ class Upload:
         _, self.tokens, self.rows, self.packed_samples, self.updates = sections
         self.samples = _host_samples(self.packed_samples)  # type: ignore[arg-type]
         self.tokens.row[:] = shape.rows
-        self.rows.slot[:] = self.samples.slot[:] = sink_slot
+        self.rows.slot[:] = self.samples.slot[:] = self.samples.mask[:] = sink_slot
         self.samples.top_p[:] = self.samples.typical_p[:] = 1  # a filter runs if one sample of the step wants it
         self.updates.column[:] = table_width
 
@@ -95,6 +96,7 @@ class Upload:
         self.samples.token[here], self.samples.position[here] = samples.token, samples.position
         if any(row.draft for row in samples.rows):
             self.samples.guess[here], self.samples.guesses_before[here] = samples.guesses()
+            self.samples.mask[here] = samples.mask_numbers(slots.sink)
         self.samples.flags[here] |= BANNED * (samples.position < slots.min_length[slot])
 
     @property

@@ -13,7 +13,6 @@ import pytest
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
-from jaxengine.grammar.grammar import Grammar
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import FinishReason
 from jaxengine.speculation.step_times import StepTimes
@@ -163,27 +162,6 @@ def test_a_draft_ends_where_the_context_does(engine: Engine, monkeypatch: pytest
             assert_same(serve(engine, [request])[0], expected[0], request)
     ends = {row.start + row.count for plan in plans for row in plan.rows if row.draft}
     assert max(ends) == longest - 1  # the last token is never fed
-
-
-# --- rows without drafts ------------------------------------------------------------------------------------------
-
-
-def test_a_row_with_a_grammar_has_no_draft_and_is_answered_beside_those_that_have(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = [
-        ask(0, prompt(9), max_tokens=30),
-        ask(1, prompt(7), max_tokens=30, temperature=1.0, grammar=Grammar("regex", "[a-z]{20}")),
-        ask(2, prompt(5), max_tokens=30, temperature=1.0, repetition_penalty=1.2),
-    ]
-    expected = plain(engine, requests)
-    plans = plans_of(engine, monkeypatch)
-    with drafting(engine, expected, **ORACLE):
-        answers = serve(engine, requests)
-    for request in requests:
-        assert_same(answers[request.id], expected[request.id], request)
-    together = [plan for plan in plans if plan.verifies and any(row.sequence.matcher for row in plan.rows)]
-    assert together and not any(row.draft for plan in plans for row in plan.rows if row.sequence.matcher)
 
 
 # --- traces -------------------------------------------------------------------------------------------------------
