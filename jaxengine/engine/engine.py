@@ -278,12 +278,9 @@ class Engine:
 
     def _complete(self, flight: InFlight, result: StepResult) -> None:
         results = self._fetch(flight)
-        now = time.monotonic()
-        seconds = now - self.launched
-        result.seconds += seconds
+        now, launched, generated = time.monotonic(), self.launched, self.generated_tokens
+        result.seconds += now - launched
         self.launched = now
-        if self.speculator and flight.plan.rows[0].samples and (flight.plan.decode_only or flight.plan.verifies):
-            self.speculator.times.note((flight.shape.tokens, flight.plan.verifies), seconds)
         self.steps += 1
         self.lone_failures = 0
         self._account(flight.plan, result)
@@ -294,6 +291,8 @@ class Engine:
                 accepted = self._accept(row, tokens, now, result) if finite else self._give_up(row.sequence)
                 result.events.append(accepted)
         self.scheduler.complete(flight.plan)
+        if self.speculator and self.runner.buckets.last_first_run < launched:
+            self.speculator.note(flight.plan, flight.shape.tokens, now - launched, self.generated_tokens - generated)
         if self.culprit_search:
             self.culprit_search.step_succeeded([row.sequence.request.id for row in flight.samples.rows])
 

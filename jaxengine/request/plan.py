@@ -50,6 +50,7 @@ class Plan:
     admitted: the sequences that took a slot in this step.
     placements: adapters that the device must have before this step, and the slots of its stacks that they go to.
     waiting_for_prefix: the sequences left in the queue because a running one is computing a prefix they can share.
+    ahead: it was made while the step before was in flight.
     drain: a sequence must be preempted, so the plan is empty: complete what is in flight, then plan again.
     """
 
@@ -59,6 +60,7 @@ class Plan:
     admitted: list[Sequence] = field(default_factory=list)
     placements: list[tuple[int, LoadedAdapter]] = field(default_factory=list)
     waiting_for_prefix: list[Sequence] = field(default_factory=list)
+    ahead: bool = False
     drain: bool = False
 
     def add(self, row: Row) -> None:

@@ -95,7 +95,7 @@ class Scheduler:
         """
         for sequence in [s for s in self.running if not only(s)]:
             self._preempt(sequence)
-        plan = Plan()
+        plan = Plan(ahead=self._step_in_flight())
         self._plan_running(plan)
         if not plan.drain:
             self._admit(plan, only)

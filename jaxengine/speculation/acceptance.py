@@ -4,10 +4,8 @@ Whether a text goes on as it did before depends on how long it has done so: of S
 was right in a third of all cases, one of 16 in nine of ten. So each class of match lengths has a rate of its own.
 """
 
-from dataclasses import dataclass, field
-
 CLASSES = 7  # of match lengths: 0, 1, 2-3, 4-7, 8-15, 16-31 and above
-TYPICAL = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.9)  # the rates before anything is known
+TYPICAL = [0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.9]  # the rates before anything is known
 TYPICAL_WEIGHT = 8.0  # as many trials these count
 OTHERS_WEIGHT = 4.0  # and as many the rates of other requests
 MEMORY = 0.95  # what of a count is left after one more trial: the last 20 count
@@ -17,28 +15,29 @@ def class_of(length: int) -> int:
     return min(length.bit_length(), CLASSES - 1)
 
 
-@dataclass
 class Rates:
-    """Hits and trials by class of match length, the older the less they count.
+    """How often drafts were right, by class of match length; the older a trial, the less it counts.
 
-    parent: rates that count where little is known; None for those of all requests.
+    Args:
+        others: the rates of all requests, which learn too and count where little is known; None for those themselves.
     """
 
-    parent: "Rates | None" = None
-    hits: list[float] = field(default_factory=lambda: [0.0] * CLASSES)
-    trials: list[float] = field(default_factory=lambda: [0.0] * CLASSES)
+    def __init__(self, others: "Rates | None" = None) -> None:
+        self.others = others
+        self.hits = [0.0] * CLASSES
+        self.trials = [0.0] * CLASSES
+        self.rates: list[float] = list(others.rates if others else TYPICAL)
 
     def learn(self, length: int, hit: bool) -> None:
         """A draft behind a match of `length` tokens was right, or was not."""
-        kind = class_of(length)
+        kind, prior, weight = class_of(length), TYPICAL, TYPICAL_WEIGHT
+        if self.others is not None:
+            self.others.learn(length, hit)
+            prior, weight = self.others.rates, OTHERS_WEIGHT
         self.hits[kind] = self.hits[kind] * MEMORY + hit
         self.trials[kind] = self.trials[kind] * MEMORY + 1
-        if self.parent is not None:
-            self.parent.learn(length, hit)
+        self.rates[kind] = (self.hits[kind] + weight * prior[kind]) / (self.trials[kind] + weight)
 
     def rate(self, length: int) -> float:
         """The probability that the token drafted behind a match of `length` is right."""
-        kind = class_of(length)
-        weight = TYPICAL_WEIGHT if self.parent is None else OTHERS_WEIGHT
-        prior = TYPICAL[kind] if self.parent is None else self.parent.rate(length)
-        return (self.hits[kind] + weight * prior) / (self.trials[kind] + weight)
+        return self.rates[class_of(length)]

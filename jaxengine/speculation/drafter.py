@@ -1,11 +1,10 @@
 """What one request's text offers as a draft, and how likely that is right."""
 
-from itertools import accumulate
-from operator import mul
-
 from jaxengine.options.speculation import Speculation
 from jaxengine.speculation.acceptance import Rates
 from jaxengine.speculation.prompt_lookup import PromptLookup
+
+LEAST = 0.05  # a guess that is less likely right is not worth its place in a step
 
 
 class Drafter:
@@ -32,12 +31,16 @@ class Drafter:
                 self.rates.learn(length, hit)
 
     def chances(self, count: int) -> list[float]:
-        """For each of the next `count` tokens of the draft, how likely it and those before it are right."""
-        lookup = self.lookup
-        if not lookup.next:
-            return []
-        lengths = (min(lookup.length + i, lookup.longest) for i in range(count))
-        return list(accumulate(map(self.rates.rate, lengths), mul))
+        """For each of the next `count` tokens of the draft, how likely it and those before it are right. The list ends
+        where that is below `LEAST`.
+        """
+        lookup, chance, chances = self.lookup, 1.0, []
+        for length in range(lookup.length, lookup.length + count if lookup.next else 0):
+            chance *= self.rates.rate(min(length, lookup.longest))
+            if chance < LEAST:
+                break
+            chances.append(chance)
+        return chances
 
     def draft(self, count: int) -> list[int]:
         """The next `count` tokens."""

@@ -1,7 +1,8 @@
 """How many tokens of which requests a step verifies: as many as make the most tokens per second.
 
 A step of more tokens takes longer, and gives more tokens as far as the drafts in it are right. Both are measured: the
-steps' times by size, the drafts' rates by request. A step that verifies must be at least `WORTH` times as fast.
+steps' times by size, the drafts' rates by request. A step that verifies must give at least `WORTH` times as many tokens
+per second, and where such steps do not keep what was expected of them they stop for a while (`Balance`).
 """
 
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from jaxengine.options.speculation import Speculation
+from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.acceptance import Rates
+from jaxengine.speculation.balance import Balance
 from jaxengine.speculation.drafter import Drafter
 from jaxengine.speculation.step_times import StepTimes
 
@@ -47,6 +50,7 @@ class Speculator:
         self.ready = ready
         self.plain_size = plain_size
         self.times = StepTimes()
+        self.balance = Balance()
         self.rates = Rates()
         self.drafters: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
         self.start_counting()
@@ -65,12 +69,28 @@ class Speculator:
 
     def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:
         """The draft of each of `rooms`, empty where none pays, in a step of `rows` rows."""
-        counts = self._counts([self._chances(room) for room in rooms], rows)
+        counts = self._counts(rooms, rows)
         return [self._drafter(room.sequence).draft(n) if n else [] for room, n in zip(rooms, counts, strict=True)]
 
     def expects(self, rooms: Items[Room], rows: int) -> bool:
         """Whether drafts are likely to pay once the token of each request that the device computes now is known."""
-        return any(self._counts([self._chances(room, first=1) for room in rooms], rows))
+        return any(self._counts(rooms, rows, first=1))
+
+    def note(self, plan: Plan, size: int, seconds: float, answered: int) -> None:
+        """The step of `plan`, of `size` tokens with padding, took so long and gave so many tokens.
+
+        A step that waited for the one before but verifies nothing is no measure of steps that only decode.
+        """
+        if plan.admitted or not (plan.decode_only or plan.verifies):
+            return
+        rows = len(plan.rows)
+        usual = self._plain_seconds(rows)
+        if plan.ahead or plan.verifies:
+            self.times.note((size, plan.verifies), seconds)
+        if plan.ahead or usual is None:
+            self.balance.note(1, 1)
+        else:
+            self.balance.note(answered / rows, seconds / usual)
 
     def learn(self, sequence: Sequence, draft: Items[int], accepted: int) -> None:
         """A step has verified `draft`, and its first `accepted` tokens were right."""
@@ -81,10 +101,9 @@ class Speculator:
         for position in range(accepted):
             self.accepted[position] += 1
 
-    def _chances(self, room: Room, first: int = 0) -> list[float]:
-        """Those of the tokens of its draft, from number `first` on."""
-        count = min(room.most - first, self.most)
-        return self._drafter(room.sequence).chances(first + count)[first:] if count > 0 else []
+    def _plain_seconds(self, rows: int) -> float | None:
+        """How long a step takes that only decodes `rows` rows."""
+        return self.times.seconds.get((self.plain_size(rows), False))
 
     def _drafter(self, sequence: Sequence) -> Drafter:
         """That of `sequence`, which has read all of its tokens."""
@@ -94,20 +113,31 @@ class Speculator:
         drafter.read()
         return drafter
 
-    def _counts(self, chances: list[list[float]], rows: int) -> list[int]:
-        """How many tokens of each draft, whose `chances` fall, make the fastest step; 0 if that has none of them."""
-        counts = [0] * len(chances)
-        plain = self.times.seconds.get((self.plain_size(rows), False))
-        if plain is None or not any(chances):
+    def _counts(self, rooms: Items[Room], rows: int, first: int = 0) -> list[int]:
+        """How many tokens of each draft make the fastest step; 0 if that has none of them.
+
+        Args:
+            first: the number of the draft's first token in such a step; those in front will be known by then.
+        """
+        counts, plain = [0] * len(rooms), self._plain_seconds(rows)
+        if plain is None or rows >= self.sizes[-1] or not self.balance.allows:
             return counts
-        ranked = sorted(((chance, i) for i, each in enumerate(chances) for chance in each), reverse=True)
+        most = min(self.most, self.sizes[-1] - rows)
+        each = [self._chances(room.sequence, first, min(room.most - first, most)) for room in rooms]
+        ranked = sorted(((chance, i) for i, chances in enumerate(each) for chance in chances), reverse=True)
         gained = [0.0, *accumulate(chance for chance, _ in ranked)]
-        best, taken = WORTH * rows / plain, 0
-        for size in self.sizes:
+        best, taken, seconds = WORTH * rows / plain, 0, plain
+        for size in self.sizes if ranked else ():
             if size > rows and self.ready(size):
                 count = min(size - rows, len(ranked))
-                rate = (rows + gained[count]) / max(plain, self.times.seconds.get((size, True), plain))
-                best, taken = max((best, taken), (rate, count))
+                seconds = max(seconds, self.times.seconds.get((size, True), 0.0))  # not below that of a smaller size
+                best, taken = max((best, taken), ((rows + gained[count]) / seconds, count))
+                if count == len(ranked):
+                    break
         for _, i in ranked[:taken]:
             counts[i] += 1
         return counts
+
+    def _chances(self, sequence: Sequence, first: int, count: int) -> list[float]:
+        """Those of `count` tokens of its draft, from number `first` on."""
+        return self._drafter(sequence).chances(first + count)[first:] if count > 0 else []

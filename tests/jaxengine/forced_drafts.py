@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 
+from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.speculator import Room, Speculator
-from jaxengine.speculation.step_times import StepTimes
 
 KINDS = ("right", "wrong", "turning", "random")
 UNLIMITED = 1 << 30
@@ -45,7 +45,6 @@ class ForcedDrafts(Speculator):
         self.largest = largest
         self.share = share
         self.waiting = waiting
-        self.times = StepTimes()
         self.start_counting()
 
     def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:
@@ -58,6 +57,9 @@ class ForcedDrafts(Speculator):
 
     def expects(self, rooms: Items[Room], rows: int) -> bool:
         return self.chance.random() < self.waiting
+
+    def note(self, plan: Plan, size: int, seconds: float, answered: int) -> None:
+        """It has no use for a clock."""
 
     def _draft(self, sequence: Sequence, count: int) -> list[int]:
         """Of `count` tokens; if it may be wrong, of any number up to that."""

@@ -35,6 +35,7 @@ class FailingRunner:
 
     def __init__(self, inner: Runner, fails: Fails, at: str) -> None:
         self.inner = inner
+        self.buckets = inner.buckets
         self.fails = fails
         self.at = at  # "backbone" or "sample", once that is launched, or "fetch"
         self.failures = 0
@@ -73,6 +74,7 @@ class NanRunner:
 
     def __init__(self, inner: Runner, culprit: int, *, after: int = 0) -> None:
         self.inner = inner
+        self.buckets = inner.buckets
         self.culprit = culprit
         self.after = after
 

@@ -1,0 +1,65 @@
+"""A server without a device: a speculator plans each step, and the clock is moved by what such a step would take."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+
+from jaxengine.options.speculation import Speculation
+from jaxengine.request.plan import Plan, Row
+from jaxengine.request.sampling_params import SamplingParams
+from jaxengine.request.sequence import Request, Sequence
+from jaxengine.speculation.speculator import Room, Speculator
+
+TIMES = {4: 1.33, 8: 1.55, 16: 2.0}  # of steps that verify; SmolLM2 on a CPU, where one that decodes a row takes 1
+WAITED = 0.06  # more, for a step that is planned once the one before is read
+
+Next = Callable[[Sequence, list[int]], int]  # the next token of a sequence, which knows the draft that is verified
+
+
+class Server:
+    """Serves sequences together until each has so many tokens more than its prompt."""
+
+    def __init__(self, drafts: int = 15) -> None:
+        self.speculator = Speculator(Speculation(drafts), sorted(TIMES), lambda size: True, lambda rows: 1)
+        self.seconds = self.plain_seconds = 0.0
+
+    @property
+    def speedup(self) -> float:
+        return self.plain_seconds / self.seconds
+
+    def serve(self, prompts: Items[Items[int]], tokens: int, next_token: Next) -> None:
+        params = SamplingParams(max_tokens=tokens, seed=0)
+        live = [Sequence(Request(number, prompt, params), number) for number, prompt in enumerate(prompts)]
+        waits = False
+        while live:
+            rooms = [Room(each, max(0, each.max_length - len(each.tokens) - 1)) for each in live]
+            drafts = self.speculator.choose(rooms, len(live)) if waits else [[] for _ in live]
+            plan = self._plan(live, drafts, ahead=not waits)
+            waits = plan.verifies or self.speculator.expects(rooms, len(live))
+            self._run(plan, next_token)
+            live = [each for each in live if len(each.tokens) < each.max_length]
+
+    def _plan(self, live: list[Sequence], drafts: list[list[int]], *, ahead: bool) -> Plan:
+        plan = Plan(ahead=ahead)
+        for sequence, draft in zip(live, drafts, strict=True):
+            row = Row(sequence, len(sequence.tokens) - 1, 1, 1)
+            row.add_draft(draft)
+            plan.add(row)
+        return plan
+
+    def _run(self, plan: Plan, next_token: Next) -> None:
+        size = next(size for size in TIMES if size >= plan.tokens) if plan.verifies else 1
+        seconds = TIMES.get(size, 1.0) + (0 if plan.ahead else WAITED)
+        answered = sum(self._verify(row, next_token) for row in plan.rows)
+        self.speculator.note(plan, size, seconds, answered)
+        self.seconds += seconds
+        self.plain_seconds += answered / len(plan.rows)
+
+    def _verify(self, row: Row, next_token: Next) -> int:
+        """The row's sequence gets its new tokens: how many."""
+        for number, guess in enumerate([*row.draft, None]):
+            token = next_token(row.sequence, row.draft[number:])
+            row.sequence.tokens.append(token)
+            if token != guess:
+                self.speculator.learn(row.sequence, row.draft, number)
+                return number + 1
+        raise AssertionError("the last token has no guess")

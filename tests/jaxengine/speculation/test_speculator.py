@@ -1,0 +1,90 @@
+"""Texts that repeat themselves are served faster, and no text much slower, whatever it is made for."""
+
+import random
+
+import pytest
+
+from jaxengine.request.sequence import Sequence
+from tests.jaxengine.speculation.simulation import Next, Server
+
+TOKENS = 3000
+VOCAB = 50_000
+SOURCE = [random.Random(0).randrange(VOCAB) for _ in range(600)]
+
+
+def text(copied: int, new: int, seed: int = 0) -> list[int]:
+    """The source, and then `copied` tokens of it and `new` ones in turns."""
+    chance, made = random.Random(seed), [*SOURCE]
+    while len(made) < len(SOURCE) + TOKENS:
+        begin = chance.randrange(len(SOURCE) - copied)
+        made += SOURCE[begin : begin + copied]
+        made += [chance.randrange(VOCAB) for _ in range(new)]
+    return made
+
+
+def one_of(ids: int) -> list[int]:
+    chance = random.Random(ids)
+    return [chance.randrange(ids) for _ in range(TOKENS + 600)]
+
+
+def matches_that_go_on_for(tokens: int) -> list[int]:
+    """One phrase again and again, with another token behind it each time."""
+    chance, phrase = random.Random(0), list(range(2 + tokens))
+    return [token for _ in range(TOKENS + 600) for token in (*phrase, chance.randrange(100, VOCAB))]
+
+
+def told(known: list[int]) -> Next:
+    return lambda sequence, draft: known[len(sequence.tokens)]
+
+
+def speedup(known: list[int], rows: int = 1) -> float:
+    server = Server()
+    server.serve([known[:600]] * rows, TOKENS, told(known))
+    return server.speedup
+
+
+@pytest.mark.parametrize(("copied", "new", "least"), [(20, 1, 2.5), (20, 20, 1.4), (8, 8, 1.2)])
+def test_a_text_that_repeats_the_prompt_is_served_faster(copied: int, new: int, least: float) -> None:
+    assert speedup(text(copied, new)) > least
+
+
+@pytest.mark.parametrize(
+    "known", [text(3, 1), text(3, 3), text(5, 10), text(4, 40)], ids=["3-1", "3-3", "5-10", "4-40"]
+)
+def test_a_text_of_short_repetitions_is_served_hardly_slower(known: list[int]) -> None:
+    assert speedup(known) > 0.97
+
+
+@pytest.mark.parametrize("tokens", range(5))
+@pytest.mark.parametrize("rows", [1, 3])
+def test_matches_that_break_off_at_once_cost_little(tokens: int, rows: int) -> None:
+    assert speedup(matches_that_go_on_for(tokens), rows) > 0.97
+
+
+@pytest.mark.parametrize("ids", [2, 3, 4, 8, 100])
+def test_noise_of_few_ids_costs_little(ids: int) -> None:
+    assert speedup(one_of(ids)) > 0.97
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 1.0])
+def test_a_text_that_goes_on_as_expected_until_it_is_drafted_costs_little(rate: float) -> None:
+    """Nothing fools the estimates more: drafts are right at that rate while nobody verifies them, and else wrong."""
+    server, chance = Server(), random.Random(0)
+
+    def against(sequence: Sequence, draft: list[int]) -> int:
+        expected = server.speculator.drafters[sequence].draft(1) if sequence in server.speculator.drafters else []
+        if draft or not expected or chance.random() > rate:
+            return chance.randrange(4)
+        return expected[0]
+
+    server.serve([[0, 1, 2, 3] * 10], TOKENS, against)
+    assert server.speedup > 0.97
+
+
+def test_a_text_that_changes_its_ways_is_served_faster_again() -> None:
+    """Speculation that stopped while it lost starts anew where it wins."""
+    server = Server()
+    server.serve([matches_that_go_on_for(1)[:600]], TOKENS, told(matches_that_go_on_for(1)))
+    lost, plain = server.seconds, server.plain_seconds
+    server.serve([SOURCE], TOKENS, told(text(20, 1)))
+    assert (server.plain_seconds - plain) / (server.seconds - lost) > 2
