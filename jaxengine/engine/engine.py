@@ -285,11 +285,10 @@ class Engine:
         self.lone_failures = 0
         self._account(flight.plan, result)
         for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
+            if tokens and row.sequence.request.id in self.live:
+                result.events.append(self._accept(row, tokens, now, result))
             if not finite:
-                self.scheduler.finish(row.sequence, FinishReason.ERROR)
-            if row.sequence.request.id in self.live:
-                accepted = self._accept(row, tokens, now, result) if finite else self._give_up(row.sequence)
-                result.events.append(accepted)
+                self._give_up(row.sequence, result)
         self.scheduler.complete(flight.plan)
         if self.speculator and self.runner.buckets.last_first_run < launched:
             self.speculator.note(flight.plan, flight.shape.tokens, now - launched, self.generated_tokens - generated)
@@ -313,9 +312,12 @@ class Engine:
             if position == len(row.sequence.prompt_logprobs):
                 row.sequence.prompt_logprobs.append(token)
 
-    def _give_up(self, sequence: Sequence) -> Event:
-        del self.live[sequence.request.id]
-        return Event(sequence.request.id, finish=FinishReason.ERROR, error="the model's logits are not finite")
+    def _give_up(self, sequence: Sequence, result: StepResult) -> None:
+        """A row was not finite. Its pages must not be shared, even if its request has ended meanwhile."""
+        self.scheduler.finish(sequence, FinishReason.ERROR)
+        if self.live.pop(sequence.request.id, None):
+            error = "the model's logits are not finite"
+            result.events.append(Event(sequence.request.id, finish=FinishReason.ERROR, error=error))
 
     def _accept(self, row: Row, tokens: list[Token], now: float, result: StepResult) -> Event:
         """Record the new tokens of a row's sequence, up to its last if that is among them."""

@@ -25,18 +25,17 @@ class SampledTokens(NamedTuple):
     finite: list[bool]
 
     def by_row(self, rows: list[Row]) -> Iterator[tuple[Row, list[Token], bool]]:
-        """Of each of a plan's `rows` that samples: the tokens that count, and whether their logits were finite. Behind
-        a guess of a draft nothing counts unless the guess was right.
+        """Of each of a plan's `rows` that samples: the tokens that count, and whether the row is finite. Nothing counts
+        behind a wrong guess, nor from the first logits on that are not finite.
         """
         first = 0
         for row in rows:
-            counted = 1
-            while counted < row.samples and self.tokens[first + counted - 1].id == row.draft[counted - 1]:
-                counted += 1
+            last, end = first, first + row.samples
+            while last + 1 < end and self.finite[last] and self.tokens[last].id == row.draft[last - first]:
+                last += 1
             if row.samples:
-                here = slice(first, first + counted)
-                yield row, self.tokens[here], all(self.finite[here])
-            first += row.samples
+                yield row, self.tokens[first : last + self.finite[last]], self.finite[last]
+            first = end
 
 
 @dataclass

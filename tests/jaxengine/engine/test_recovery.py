@@ -89,9 +89,8 @@ class NanRunner:
 
     def fetch(self, flight: InFlight) -> Results:
         results = self.inner.fetch(flight)
-        for i, row in enumerate(flight.samples.rows):
-            read = len(row.sequence.tokens) - row.sequence.prompt_length
-            if row.sequence.request.id == self.culprit and read >= self.after:
+        for i, (row, position) in enumerate(zip(flight.samples.rows, flight.samples.position, strict=True)):
+            if row.sequence.request.id == self.culprit and position >= row.sequence.prompt_length + self.after:
                 results.sampled.finite[i] = False
         return results
 

@@ -14,7 +14,7 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.request.plan import Plan
-from jaxengine.request.sequence import FinishReason
+from jaxengine.request.sequence import Event, FinishReason
 from jaxengine.speculation.step_times import StepTimes
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of
 from tests.jaxengine.engine.test_recovery import FailingRunner, NanRunner
@@ -127,6 +127,24 @@ def test_drafts_from_the_text_itself_change_nothing(engine: Engine, monkeypatch:
     for request in requests:
         assert_same(answers[request.id], expected[request.id], request)
     assert engine.speculator is not None and sum(engine.stats().accepted_draft_tokens) > sum(before) + 50
+
+
+def test_the_last_event_of_a_request_tells_how_many_steps_and_guesses_it_took(
+    engine: Engine, expected: Answers
+) -> None:
+    last: dict[int, Event] = {}
+    with drafting(engine, expected) as drafts:
+        for request in REQUESTS:
+            engine.submit(request)
+        while not engine.idle:
+            result = engine.step()
+            last |= {event.request_id: event for event in result.events} if result else {}
+    for request in REQUESTS:
+        event = last[request.id]
+        assert event.sampling_steps + event.accepted_draft_tokens == len(expected[request.id].ids)
+        assert event.accepted_draft_tokens <= event.draft_tokens
+    assert sum(event.draft_tokens for event in last.values()) == drafts.draft_tokens
+    assert sum(event.accepted_draft_tokens for event in last.values()) == sum(drafts.accepted)
 
 
 # --- ends inside a draft ------------------------------------------------------------------------------------------
@@ -265,13 +283,16 @@ def test_a_step_that_verifies_and_fails_costs_nobody_a_token(engine: Engine, exp
     assert runner.failures == 2
 
 
-def test_a_row_whose_logits_are_not_finite_ends_its_own_request_only(engine: Engine, expected: Answers) -> None:
+@pytest.mark.parametrize("after", range(0, 12, 3))
+def test_logits_that_are_not_finite_end_their_request_where_they_would_without_drafts(
+    engine: Engine, expected: Answers, after: int
+) -> None:
     culprit = 5
     with drafting(engine, expected, kinds=("turning", "right"), share=1.0, waiting=1.0):
-        engine.runner = NanRunner(engine.runner, culprit, after=4)  # type: ignore[assignment]
+        engine.runner = NanRunner(engine.runner, culprit, after=after)  # type: ignore[assignment]
         answers = serve(engine, REQUESTS)
     assert answers[culprit].finish is FinishReason.ERROR and "not finite" in answers[culprit].error
-    assert answers[culprit].ids == expected[culprit].ids[: len(answers[culprit].ids)]
+    assert answers[culprit].ids == expected[culprit].ids[:after]
     for request in REQUESTS:
         if request.id != culprit:
             assert_same(answers[request.id], expected[request.id], request)
