@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxengine.engine.engine import Engine
-from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.grammar.grammar import Grammar, GrammarError, Reasoning
+from jaxengine.request.sequence import Sequence
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of
 from tests.jaxengine.engine.test_grammars import PERSON, ROOM, WAYS, is_person
 from tests.jaxengine.engines import Answers, ask, load, prompt, serve
@@ -74,6 +76,28 @@ def test_reasoning_has_no_draft_and_the_answer_behind_it_has(engine: Engine, mon
         assert_same(serve(engine, [request])[0], expected[0], request)
     drafted = [row.start for plan in plans for row in plan.rows if row.draft]
     assert drafted and min(drafted) >= 9 + 6
+
+
+def test_a_grammar_that_breaks_in_a_step_with_its_draft_ends_its_request_only(
+    engine: Engine, expected: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks, culprit = engine.constraints.masks, BOUND[1].id
+
+    def breaking(sequences: list[Sequence]) -> tuple[np.ndarray, list[tuple[Sequence, GrammarError]]]:
+        filled, broken = masks(sequences)
+        late = [each for each in sequences if each.request.id == culprit and len(each.tokens) > each.prompt_length + 3]
+        return filled, [*broken, *((each, GrammarError("grammar: too costly")) for each in late)]
+
+    monkeypatch.setattr(engine.constraints, "masks", breaking)
+    failures = engine.stats().step_failures
+    with drafting(engine, expected, **ORACLE):
+        answers = serve(engine, REQUESTS)
+    assert "too costly" in answers[culprit].error
+    assert 3 < len(answers[culprit].ids) < len(expected[culprit].ids)
+    for request in REQUESTS:
+        if request.id != culprit:
+            assert_same(answers[request.id], expected[request.id], request)
+    assert engine.stats().step_failures == failures
 
 
 def test_what_masks_behind_guesses_cost_is_not_charged_to_the_grammar(engine: Engine, expected: Answers) -> None:
