@@ -58,7 +58,8 @@ class PageTables:
         if self.windowed:
             next_step = self._missing(sequence, min(sequence.length, sequence.computed + self.token_budget))
             held = sum(len(table.pages) - table.released for table in sequence.tables)
-            known_tokens = self._peak(sequence, sequence.tables) - held
+            peak = self._peak(sequence, sequence.tables)
+            known_tokens = max(next_step, peak - held)  # it may hold more, for guesses that were wrong
         return PageNeed(next_step, known_tokens, max(known_tokens, len(self.windows) if may_grow else 0))
 
     def need_to_start(self, sequence: Sequence, prefix: Items[PageTable]) -> int:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_drafts(engine: FakeEngine) -> None:
+    for sequence in engine.scheduler.running:
+        need = engine.scheduler.tables.need(sequence)
+        assert 0 <= need.next_step <= need.known_tokens, f"I26: pages held for guesses make {need}"
     for sequence in [s for s in engine.scheduler.running if s.in_flight == 0]:
         known, number = len(sequence.tokens), sequence.request.id
         assert sequence.length == known, f"I26: request {number} has {known} tokens and counts {sequence.length}"
