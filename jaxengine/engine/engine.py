@@ -16,13 +16,12 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxengine.engine.adapter_registry import AdapterRegistry
+from jaxengine.engine.answers import Answers
 from jaxengine.engine.constraints import Constraints, finish_of
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.engine.preparation import Preparation
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
-from jaxengine.grammar.grammar import GrammarError
-from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.checks import check_request
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.plan import Plan, Row
@@ -30,7 +29,6 @@ from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, T
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.step.results import InFlight, Results
-from jaxengine.step.samples import Samples
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ class Engine:
         self.scheduler = scheduler
         self.constraints = constraints
         self.adapter_registry = adapters
-        self.eos_token_ids = frozenset(description.eos_token_ids)
+        self.answers = Answers(description.eos_token_ids)
         self.flight: InFlight | None = None
         self.launched = 0.0
         self.culprit_search = CulpritSearch()
@@ -78,7 +76,7 @@ class Engine:
     def start_counting(self) -> None:
         """Set the counters of `stats` to zero."""
         self.steps = self.step_failures = 0
-        self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
+        self.answers.start_counting()
         self.compiles_at_start = COMPILES.unexpected
         if self.speculator:
             self.speculator.start_counting()
@@ -150,9 +148,9 @@ class Engine:
             pages_used=pool.used,
             pages_cached=pool.cached,
             preemptions=self.scheduler.preemptions,
-            prompt_tokens=self.prompt_tokens,
-            cached_prompt_tokens=self.cached_prompt_tokens,
-            generated_tokens=self.generated_tokens,
+            prompt_tokens=self.answers.prompt_tokens,
+            cached_prompt_tokens=self.answers.cached_prompt_tokens,
+            generated_tokens=self.answers.generated_tokens,
             step_failures=self.step_failures,
             compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
@@ -278,39 +276,28 @@ class Engine:
 
     def _complete(self, flight: InFlight, result: StepResult) -> None:
         results = self._fetch(flight)
-        now, launched, generated = time.monotonic(), self.launched, self.generated_tokens
+        now, launched, generated = time.monotonic(), self.launched, self.answers.generated_tokens
         result.seconds += now - launched
         self.launched = now
         self.steps += 1
         self.lone_failures = 0
-        self._account(flight.plan, result)
+        self.answers.count(flight.plan, result)
         for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
             if tokens and row.sequence.request.id in self.live:
-                result.events.append(self._accept(row, tokens, now, result))
+                self._accept(row, tokens, now, result)
             if not finite:
                 self._give_up(row.sequence, result)
         self.scheduler.complete(flight.plan)
         if self.speculator and self.runner.buckets.last_first_run < launched:
-            self.speculator.note(flight.plan, flight.shape.tokens, now - launched, self.generated_tokens - generated)
+            answered = self.answers.generated_tokens - generated
+            self.speculator.note(flight.plan, flight.shape.tokens, now - launched, answered)
         if self.culprit_search:
             self.culprit_search.step_succeeded([row.sequence.request.id for row in flight.samples.rows])
 
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)
-        self._note_prompts(flight.scored_samples, results.scored)
+        self.answers.note_prompts(flight.scored_samples, results.scored)
         return results
-
-    def _account(self, plan: Plan, result: StepResult) -> None:
-        prompt = sum(row.count for row in (*plan.encoder_rows, *plan.rows) if row.of_prompt)
-        result.prefill_tokens += prompt
-        result.decode_tokens += plan.encoder_tokens + plan.tokens - prompt
-        self.prompt_tokens += prompt
-
-    def _note_prompts(self, samples: Samples, tokens: list[Token]) -> None:
-        """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
-        for row, position, token in zip(samples.rows, samples.position.tolist(), tokens, strict=True):
-            if position == len(row.sequence.prompt_logprobs):
-                row.sequence.prompt_logprobs.append(token)
 
     def _give_up(self, sequence: Sequence, result: StepResult) -> None:
         """A row was not finite. Its pages must not be shared, even if its request has ended meanwhile."""
@@ -319,34 +306,15 @@ class Engine:
             error = "the model's logits are not finite"
             result.events.append(Event(sequence.request.id, finish=FinishReason.ERROR, error=error))
 
-    def _accept(self, row: Row, tokens: list[Token], now: float, result: StepResult) -> Event:
-        """Record the new tokens of a row's sequence, up to its last if that is among them."""
-        sequence, request = row.sequence, row.sequence.request
-        event = Event(request.id, preemptions=sequence.preemptions)
-        event.tokens = taken = []
-        for token in tokens:
-            taken.append(token)
-            sequence.tokens.append(token.id)
-            event.finish = self._finish_reason(sequence, token.id)
-            if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
-                self._match(sequence.matcher, token.id, event)
-            if event.finish is not FinishReason.NOT_FINISHED:
-                break
-        self.generated_tokens += len(taken)
-        result.answered_tokens += len(taken)
+    def _accept(self, row: Row, tokens: list[Token], now: float, result: StepResult) -> None:
+        """Tell a row's request its new tokens, and let it go if they end it."""
+        event = self.answers.extend(row.sequence, tokens, now, result)
         if self.speculator is not None:
             self._count_draft(row, event, self.speculator)
-        if sequence.first_token_at is None:
-            sequence.first_token_at = now
-            event.first, event.cached_tokens = True, sequence.cached_tokens
-            event.queue_seconds = max(0.0, (sequence.admitted_at or now) - request.arrived)
-            event.prompt = sequence.prompt_logprobs
-            self.cached_prompt_tokens += sequence.cached_tokens
-            result.answered_tokens += len(request.prompt) - sequence.cached_tokens
         if event.finish is not FinishReason.NOT_FINISHED:
-            del self.live[request.id]
-            self.scheduler.finish(sequence, event.finish)
-        return event
+            del self.live[event.request_id]
+            self.scheduler.finish(row.sequence, event.finish)
+        result.events.append(event)
 
     def _count_draft(self, row: Row, event: Event, speculator: Speculator) -> None:
         sequence = row.sequence
@@ -354,22 +322,6 @@ class Engine:
         speculator.learn(sequence, row.draft, len(event.tokens) - 1)
         event.sampling_steps = sequence.sampling_steps
         event.draft_tokens, event.accepted_draft_tokens = sequence.draft_tokens, sequence.accepted_draft_tokens
-
-    def _match(self, matcher: Matcher, token: int, event: Event) -> None:
-        """Let a sequence's grammar read `token`, which ends the sequence if the grammar cannot follow."""
-        try:
-            matcher.consume(token)
-        except GrammarError as error:
-            event.finish, event.error = finish_of(error), str(error)
-
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
-        """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
-        params = sequence.params
-        if len(sequence.tokens) >= sequence.max_length:
-            return FinishReason.LENGTH
-        if token in self.eos_token_ids and not params.ignore_eos:
-            return FinishReason.EOS
-        return FinishReason.STOP_TOKEN if token in params.stop_token_ids else FinishReason.NOT_FINISHED
 
     # --- failure ------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ def test_a_model_with_more_ends_than_the_sampler_can_ban_is_refused_before_it_is
 def test_as_many_ends_as_there_may_be_are_banned_together(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     ends, stops = tuple(range(MAX_EOS_TOKEN_IDS)), tuple(range(100, 100 + MAX_STOP_TOKEN_IDS))
     monkeypatch.setattr(engine.runner, "eos_token_ids", ends)
-    monkeypatch.setattr(engine, "eos_token_ids", frozenset(ends))
+    monkeypatch.setattr(engine.answers, "eos_token_ids", frozenset(ends))
     params = {"temperature": 5.0, "min_tokens": 8, "max_tokens": 8, "stop_token_ids": stops, "ignore_eos": False}
     answer = alone(engine, ask(1, prompt(5), **params))
     assert len(answer.ids) == 8 and not {*ends, *stops} & {*answer.ids}

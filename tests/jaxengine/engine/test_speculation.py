@@ -163,7 +163,7 @@ def test_an_answer_ends_at_any_token_of_a_right_draft(
         ways = {"stop_token_ids": (ids[offset],)} if end == "stop" else {"ignore_eos": False}
         ended = ask(0, request.prompt, **{"max_tokens": 2 * MOST + 4, "temperature": 1.0, **ways})
         if end == "eos":
-            monkeypatch.setattr(engine, "eos_token_ids", frozenset({ids[offset]}))
+            monkeypatch.setattr(engine.answers, "eos_token_ids", frozenset({ids[offset]}))
         expected = plain(engine, [ended])
         assert expected[0].ids == ids[: offset + 1]
         with drafting(engine, {0: Answer(tokens=[*plain(engine, [request])[0].tokens])}, offset, **DRAFTS[kind]):

@@ -1,0 +1,85 @@
+"""What the tokens of a completed step mean for their requests: they grow, some of them end, and all of it is counted.
+
+Nothing is scheduled here and nothing is let go: `Engine` does that for the requests whose events have a finish reason.
+"""
+
+from collections.abc import Collection
+
+from jaxengine.engine.constraints import finish_of
+from jaxengine.grammar.grammar import GrammarError
+from jaxengine.grammar.matcher import Matcher
+from jaxengine.request.interface import StepResult
+from jaxengine.request.plan import Plan
+from jaxengine.request.sequence import Event, FinishReason, Sequence, Token
+from jaxengine.step.samples import Samples
+
+
+class Answers:
+    """
+    Args:
+        eos_token_ids: of the model.
+    """
+
+    def __init__(self, eos_token_ids: Collection[int]) -> None:
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.start_counting()
+
+    def start_counting(self) -> None:
+        """Set the counters to zero."""
+        self.prompt_tokens = self.cached_prompt_tokens = self.generated_tokens = 0
+
+    def count(self, plan: Plan, result: StepResult) -> None:
+        """The step of `plan` has computed its tokens."""
+        prompt = sum(row.count for row in (*plan.encoder_rows, *plan.rows) if row.of_prompt)
+        result.prefill_tokens += prompt
+        result.decode_tokens += plan.encoder_tokens + plan.tokens - prompt
+        self.prompt_tokens += prompt
+
+    def note_prompts(self, samples: Samples, tokens: list[Token]) -> None:
+        """Prompt logprobs arrive chunk by chunk, and again after a preemption; each position is kept once."""
+        for row, position, token in zip(samples.rows, samples.position.tolist(), tokens, strict=True):
+            if position == len(row.sequence.prompt_logprobs):
+                row.sequence.prompt_logprobs.append(token)
+
+    def extend(self, sequence: Sequence, tokens: list[Token], now: float, result: StepResult) -> Event:
+        """Append `tokens` to `sequence`, up to its last if that is among them."""
+        event = Event(sequence.request.id, preemptions=sequence.preemptions)
+        event.tokens = taken = []
+        for token in tokens:
+            taken.append(token)
+            sequence.tokens.append(token.id)
+            event.finish = self._finish_reason(sequence, token.id)
+            if event.finish is FinishReason.NOT_FINISHED and sequence.matcher is not None:
+                self._match(sequence.matcher, token.id, event)
+            if event.finish is not FinishReason.NOT_FINISHED:
+                break
+        self.generated_tokens += len(taken)
+        result.answered_tokens += len(taken)
+        if sequence.first_token_at is None:
+            self._begin(sequence, event, now, result)
+        return event
+
+    def _begin(self, sequence: Sequence, event: Event, now: float, result: StepResult) -> None:
+        """`event` has the first token of its request."""
+        request, sequence.first_token_at = sequence.request, now
+        event.first, event.cached_tokens = True, sequence.cached_tokens
+        event.queue_seconds = max(0.0, (sequence.admitted_at or now) - request.arrived)
+        event.prompt = sequence.prompt_logprobs
+        self.cached_prompt_tokens += sequence.cached_tokens
+        result.answered_tokens += len(request.prompt) - sequence.cached_tokens
+
+    def _match(self, matcher: Matcher, token: int, event: Event) -> None:
+        """Let a sequence's grammar read `token`, which ends the sequence if the grammar cannot follow."""
+        try:
+            matcher.consume(token)
+        except GrammarError as error:
+            event.finish, event.error = finish_of(error), str(error)
+
+    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason:
+        """Length is looked at first, as TGI does: an EOS sampled as the last permitted token reports length."""
+        params = sequence.params
+        if len(sequence.tokens) >= sequence.max_length:
+            return FinishReason.LENGTH
+        if token in self.eos_token_ids and not params.ignore_eos:
+            return FinishReason.EOS
+        return FinishReason.STOP_TOKEN if token in params.stop_token_ids else FinishReason.NOT_FINISHED
