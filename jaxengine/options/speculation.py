@@ -14,12 +14,12 @@ NGRAM_MODELS = ("ngram", "[ngram]")  # vLLM takes them as `model` where there is
 
 @dataclass(frozen=True)
 class Speculation:
-    """What drafts tokens for a step to verify; names and meaning as in vLLM's `SpeculativeConfig`.
+    """What drafts tokens for a step to verify; names as in vLLM's `SpeculativeConfig`.
 
-    method: ngram: what followed the text's last tokens where they stood before, in the prompt or in the answer.
+    method: ngram: what followed the text's last tokens where they last stood before, in the prompt or in the answer.
     num_speculative_tokens: most that a step verifies of one request; it takes fewer or none where they do not pay.
     prompt_lookup_min: how many tokens must have stood there before.
-    prompt_lookup_max: among several such places the one with the longest match counts, up to this length.
+    prompt_lookup_max: how many equal tokens are counted there. The more there are, the likelier the next is equal too.
 
     Raises:
         ValueError: a value is out of bounds.

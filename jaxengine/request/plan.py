@@ -82,10 +82,6 @@ class Plan:
         return any(row.draft for row in self.rows)
 
     @property
-    def samples(self) -> int:
-        return sum(row.samples for row in self.rows)
-
-    @property
     def decode_only(self) -> bool:
         """Whether every row is one token and samples the next."""
         return self.tokens == len(self.rows) and all(row.samples for row in self.rows)

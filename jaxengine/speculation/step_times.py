@@ -1,4 +1,7 @@
-"""How long steps take, by kind and size, measured while serving."""
+"""How long steps take, by kind and size, measured while serving.
+
+A step that only decodes counts if it was planned ahead: else it has also waited for the host, see `Speculator.note`.
+"""
 
 WEIGHT = 0.25  # of a new measurement
 OUTLIER = 2.0  # times the estimate: so far a single measurement can be off

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-NO_GUESS = -1  # what a sample has whose row has no further guess: no id equals it
+NO_GUESS = -1  # the guess of a sample for which there is none: no sampled id equals it
 LAST_TOKEN = -1  # a token id that stands for "the one this slot sampled last", which only the device knows
 
 PENALISED = 1  # sample flags: its logits depend on the ids seen

@@ -28,7 +28,7 @@ class Samples:
 
     @classmethod
     def last_of(cls, rows: list[Row]) -> Self:
-        """Those of each row, at its last tokens."""
+        """So many of each row as it `samples`, at the last of its tokens."""
         if all(row.count == 1 and row.samples for row in rows):  # a decode step
             return cls(rows, np.arange(len(rows), dtype=np.int32), np.array([row.start + 1 for row in rows], np.int32))
         samples = np.array([row.samples for row in rows], np.int32)
