@@ -3,6 +3,7 @@
 The drafts are forced, right ones and wrong ones and all between, so no test depends on how long steps take.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import pytest
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
+from jaxengine.options.speculation import Speculation
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Event, FinishReason
+from jaxengine.speculation.speculator import Speculator
 from jaxengine.speculation.step_times import StepTimes
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of
+from tests.jaxengine.drafting import speculator as using
 from tests.jaxengine.engine.test_recovery import FailingRunner, NanRunner
 from tests.jaxengine.engines import Answer, Answers, ask, finish, load, prompt, serve, step
 from tests.tiny import EOS
@@ -145,6 +149,18 @@ def test_the_last_event_of_a_request_tells_how_many_steps_and_guesses_it_took(
         assert event.accepted_draft_tokens <= event.draft_tokens
     assert sum(event.draft_tokens for event in last.values()) == drafts.draft_tokens
     assert sum(event.accepted_draft_tokens for event in last.values()) == sum(drafts.accepted)
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_a_step_that_was_held_up_by_a_first_run_is_no_measure(engine: Engine, disturbed: bool) -> None:
+    speculator = Speculator(Speculation(MOST), [8], lambda size: False, engine.runner.buckets.plain_size)
+    buckets = engine.runner.buckets
+    before = buckets.last_first_run
+    buckets.last_first_run = math.inf if disturbed else before
+    with using(engine, speculator):
+        serve(engine, [ask(0, prompt(9), max_tokens=8)])
+    buckets.last_first_run = before
+    assert bool(speculator.times.seconds) != disturbed
 
 
 # --- ends inside a draft ------------------------------------------------------------------------------------------
