@@ -81,14 +81,14 @@ class Shapes:
         return self.for_adapters([self.encode(tokens) for tokens in self.limits.encode_buckets])
 
     def step_shapes(self) -> list[StepShape]:
-        """Of every step, those that pay most to have first: a lone request's decode before a large batch's, and with
-        adapters, which serve a step that has none too.
+        """Of every step, those that pay most to have first: a lone request's decode before a large batch's, decodes that
+        verify before prompts, and with adapters, which serve a step that has none too.
         """
         limits = self.limits
         shapes = [
             *(self.decode(rows) for rows in limits.decode_buckets),
-            *(self.mixed(tokens) for tokens in limits.mixed_buckets),
             *(self.verify(tokens) for tokens in limits.verify_buckets),
+            *(self.mixed(tokens) for tokens in limits.mixed_buckets),
         ]
         shapes = list(dict.fromkeys(shapes))
         return [*self.for_adapters(shapes), *(shapes if self.adapters else ())]
