@@ -77,9 +77,10 @@ class Executables:
         atexit.register(self.close)  # an interpreter that ends under a compiling thread aborts
 
     def finish(self) -> None:
-        """Wait until `build_rest` is done."""
+        """Wait until `build_rest` is done. From then on nothing but its user keeps it."""
         for thread in self._threads:
             thread.join()
+        atexit.unregister(self.close)
 
     def close(self) -> None:
         """Start no further compile, and wait for those that run."""
@@ -87,7 +88,6 @@ class Executables:
         if self._compile_process:
             self._compile_process.close()
         self.finish()
-        atexit.unregister(self.close)
 
     def _work(self, queue: deque[Hashable]) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -1,6 +1,8 @@
 """Compiling in the background: what serving waits for, what it does not, and what a failure does."""
 
+import gc
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +51,16 @@ def test_a_later_one_that_fails_is_logged_and_stays_missing(caplog: pytest.LogCa
     executables.finish()
     assert "later" not in executables
     assert "compiling later failed" in caplog.text
+
+
+def test_once_all_are_built_nothing_keeps_them() -> None:
+    executables = Executables({"a": lambda: print, "b": lambda: print}, ["a"], lambda *_: None)
+    executables.build_rest()
+    executables.finish()
+    kept = weakref.ref(executables)
+    del executables
+    gc.collect()
+    assert kept() is None
 
 
 def test_closing_leaves_the_rest_uncompiled() -> None:
