@@ -81,7 +81,7 @@ class Shapes:
         return self.for_adapters([self.encode(tokens) for tokens in self.limits.encode_buckets])
 
     def step_shapes(self) -> list[StepShape]:
-        """Of every step, those that pay most to have first: a lone request's decode before a large batch's, decodes that
+        """Of every step, those that pay most to have first: a lone request's decode before a large batch's, steps that
         verify before prompts, and with adapters, which serve a step that has none too.
         """
         limits = self.limits
