@@ -1,7 +1,9 @@
 """How likely the next token of a draft is right, learnt from every token of a request for which there was a draft.
 
-Whether a text goes on as it did before depends on how long it has done so: of SmolLM2's answers a match of 2 tokens
-was right in a third of all cases, one of 16 in nine of ten. So each class of match lengths has a rate of its own.
+Whether a text goes on as it did before depends on how long it has done so. Of 60 answers of SmolLM2, half of them to
+prompts that invite copying, the token behind a match of 2 or 3 was right in 0.56 of all cases, behind 8 to 15 in 0.88,
+behind 32 or more in 0.99. So each class of match lengths has a rate of its own. A text that is new repeats less, so the
+rates before anything is known are lower.
 """
 
 CLASSES = 7  # of match lengths: 0, 1, 2-3, 4-7, 8-15, 16-31 and above
