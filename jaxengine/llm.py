@@ -32,9 +32,10 @@ from gateway.text.tokenizer import Tokenizer
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.event import Event, FinishReason, Token
 from jaxengine.request.interface import AdapterRefused
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
-from jaxengine.request.sequence import Event, FinishReason, Request, Token
+from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 
 __all__ = ["LLM", "Completion", "SamplingParams"]

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jaxengine.options.adapters import named_adapters
+from jaxengine.request.event import Event, FinishReason, Token
 from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
-from jaxengine.request.sequence import Event, FinishReason, Request, Token
+from jaxengine.request.sequence import Request
 from jaxengine.rpc import transport
 from jaxengine.service import process
 from jaxengine.service.adapter_record import AdapterRecord

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from jaxengine.engine.constraints import finish_of
 from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
+from jaxengine.request.event import Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
 from jaxengine.request.plan import Plan
-from jaxengine.request.sequence import Event, FinishReason, Sequence, Token
+from jaxengine.request.sequence import Sequence
 from jaxengine.step.samples import Samples
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from jaxengine.grammar.grammar import GrammarError, TooCostly
 from jaxengine.grammar.matcher import TOO_COSTLY, Matcher
+from jaxengine.request.event import FinishReason
 from jaxengine.request.interface import Description
-from jaxengine.request.sequence import FinishReason, Request, Sequence
+from jaxengine.request.sequence import Request, Sequence
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -23,9 +23,10 @@ from jaxengine.engine.preparation import Preparation
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.request.checks import check_request
+from jaxengine.request.event import Event, FinishReason, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import Event, FinishReason, Request, Sequence, Token
+from jaxengine.request.sequence import Request, Sequence
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.step.results import InFlight, Results

@@ -9,7 +9,8 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.constraints import Constraints, finish_of
 from jaxengine.grammar.grammar import GrammarError
-from jaxengine.request.sequence import Event, FinishReason, Sequence
+from jaxengine.request.event import Event, FinishReason
+from jaxengine.request.sequence import Sequence
 
 
 class Refuse(Protocol):

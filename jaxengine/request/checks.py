@@ -5,6 +5,7 @@ An id outside the vocabulary would not fail on the device: gathers clamp, so it 
 
 from collections.abc import Sequence
 
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.interface import Description
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
 from jaxengine.request.sequence import Request
@@ -32,6 +33,8 @@ def check_request(request: Request, limits: Description) -> None:
     if params.prompt_logprobs and params.logprobs > MAX_ALTERNATIVES:
         raise ValueError(f"logprobs {params.logprobs} is more than a prompt's tokens have, {MAX_ALTERNATIVES}")
     ends = {*limits.eos_token_ids, *params.stop_token_ids}
+    if request.beam_search is not None:
+        _check_beam_search(request, request.beam_search, limits)
     if params.only_biased and params.min_tokens and ends.issuperset(params.logit_bias):
         raise ValueError("only_biased leaves no id that may be drawn before min_tokens")
     for name, ids in (
@@ -44,3 +47,33 @@ def check_request(request: Request, limits: Description) -> None:
         wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
         if wrong is not None:
             raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
+
+
+def _check_beam_search(request: Request, search: BeamSearch, limits: Description) -> None:
+    params = request.params
+    refused = {
+        "a temperature above 0": not params.greedy,
+        "a watermark": params.watermark_gamma > 0,
+        "prompt_logprobs": params.prompt_logprobs,
+        "a grammar": request.grammar is not None,
+        "reasoning": request.reasoning is not None,
+    }
+    for name, asked in refused.items():
+        if asked:
+            raise ValueError(f"beam search does not go with {name}")
+    if search.width > limits.max_batch_size:
+        raise ValueError(f"beam search of width {search.width} is more than max_batch_size {limits.max_batch_size}")
+    ends = {*(() if params.ignore_eos else limits.eos_token_ids), *params.stop_token_ids}
+    listed = search.width + len(ends)
+    if listed > limits.max_top_logprobs:
+        raise ValueError(
+            f"beam search of width {search.width} with {len(ends)} ids that end a text needs {listed} alternatives, "
+            f"more than max_top_logprobs {limits.max_top_logprobs}"
+        )
+    longest = len(request.prompt) + params.max_tokens
+    pages = -(-longest // limits.page_size) + (limits.decoder_start_token_id is not None)
+    if search.width * pages * limits.page_size > limits.max_batch_total_tokens:
+        raise ValueError(
+            f"{search.width} beams of up to {longest} tokens do not fit into max_batch_total_tokens "
+            f"{limits.max_batch_total_tokens}"
+        )

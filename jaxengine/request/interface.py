@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.parameters import ParameterSource
-from jaxengine.request.sequence import Event, Request
+from jaxengine.request.event import Event
+from jaxengine.request.sequence import Request
 
 COMPILING = "compiling"  # a progress line that begins with this means the state WARMING, any other one STARTING
 

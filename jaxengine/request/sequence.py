@@ -4,33 +4,19 @@ Token ids, sampling parameters and the RNG counter (the position) always stay on
 cache was donated destroys the cache, and then everything is rebuilt from here.
 """
 
-import enum
 import math
 import time
 from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple
 
 from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import Matcher
+from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.event import FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
 
 AGING_SECONDS = 60.0  # one priority level is worth so much waiting: overtaking is bounded, so no request starves
-
-
-class FinishReason(enum.IntEnum):
-    """Why a request ended; numbers as in `engine.proto`."""
-
-    NOT_FINISHED = 0
-    LENGTH = 1
-    EOS = 2
-    STOP_TOKEN = 3
-    CANCELLED = 4
-    DEADLINE = 5
-    INVALID = 6
-    ERROR = 7
-    QUEUE_TIMEOUT = 8
 
 
 @dataclass(frozen=True)
@@ -49,44 +35,13 @@ class Request:
     grammar: Grammar | None = None  # what the generated text must match
     reasoning: Reasoning | None = None  # what stands before that text
     adapter: str = ""  # name of the adapter that answers; "" = the model itself
+    beam_search: BeamSearch | None = None
     arrived: float = field(default_factory=time.monotonic)
 
     @property
     def constrained(self) -> bool:
         """Whether not every id may come next at all times."""
         return self.grammar is not None or (self.reasoning is not None and self.reasoning.budget is not None)
-
-
-class Token(NamedTuple):
-    """A sampled token, or one of the prompt.
-
-    logprob: natural logarithm of its probability; NaN for the first token of a prompt, which nothing predicts.
-    top: (id, logprob) of the likeliest alternatives, likeliest first.
-    rank: of a prompt token among all ids, 1 for the likeliest; 0 for sampled tokens and for the first of a prompt.
-    """
-
-    id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-    rank: int = 0
-
-
-@dataclass(slots=True)
-class Event:
-    """What happened to one request in one step. The event with a finish reason is its last."""
-
-    request_id: int
-    tokens: Ids[Token] = ()
-    finish: FinishReason = FinishReason.NOT_FINISHED
-    error: str = ""
-    first: bool = False  # it carries the first token, hence also the three fields below
-    cached_tokens: int = 0
-    queue_seconds: float = 0.0
-    prompt: Ids[Token] = ()
-    preemptions: int = 0  # of the request so far, like the three below
-    sampling_steps: int = 0  # steps that gave it tokens; 0 where the engine does not speculate
-    draft_tokens: int = 0
-    accepted_draft_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import FinishReason, PageTable, Sequence
+from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.fair_queue import FairQueue
 from jaxengine.speculation.speculator import Room, Speculator

@@ -7,10 +7,18 @@ from typing import cast
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.request.beam_search import BeamSearch, EarlyStopping
+from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Event, Request, Token
+from jaxengine.request.sequence import Request
 from jaxengine.rpc import engine_pb2 as pb
+
+EARLY_STOPPING: dict[int, EarlyStopping] = {
+    pb.BeamSearch.HEURISTIC: False,
+    pb.BeamSearch.WIDTH: True,
+    pb.BeamSearch.NEVER: "never",
+}
 
 
 def request_from(message: pb.Generate, request_id: int) -> Request:
@@ -31,6 +39,16 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         grammar=_grammar_from(message.grammar, behind_reasoning=reasons) if message.HasField("grammar") else None,
         reasoning=_reasoning_from(message.reasoning) if reasons else None,
         adapter=message.adapter,
+        beam_search=_beam_search_from(message.beam_search) if message.HasField("beam_search") else None,
+    )
+
+
+def _beam_search_from(message: pb.BeamSearch) -> BeamSearch:
+    return BeamSearch(
+        width=message.width,
+        answers=message.answers,
+        length_penalty=message.length_penalty,
+        early_stopping=EARLY_STOPPING[message.early_stopping],
     )
 
 
@@ -91,6 +109,10 @@ def add_event(message: pb.RequestEvent, event: Event) -> None:
     if event.sampling_steps:
         message.sampling_steps = event.sampling_steps
         message.draft_tokens, message.accepted_draft_tokens = event.draft_tokens, event.accepted_draft_tokens
+    for beam in event.beams:
+        added = message.beams.add(finish=cast(pb.FinishReason, beam.finish), score=beam.score)
+        for token in beam.tokens:
+            _add_token(added.tokens, token)
     if event.first:
         message.prompt.cached_tokens = event.cached_tokens
         message.prompt.queue_seconds = event.queue_seconds

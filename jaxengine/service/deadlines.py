@@ -6,7 +6,8 @@ Between steps the engine itself ends the requests whose deadline has passed. The
 import asyncio
 from collections.abc import Callable
 
-from jaxengine.request.sequence import FinishReason, Request
+from jaxengine.request.event import FinishReason
+from jaxengine.request.sequence import Request
 
 
 class Deadlines:

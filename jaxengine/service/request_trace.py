@@ -2,7 +2,7 @@
 
 import time
 
-from jaxengine.request.sequence import Event
+from jaxengine.request.event import Event
 from jaxengine.telemetry.tracing import Tracing
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import grpc
 
+from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.interface import DrivenEngine
-from jaxengine.request.sequence import Event, FinishReason
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.engine_pb2_grpc import EngineServicer
 from jaxengine.service import codec

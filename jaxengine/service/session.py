@@ -8,7 +8,7 @@ and followed by another one, because gRPC limits the size of a message.
 import asyncio
 from collections import deque
 
-from jaxengine.request.sequence import Event
+from jaxengine.request.event import Event
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import MAX_LISTED_ALTERNATIVES
 from jaxengine.service import codec

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from jaxengine.request.event import Token
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import Token
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.samples import Samples
 

@@ -22,8 +22,9 @@ from typing import Self
 import jax
 import numpy as np
 
+from jaxengine.request.event import Token
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Request, Token
+from jaxengine.request.sequence import Request
 from tests.gpu.engines import Client, small_engine
 from tests.gpu.models import MODELS
 from tests.gpu.record import one_line

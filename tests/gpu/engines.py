@@ -16,8 +16,9 @@ from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Event, FinishReason, Request
+from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 from tests.gpu.scale import Scale
 from tests.gpu.weights import RandomSource, random_parameters

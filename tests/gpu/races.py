@@ -16,8 +16,9 @@ from jax import Array
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.ops import Ops, StepBatch
+from jaxengine.request.event import Token
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Request, Token
+from jaxengine.request.sequence import Request
 from jaxengine.sharding import make_mesh
 from tests.gpu import kernels
 from tests.gpu.engines import Client, small_engine

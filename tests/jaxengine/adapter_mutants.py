@@ -6,7 +6,8 @@ import pytest
 
 from jaxengine.cache import page_tables as module
 from jaxengine.cache.page_pool import root_key
-from jaxengine.request.sequence import FinishReason, Sequence
+from jaxengine.request.event import FinishReason
+from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.scheduler import Scheduler
 

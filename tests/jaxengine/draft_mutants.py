@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.event import Token
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import Sequence, Token
+from jaxengine.request.sequence import Sequence
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.speculation.speculator import Room
 from jaxengine.step.results import SampledTokens

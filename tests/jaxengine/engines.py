@@ -16,8 +16,9 @@ from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.event import Event, FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Event, FinishReason, Request, Token
+from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 from tests.tiny import BOS, VOCAB
 

@@ -14,9 +14,10 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
 from jaxengine.cache.page_pool import PagePool, page_key, root_key
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.event import FinishReason, Token
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import FinishReason, Request, Sequence, Token
+from jaxengine.request.sequence import Request, Sequence
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.step.results import SampledTokens
 from tests.jaxengine.fake_device import EOS, START, VOCAB, FakeDevice, Reference, Result, alone, in_table

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxengine.cache.page_pool import SINK, page_key, root_key
+from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import FinishReason, Sequence
+from jaxengine.request.sequence import Sequence
 from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
 from tests.jaxengine.draft_invariants import DraftCheck, check_drafts
 from tests.jaxengine.fake_device import digest_of, encoder_contents

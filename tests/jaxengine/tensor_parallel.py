@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from jaxengine.grammar.grammar import Grammar
-from jaxengine.request.sequence import Token
+from jaxengine.request.event import Token
 from tests.jaxengine.drafting import drafting
 from tests.jaxengine.engines import Answer, ask, load, prompt, serve
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
-from jaxengine.request.sequence import Event
+from jaxengine.request.event import Event
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import Live
 from tests.gateway.fixtures import HELLO, serve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxengine.request.sequence import FinishReason
+from jaxengine.request.event import FinishReason
 from tests.jaxengine.engines import ask, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB
 from tests.tiny_adapter import adapted, logits

@@ -12,7 +12,8 @@ import pytest
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, GrammarError, Reasoning
-from jaxengine.request.sequence import FinishReason, Request, Sequence
+from jaxengine.request.event import FinishReason
+from jaxengine.request.sequence import Request, Sequence
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, prompt, step
 from tests.tiny import EOS
 

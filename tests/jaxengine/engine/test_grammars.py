@@ -12,8 +12,8 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import TOO_COSTLY
+from jaxengine.request.event import FinishReason
 from jaxengine.request.interface import StepResult
-from jaxengine.request.sequence import FinishReason
 from tests.jaxengine.engines import Answer, alone, ask, finish, load, prompt, serve
 from tests.jaxengine.grammar import hostile
 from tests.tiny import EOS, tokenizer

@@ -8,9 +8,9 @@ import pytest
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
+from jaxengine.request.event import FinishReason
 from jaxengine.request.interface import AdapterRefused
 from jaxengine.request.plan import Plan
-from jaxengine.request.sequence import FinishReason
 from tests.jaxengine.engine.test_batching import WAYS, assert_same
 from tests.jaxengine.engine.test_recovery import FailingRunner
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, load, prompt, serve, step

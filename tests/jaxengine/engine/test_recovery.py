@@ -11,8 +11,9 @@ import pytest
 from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.runner import BackboneLaunch, Runner
+from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan
-from jaxengine.request.sequence import FinishReason, Request
+from jaxengine.request.sequence import Request
 from jaxengine.step.results import InFlight, Results
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, prompt, serve, step
 

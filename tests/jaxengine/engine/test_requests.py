@@ -12,8 +12,9 @@ import pytest
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS, SamplingParams
-from jaxengine.request.sequence import Event, FinishReason, Request
+from jaxengine.request.sequence import Request
 from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.engines import Answer, alone, ask, check_idle, finish, prompt, serve, step

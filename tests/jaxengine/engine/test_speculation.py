@@ -15,8 +15,8 @@ from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.options.speculation import Speculation
+from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.plan import Plan
-from jaxengine.request.sequence import Event, FinishReason
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.speculation.step_times import StepTimes
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of

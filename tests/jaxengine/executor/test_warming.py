@@ -8,7 +8,7 @@ import pytest
 from jaxengine.engine.engine import Engine
 from jaxengine.executor import bucket_chooser
 from jaxengine.executor.runner import Runner
-from jaxengine.request.sequence import FinishReason
+from jaxengine.request.event import FinishReason
 from jaxengine.scheduler.scheduler import Row
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.upload import Upload

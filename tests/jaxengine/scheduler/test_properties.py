@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jaxengine.request.sequence import FinishReason
+from jaxengine.request.event import FinishReason
 from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
 from tests.jaxengine.invariants import check_idle, check_state
 from tests.jaxengine.random_walk import Walk

@@ -7,8 +7,9 @@ import pytest
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
+from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan
-from jaxengine.request.sequence import AGING_SECONDS, FinishReason
+from jaxengine.request.sequence import AGING_SECONDS
 from jaxengine.scheduler.scheduler import Scheduler
 from tests.jaxengine.fake_device import EOS
 from tests.jaxengine.fake_engine import FakeEngine

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
+from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import StepResult
-from jaxengine.request.sequence import Event, Token
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server

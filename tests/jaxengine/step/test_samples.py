@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from jaxengine.engine.engine import Engine
+from jaxengine.request.event import Token
 from jaxengine.request.plan import Row
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Request, Sequence, Token
+from jaxengine.request.sequence import Request, Sequence
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.samples import Samples
 from tests.jaxengine.engines import EngineOf, alone, ask, prompt, serve
