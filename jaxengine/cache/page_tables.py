@@ -11,12 +11,25 @@ No JAX here.
 """
 
 from collections.abc import Sequence as Items
+from typing import NamedTuple
 
 from jaxengine.cache.page_need import PageNeed, peak_pages
 from jaxengine.cache.page_pool import SINK, PagePool, page_key, root_key
 from jaxengine.request.sequence import PageTable, Sequence
 
 NO_PAGES = PageNeed(0, 0, 0)
+
+
+class Fork(NamedTuple):
+    """A sequence that has become a copy of another.
+
+    kept: how many of the first entries of its tables are as they were.
+    copies: of what pages to what pages the device must copy.
+    """
+
+    child: Sequence
+    kept: int
+    copies: list[tuple[int, int]]
 
 
 class PageTables:
@@ -77,6 +90,10 @@ class PageTables:
         shared = sum(self._shared_pages(number, sequence) for number in range(self.unwindowed)) if may_share else 0
         return self.unwindowed * self._entries(sequence, sequence.length) - shared
 
+    def need_of_beam(self, beam: Sequence) -> int:
+        """Free pages that a waiting beam takes beside the first of its search, as `need_to_start`."""
+        return len(self.windows) if beam.asleep else self.need_to_start(beam, self.cached_prefix(beam))
+
     def _missing(self, sequence: Sequence, length: int) -> int:
         """Pages that a sequence lacks to hold `length` tokens, in all of its tables."""
         tokens = length - sequence.page_capacity
@@ -123,6 +140,40 @@ class PageTables:
         if missing and missing <= self.pool.available - spare * len(self.windows):
             self.grow(sequence, missing)
         return min(count, sequence.page_capacity - sequence.length)
+
+    def start_beam(self, beam: Sequence, first: Sequence) -> None:
+        """Give `beam` pages as `start` does, and those of the encoder input that `first`, which has started, has of it.
+        One that is asleep gets just the page in which it will write on.
+        """
+        if not (beam.asleep or beam.encoder_input):
+            self.start(beam, self.cached_prefix(beam))
+            return
+        shared = self.pool.pages_for(len(beam.encoder_input))
+        beam.tables = [PageTable(table.pages[:shared]) for table in first.tables]
+        for table in beam.tables:
+            self.pool.hold(table.pages)
+        beam.page_capacity = 0
+        self.grow(beam, len(self.windows) if beam.asleep else self.need(beam).next_step)
+
+    def fork(self, parent: Sequence, child: Sequence) -> Fork:
+        """Give `child` the pages of `parent`, of which it will be a copy: its full ones are shared. What the last one
+        holds must be copied to the page that `child` has in this place.
+        """
+        size = self.pool.page_size
+        source = self.pool.pages_for(len(parent.encoder_input))
+        full, own = source + parent.computed // size, source + child.computed // size
+        before = [[*table.pages] for table in child.tables]
+        copies = []
+        for old, new in zip(child.tables, parent.tables, strict=True):
+            shared, rest = new.pages[:full], old.pages[own:]
+            self.pool.hold(shared[new.released :])
+            self.pool.release(old.pages[old.released : own])
+            old.pages, old.released = shared + rest, new.released
+            if parent.computed % size:
+                copies.append((new.pages[full], rest[0]))
+        child.page_capacity = (len(child.tables[0].pages) - source) * size
+        kept = min(_common(*pages) for pages in zip(before, (table.pages for table in child.tables), strict=True))
+        return Fork(child, kept, copies)
 
     def release_behind_windows(self, sequence: Sequence, position: int) -> None:
         """Release the pages that no query from `position` on sees. Every step that reads them has completed."""
@@ -239,3 +290,9 @@ class PageTables:
         for i in range(len(sequence.prefix_keys), count):
             parent = sequence.prefix_keys[-1] if i else root_key(self.model, sequence.request.salt, adapter)
             sequence.prefix_keys.append(page_key(parent, self._page_ids(sequence, i)))
+
+
+def _common(one: Items[int], other: Items[int]) -> int:
+    """How many of their first entries are the same."""
+    differ = (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    return next(differ, min(len(one), len(other)))

@@ -8,9 +8,12 @@ from collections.abc import Collection
 from jaxengine.engine.constraints import finish_of
 from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
-from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.beams import Beams
+from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
 from jaxengine.request.plan import Plan
+from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Sequence
 from jaxengine.step.samples import Samples
 
@@ -58,6 +61,22 @@ class Answers:
         result.answered_tokens += len(taken)
         if sequence.first_token_at is None:
             self._begin(sequence, event, now, result)
+        return event
+
+    def beams_of(self, search: BeamSearch, params: SamplingParams) -> Beams:
+        """A search that has not begun."""
+        ends = dict.fromkeys(params.stop_token_ids, FinishReason.STOP_TOKEN)
+        if not params.ignore_eos:
+            ends |= dict.fromkeys(self.eos_token_ids, FinishReason.EOS)
+        return Beams(search, params.max_tokens, ends, listed=params.logprobs)
+
+    def conclude(self, sequence: Sequence, answers: list[Beam], now: float, result: StepResult) -> Event:
+        """The search that `sequence` stands for has found `answers`."""
+        event = Event(sequence.request.id, preemptions=sequence.preemptions, beams=answers, finish=answers[0].finish)
+        count = sum(len(answer.tokens) for answer in answers)
+        self.generated_tokens += count
+        result.answered_tokens += count
+        self._begin(sequence, event, now, result)
         return event
 
     def _begin(self, sequence: Sequence, event: Event, now: float, result: StepResult) -> None:

@@ -71,7 +71,7 @@ class Engine:
         self.inbox: deque[Callable[[], Event | None]] = deque()
         self.wake: Callable[[], None] = lambda: None
         self.arrivals = 0
-        self.preparation = Preparation(adapters, constraints, self._put, scheduler.add, self._finish_early)
+        self.preparation = Preparation(adapters, constraints, self._put, self._schedule, self._finish_early)
         self.start_counting()
 
     def start_counting(self) -> None:
@@ -144,7 +144,7 @@ class Engine:
         pool = self.scheduler.pool
         return Stats(
             waiting=len(self.scheduler.waiting) + self.preparing,
-            running=len(self.scheduler.running),
+            running=sum(sequence.first for sequence in self.scheduler.running),
             pages_total=pool.total - 1,
             pages_used=pool.used,
             pages_cached=pool.cached,
@@ -205,6 +205,11 @@ class Engine:
         self.arrivals += 1
         self.live[request.id] = sequence = Sequence(request, self.arrivals, self.description.decoder_start_token_id)
         self.preparation.begin(sequence)
+
+    def _schedule(self, sequence: Sequence) -> None:
+        if sequence.request.beam_search:
+            sequence.fan_out(self.answers.beams_of(sequence.request.beam_search, sequence.params))
+        self.scheduler.add(sequence)
 
     def _finish_early(self, request_id: int, reason: FinishReason, error: str = "") -> Event | None:
         sequence = self.live.pop(request_id, None)
@@ -289,7 +294,8 @@ class Engine:
             if not finite:
                 self._give_up(row.sequence, result)
         self.scheduler.complete(flight.plan)
-        if self.speculator and self.runner.buckets.last_first_run < launched:
+        self._grow_beams(flight.plan, now, result)
+        if self.speculator and not flight.plan.grows_beams and self.runner.buckets.last_first_run < launched:
             answered = self.answers.generated_tokens - generated
             self.speculator.note(flight.plan, flight.shape.tokens, now - launched, answered)
         if self.culprit_search:
@@ -308,7 +314,10 @@ class Engine:
             result.events.append(Event(sequence.request.id, finish=FinishReason.ERROR, error=error))
 
     def _accept(self, row: Row, tokens: list[Token], now: float, result: StepResult) -> None:
-        """Tell a row's request its new tokens, and let it go if they end it."""
+        """Tell a row's request its new tokens, and let it go if they end it. Those of a beam are only noted."""
+        if row.sequence.beams is not None:
+            row.sequence.beams.note(row.sequence.members.index(row.sequence), tokens[0].top)
+            return
         event = self.answers.extend(row.sequence, tokens, now, result)
         if self.speculator is not None:
             self._count_draft(row, event, self.speculator)
@@ -316,6 +325,21 @@ class Engine:
             del self.live[event.request_id]
             self.scheduler.finish(row.sequence, event.finish)
         result.events.append(event)
+
+    def _grow_beams(self, plan: Plan, now: float, result: StepResult) -> None:
+        """Go on with the searches all of whose beams have been sampled, and let those go that are done."""
+        for first in dict.fromkeys(row.sequence.members[0] for row in plan.rows if row.sequence.beams):
+            if first.beams is None or not first.beams.ready or first.request.id not in self.live:
+                continue
+            moves = first.beams.advance()
+            if first.beams.done:
+                event = self.answers.conclude(first, first.beams.answers, now, result)
+                del self.live[event.request_id]
+                self.scheduler.finish(first, event.finish)
+                result.events.append(event)
+            else:
+                forks = self.scheduler.grow_beams(first, moves)
+                self.runner.regrow(first.members, forks)
 
     def _count_draft(self, row: Row, event: Event, speculator: Speculator) -> None:
         sequence = row.sequence
@@ -354,7 +378,7 @@ class Engine:
     def _failed(self) -> list[int]:
         """Ids of the live requests that may have been in the failed step, in order of arrival."""
         group = self.culprit_search.current(self.live)
-        running = [sequence.request.id for sequence in self.scheduler.running]
+        running = [sequence.request.id for sequence in self.scheduler.running if sequence.first]
         return [request for request in running if group is None or request in group]
 
 

@@ -30,6 +30,7 @@ from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
 from jaxengine.step.sampler_state import SamplerState
 
 TABLE_WRITES = 1024  # page-table entries one `write_page_table` call writes
+PAGE_COPIES = 8  # pages one `copy_pages` call copies
 
 
 class Compiler:
@@ -121,6 +122,10 @@ class Compiler:
             functions.write_page_table, (table, self.array((3, TABLE_WRITES))), donate=(0,), returns=table
         )
 
+    def lower_copy_pages(self) -> Any:
+        caches, pages = self.caches(), self.array((PAGE_COPIES,))
+        return self._lower(functions.copy_pages, (caches, pages, pages), donate=(0,), returns=caches)
+
     def lower_write_masks(self, slots: int) -> Any:
         mask = self.sampler_state().mask
         arguments = (mask, self.array((slots,)), self.array((slots, mask.shape[1])))
@@ -163,7 +168,7 @@ class Compiler:
         encoder.
         """
         encode_shapes = self.shapes.encode_shapes()
-        essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot"]
+        essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
         essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
         essential += [name for shape in self.shapes.essential_steps() for name in names(shape)]
@@ -172,14 +177,15 @@ class Compiler:
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
-        ("write_masks", slots), "write_page_table", "fill_slot" and "allocate"; ("encode", shape), where there is an
-        encoder; and "allocate_adapters" and "place_adapter", where there may be adapters.
+        ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; ("encode", shape), where
+        there is an encoder; and "allocate_adapters" and "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
             "allocate": self.lower_allocate,
             "write_page_table": self.lower_write_page_table,
             "fill_slot": self.lower_fill_slot,
+            "copy_pages": self.lower_copy_pages,
         }
         if shapes.adapters:
             lower |= {"allocate_adapters": self.lower_allocate_adapters, "place_adapter": self.lower_place_adapter}

@@ -23,6 +23,10 @@ class PageTableMirror:
         """A sequence took `slot`: what the device has there is another's."""
         self.written[slot] = 0
 
+    def rewind(self, slot: int, kept: int) -> None:
+        """The sequence in `slot` has other pages now, but for the first `kept` of each table."""
+        self.written[slot] = min(self.written[slot], kept)
+
     def take_missing(self, rows: list[Row]) -> list[Entry]:
         """Every entry that the sequences of `rows` have and the device lacks. The caller uploads all of them."""
         missing = []

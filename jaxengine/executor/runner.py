@@ -12,8 +12,10 @@ import numpy as np
 from jax import Array
 
 from jaxengine.architecture.adaptation import LoadedAdapter
+from jaxengine.cache.page_pool import SINK
+from jaxengine.cache.page_tables import Fork
 from jaxengine.executor.bucket_chooser import BucketChooser
-from jaxengine.executor.compiler import TABLE_WRITES, Compiler
+from jaxengine.executor.compiler import PAGE_COPIES, TABLE_WRITES, Compiler
 from jaxengine.executor.executables import Progress
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
@@ -81,11 +83,12 @@ class Runner:
         while self.warm_next():
             pass
         self._write_page_table([(0, self.shapes.table_width, 0)])
+        self._copy_pages([(SINK, SINK)])
         for slots in self.shapes.mask_writes:
             self._write_masks(*self.masks.padding(slots))
         if self.shapes.adapters:
             self._place_adapter(0, LoadedAdapter(b"", {}))  # zeros, where there are zeros
-        jax.block_until_ready((self.slot_state, self.adapters))
+        jax.block_until_ready((self.slot_state, self.layers, self.adapters))
 
     def _first_run(self, shape: StepShape) -> None:
         """Run every executable of `shape` on padding."""
@@ -218,11 +221,31 @@ class Runner:
         assert sequence.slot is not None
         self.mirror.clear(sequence.slot)
         self.fields.fill(sequence)
+        self._fill_sampler(sequence)
+
+    def _fill_sampler(self, sequence: Sequence) -> None:
         if not needs_sampler_state(sequence):
             return
         shapes = self.shapes
         new = SamplerSlot.of(sequence, self.eos_token_ids, shapes.limits.max_total_tokens, shapes.spec.vocab_size)
         self.sampler_state = self.executables["fill_slot"](self.sampler_state, self._put(new))
+
+    def regrow(self, beams: Items[Sequence], forks: Items[Fork]) -> None:
+        """All of `beams` have grown by a token, and some as `forks` say. Nothing may be in flight."""
+        for fork in forks:
+            assert fork.child.slot is not None
+            self.mirror.rewind(fork.child.slot, fork.kept)
+        self._copy_pages([copy for fork in forks for copy in fork.copies])
+        for beam in beams:  # what the sampler counted was its own choice
+            self._fill_sampler(beam)
+
+    def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
+        """Copy pages, (source, target) each. No target is a source."""
+        for first in range(0, len(copies), PAGE_COPIES):
+            batch = copies[first : first + PAGE_COPIES]
+            block = np.full((2, PAGE_COPIES), SINK, np.int32)
+            block[:, : len(batch)] = np.array(batch, np.int32).T
+            self.layers = self.executables["copy_pages"](self.layers, *map(self._put, block))
 
     def _write_page_table(self, updates: list[Entry]) -> None:
         """Page-table entries that a step's own upload has no room for: long prompts, long cached prefixes."""

@@ -82,6 +82,11 @@ class Plan:
         return any(row.draft for row in self.rows)
 
     @property
+    def grows_beams(self) -> bool:
+        """Whether a row samples for a beam search."""
+        return any(row.samples and row.sequence.beams for row in self.rows)
+
+    @property
     def decode_only(self) -> bool:
         """Whether every row is one token and samples the next."""
         return self.tokens == len(self.rows) and all(row.samples for row in self.rows)

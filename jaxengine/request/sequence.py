@@ -13,6 +13,7 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.beams import Beams
 from jaxengine.request.event import FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
 
@@ -104,9 +105,42 @@ class Sequence:
         self.preemptions = 0
         self.sampling_steps = 0  # that gave it tokens
         self.draft_tokens = self.accepted_draft_tokens = 0
+        # Those that are served as one, this one among them, the first of which stands for the request.
+        self.members: list[Sequence] = [self]
+        self.beams: Beams | None = None  # of which each member is one
         self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
+
+    def fan_out(self, beams: Beams) -> None:
+        """Serve the request as a beam search, of which this sequence is the first beam. The others are asleep until it
+        has grown for the first time: they have a slot and a page when it has, and no row in any step.
+        """
+        start_token = self.tokens[0] if self.encoder_input else None
+        others = (Sequence(self.request, self.arrival, start_token, self.adapter) for _ in range(1, beams.search.width))
+        self.members += others
+        for member in self.members:
+            member.members, member.beams = self.members, beams
+
+    def become(self, parent: "Sequence") -> None:
+        """Have all that `parent` has, but for slot and pages."""
+        self.tokens = [*parent.tokens]
+        self.length, self.computed, self.rope_length = parent.length, parent.computed, parent.rope_length
+        self.prefix_keys, self.offered_pages = [*parent.prefix_keys], parent.offered_pages
+
+    @property
+    def first(self) -> bool:
+        """Whether it stands for its request."""
+        return self.members[0] is self
+
+    @property
+    def asleep(self) -> bool:
+        return self.beams is not None and not (self.first or self.beams.begun)
+
+    @property
+    def listed(self) -> int:
+        """How many alternatives its samples must list."""
+        return max(self.params.logprobs, self.beams.candidates if self.beams else 0)
 
     @property
     def pending(self) -> int:

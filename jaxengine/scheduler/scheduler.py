@@ -12,6 +12,9 @@ request stops. Two rules keep pages safe under that assumption:
 A row may have a draft: guesses of the tokens that come next, which the step verifies. How many of them are right is
 known only when the step has completed, so nothing is planned while one that verifies is in flight.
 
+The beams of a search are admitted, preempted and finished as one: `Sequence.members`. The first of them stands for all
+where requests are queued. What they become is known only when all of them have been sampled.
+
 The scheduler never sees an array and never blocks; time comes from the caller.
 """
 
@@ -20,13 +23,14 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from jaxengine.cache.page_pool import PagePool
-from jaxengine.cache.page_tables import PageTables
+from jaxengine.cache.page_tables import Fork, PageTables
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import PageTable, Sequence
 from jaxengine.scheduler.adapter_slots import AdapterSlots
+from jaxengine.scheduler.drafting import Drafting
 from jaxengine.scheduler.fair_queue import FairQueue
-from jaxengine.speculation.speculator import Room, Speculator
+from jaxengine.speculation.speculator import Speculator
 
 MOST_PASSING = 64  # requests that may be begun before an older one that waits for a slot for its adapter
 
@@ -61,6 +65,7 @@ class Scheduler:
         self.slots = slots
         self.rope_switch_length = rope_switch_length
         self.speculator = speculator
+        self.drafting = Drafting(tables, rope_switch_length)
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.leaving: list[Sequence] = []  # finished, but a dispatched step still writes their pages
@@ -94,7 +99,7 @@ class Scheduler:
         Running sequences for which `only` is false are preempted: the others might otherwise wait for their pages and
         slots for ever. So `only` must not exclude a running sequence while a step is in flight.
         """
-        for sequence in [s for s in self.running if not only(s)]:
+        for sequence in [s for s in self.running if s.first and not only(s)]:
             self._preempt(sequence)
         plan = Plan(ahead=self._step_in_flight())
         self._plan_running(plan)
@@ -102,7 +107,7 @@ class Scheduler:
             self._admit(plan, only)
             self._spend_rest(plan)
         if self.speculator and plan.decode_only:
-            self._add_drafts(plan, self.speculator)
+            self.drafting.add(plan, self.speculator, len(self.running))
         for row in plan.rows:
             sequence = row.sequence
             sequence.computed += row.count
@@ -110,6 +115,16 @@ class Scheduler:
             sequence.in_flight += 1
             self.fair_queue.charge(sequence.request.caller, row.samples - len(row.draft))
         return plan
+
+    def needs_tokens(self, plan: Plan) -> bool:
+        """Whether the step of `plan`, which is in flight, must complete before the next is planned: it verifies drafts,
+        or the next one is likely to, or beams grow.
+        """
+        if plan.verifies or plan.grows_beams:
+            return True
+        if self.speculator is None or not plan.decode_only or (self.waiting and self.free_slots):
+            return False
+        return self.drafting.expects(plan, self.speculator)
 
     def _plan_running(self, plan: Plan) -> None:
         """A row for each running sequence with something to compute: decodes first, then unfinished prefills."""
@@ -122,7 +137,7 @@ class Scheduler:
         for sequence in self.running:
             if sequence.computed < sequence.length - 1:
                 prefilling.append(sequence)
-            elif not sequence.exhausted:
+            elif not (sequence.exhausted or sequence.computed == sequence.length):  # it waits for the other beams
                 plan.add(Row(sequence, sequence.computed, 1, 1))
         for sequence in prefilling:
             self._add_chunk(sequence, plan)
@@ -135,7 +150,8 @@ class Scheduler:
                 plan.drain = True
                 return
             sequence.rope_length = sequence.length
-            self._preempt(sequence)
+            if sequence.slot is not None:
+                self._preempt(sequence)
 
     def _grow_running(self, plan: Plan) -> None:
         for sequence in [s for s in self.running if s.length > s.page_capacity and not s.exhausted]:
@@ -149,9 +165,8 @@ class Scheduler:
             if self._step_in_flight():
                 plan.drain = True
                 return False
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
+            self._preempt(self.running[-1])
+            if sequence.slot is None:
                 return True
         if count:
             self.tables.grow(sequence, count)
@@ -178,42 +193,6 @@ class Scheduler:
                 row.samples = int(more == left)
                 plan.tokens += more
 
-    # --- speculation ----------------------------------------------------------------------------------------------
-
-    def needs_tokens(self, plan: Plan) -> bool:
-        """Whether the step of `plan`, which is in flight, must complete before the next is planned: it verifies drafts,
-        or the next one is likely to.
-        """
-        if self.speculator is None or plan.verifies:
-            return plan.verifies
-        if not plan.decode_only or (self.waiting and self.free_slots):
-            return False
-        rooms = [self._room(row.sequence) for row in plan.rows]
-        return self.speculator.expects(rooms, len(rooms))
-
-    def _add_drafts(self, plan: Plan, speculator: Speculator) -> None:
-        """Give the rows of a step that only decodes the drafts that pay, as far as there are pages for them."""
-        if any(row.sequence.length > len(row.sequence.tokens) or row.of_prompt for row in plan.rows):
-            return  # the host does not know all that these rows feed, or they are prompts of one token
-        rooms = [self._room(row.sequence) for row in plan.rows]
-        for row, draft in zip(plan.rows, speculator.choose(rooms, len(rooms)), strict=True):
-            count = min(len(draft), self.token_budget - plan.tokens)
-            if row.sequence.matcher is not None and count > 0:
-                count = row.sequence.matcher.allows(draft[:count])
-            count = self.tables.grow_for_draft(row.sequence, count, spare=len(self.running))
-            row.add_draft(draft[:count])
-            plan.tokens += count
-
-    def _room(self, sequence: Sequence) -> Room:
-        """How many tokens of a draft a row of `sequence` may have: one more is sampled behind the last of them."""
-        foreseen = sequence.matcher is None or sequence.matcher.foresees
-        if not foreseen or sequence.finish is not FinishReason.NOT_FINISHED:
-            return Room(sequence, 0)
-        end = sequence.max_length
-        if sequence.rope_length <= self.rope_switch_length:
-            end = min(end, self.rope_switch_length)
-        return Room(sequence, max(0, end - len(sequence.tokens) - 1))
-
     # --- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self, plan: Plan, only: Callable[[Sequence], bool]) -> None:
@@ -232,7 +211,8 @@ class Scheduler:
         passed: list[Sequence] = []  # wait for a slot for their adapter
         barred = False  # no other with an adapter may pass them
         for sequence in self.fair_queue.in_order([s for s in self.waiting if only(s)]):
-            if len(self.free_slots) <= len(plan.waiting_for_prefix) or plan.tokens >= self.token_budget:
+            claimed = sum(len(each.members) for each in (*plan.waiting_for_prefix, sequence))
+            if len(self.free_slots) < claimed or plan.tokens >= self.token_budget:
                 return
             if not self._encoder_has_room(sequence, plan):
                 return
@@ -265,31 +245,67 @@ class Scheduler:
         if self.tables.least_to_start(sequence) > free_pages:
             return None
         prefix = self.tables.cached_prefix(sequence)
-        return prefix if self.tables.need_to_start(sequence, prefix) <= free_pages else None
+        need = self.tables.need_to_start(sequence, prefix)
+        need += sum(self.tables.need_of_beam(beam) for beam in sequence.members[1:])
+        return prefix if need <= free_pages else None
 
     def _start(self, sequence: Sequence, prefix: list[PageTable], plan: Plan) -> None:
         """Give `sequence` a slot and pages, and plan its encoder input and its first chunk."""
         self.waiting.remove(sequence)
         self.tables.start(sequence, prefix)
+        if sequence.preemptions == 0:
+            sequence.cached_tokens = sequence.computed
+            self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
+        self._seat(sequence, plan)
+        if sequence.encoder_input:
+            plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), 0, of_encoder=True))
+        self._add_chunk(sequence, plan)
+        for beam in sequence.members[1:]:
+            self.tables.start_beam(beam, sequence)
+            self._seat(beam, plan)
+            if not beam.asleep:
+                self._add_chunk(beam, plan)
+
+    def _seat(self, sequence: Sequence, plan: Plan) -> None:
+        """Give `sequence` a slot, and one of the device's stacks for its adapter; it runs unless it is asleep."""
         sequence.slot = self.free_slots.pop()
         if sequence.adapter is not None:
             sequence.adapter_slot, missing = self.adapters.take(sequence.adapter)
             plan.placements += [(sequence.adapter_slot, sequence.adapter)] if missing else []
-        if sequence.preemptions == 0:
-            sequence.cached_tokens = sequence.computed
-            self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
-        bisect.insort(self.running, sequence, key=lambda s: s.order)
+        if not sequence.asleep:
+            bisect.insort(self.running, sequence, key=lambda s: s.order)
         plan.admitted.append(sequence)
-        if sequence.encoder_input:
-            plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), 0, of_encoder=True))
-        self._add_chunk(sequence, plan)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1
-        sequence.preemptions += 1
-        self.running.remove(sequence)
-        self._vacate(sequence)
-        self._queue(sequence)
+        sequence.members[0].preemptions += 1
+        for member in sequence.members:
+            self._stop(member)
+            self._vacate(member)
+        self._queue(sequence.members[0])
+
+    def _stop(self, sequence: Sequence) -> None:
+        """No further step has a row of `sequence`, which has a slot."""
+        if not sequence.asleep:
+            self.running.remove(sequence)
+
+    # --- beams ----------------------------------------------------------------------------------------------------
+
+    def grow_beams(self, first: Sequence, moves: Iterable[tuple[int, int]]) -> list[Fork]:
+        """Each beam of the search that `first` stands for has a token more. Of `moves`, (parent, child) each, the child
+        is a copy of the parent first.
+        """
+        assert first.beams is not None
+        forks, members = [], first.members
+        for parent, child in moves:
+            forks.append(self.tables.fork(members[parent], members[child]))
+            members[child].become(members[parent])
+        for member, branch in zip(members, first.beams.branches, strict=True):
+            member.tokens.append(branch.tokens[-1].id)
+            member.length += 1
+            if len(branch.tokens) == 1 and member is not first:  # it has been asleep
+                bisect.insort(self.running, member, key=lambda s: s.order)
+        return forks
 
     # --- completing -----------------------------------------------------------------------------------------------
 
@@ -301,6 +317,8 @@ class Scheduler:
         for row in plan.rows:
             sequence, written = row.sequence, row.start + row.count
             sequence.in_flight -= 1
+            if sequence.beams:  # what was sampled are choices that the search has
+                sequence.length = len(sequence.tokens)
             if row.draft:  # what was computed behind the first wrong guess is worth nothing
                 sequence.length = len(sequence.tokens)
                 sequence.computed = written = max(row.start, sequence.length - 1)
@@ -318,27 +336,32 @@ class Scheduler:
         The first reason counts. The caller must report ERROR for every row that is not finite, even if its sequence has
         ended: the last step of a cancelled sequence may still fill a page, which must not be shared.
         """
+        for member in sequence.members:
+            self._finish(member, reason)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if reason is FinishReason.ERROR:
             sequence.nonfinite = True
             self.tables.forget(sequence)
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason
-        if sequence.slot is None:
+        if sequence.slot is not None:
+            self._stop(sequence)
+            if sequence.in_flight:
+                self.leaving.append(sequence)
+            else:
+                self._vacate(sequence)
+        elif sequence.first:
             self.waiting.remove(sequence)
-        elif sequence.in_flight:
-            self.running.remove(sequence)
-            self.leaving.append(sequence)
-        else:
-            self.running.remove(sequence)
-            self._vacate(sequence)
 
     def reset(self) -> None:
         """The cache's content is lost: every live sequence goes back to waiting, its tokens intact."""
-        for sequence in (*self.running, *self.leaving):
+        for sequence in [member for each in (*self.running, *self.leaving) for member in each.members]:
             sequence.in_flight = 0
-            self._vacate(sequence)
-        for sequence in self.running:
+            if sequence.slot is not None:
+                self._vacate(sequence)
+        for sequence in [each for each in self.running if each.first]:
             sequence.preemptions += 1  # what it finds in the cache from now on may be its own work
             self._queue(sequence)
         self.running, self.leaving = [], []
@@ -354,6 +377,8 @@ class Scheduler:
         self.tables.release(sequence)
         sequence.slot = sequence.adapter_slot = None
         sequence.length = len(sequence.tokens)
+        if sequence.beams:
+            sequence.beams.forget()
 
     def sequences(self) -> Iterable[Sequence]:
         """Every live sequence, the running ones first."""

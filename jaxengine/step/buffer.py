@@ -27,6 +27,7 @@ BIASED = 16  # it has a logit bias
 BAD_WORDS = 32  # it has bad words
 FULL_SAMPLER = 64  # it wants more than the model's own argmax with its logprob
 MASKED = 128  # only ids in its slot's mask may be sampled
+SUMMED = 256  # its logprobs are added up by a beam search
 
 
 class TokenFields(NamedTuple):

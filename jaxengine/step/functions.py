@@ -259,6 +259,11 @@ def write_page_table(table: Array, updates: Array) -> Array:
     return table.at[updates[0], updates[1]].set(updates[2], mode="drop")
 
 
+def copy_pages(layers: Layers, source: Array, target: Array) -> Layers:
+    """`layers` with the pages `target` [n] as the pages `source` [n] are. Padding copies the sink to itself."""
+    return jax.tree.map(lambda cache: cache.at[target].set(cache[source]), layers)
+
+
 def write_masks(mask: Array, slots: Array, new: Array) -> Array:
     """`SamplerState.mask` with the rows `slots` [n] replaced by `new` [n, ⌈V/32⌉]. Padding names the sink."""
     return mask.at[slots].set(new)

@@ -73,7 +73,7 @@ class InFlight:
         packed, count = _Packed(self.sampled, top), len(self.samples)
         tokens = packed.tokens(count)
         for i, row in enumerate(self.samples.rows):
-            if wanted := row.sequence.params.logprobs:
+            if wanted := row.sequence.listed:
                 tokens[i] = packed.with_alternatives(i, wanted, possible=row.sequence.matcher is not None)
         return SampledTokens(tokens, (packed.third[:count] != 0).tolist())
 

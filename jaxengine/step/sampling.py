@@ -5,7 +5,8 @@ by bit in 32 counting passes, exactly (ties with the threshold are kept). Sampli
 request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
 
 Order of processors: mask, watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p,
-typical, min-p. Logprobs are those of the masked logits: a token that is forced has 0.
+typical, min-p. Logprobs are those of the masked logits: a token that is forced has 0. Those of a beam are normalised
+first and processed then, up to the ban.
 Legend: N samples, V vocabulary, A alternatives reported.
 """
 
@@ -62,18 +63,22 @@ def sample(
     Args:
         guesses: that a row may have; 0 where no step verifies any.
     """
-    masked = _mask(logits, samples, state)
+    masked = _normalise(_mask(logits, samples, state), samples)
     memory = _memory(samples, state, guesses)
     scores = _penalise(_bias(_watermark(masked, samples), samples, state), samples, memory)
     scores = _ban(scores, samples, state, memory)
+    summed = scores
     warm = samples.temperature > 0
     scores = _warm(scores, jnp.where(warm, samples.temperature, 1)[:, None])
     scores = _filter(scores, samples)
     noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(samples, scores.shape[1]), lambda: scores)
     ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
     reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, masked)
-    top_id, top_logprob = top_logprobs(reported, top)
-    sampled = Sampled(ids, _logprob(reported, ids), _finite(logits), top_id, top_logprob)
+    reported = jnp.where(_flag(samples, buffer.SUMMED), summed, reported)
+    total = jnp.where(_flag(samples, buffer.SUMMED), 0, jax.nn.logsumexp(reported, axis=-1, keepdims=True))
+    top_score, top_id = _highest(reported, top)
+    logprob = jnp.take_along_axis(reported, ids[:, None], axis=-1) - total
+    sampled = Sampled(ids, logprob[:, 0], _finite(logits), top_id, top_score - total)
     return sampled, _remember(ids, samples, state, memory, guesses)
 
 
@@ -169,6 +174,14 @@ def _mask(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
     bits = (words[:, :, None] >> jnp.arange(32)) & 1
     allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[1]] != 0
     return jnp.where(allowed, logits, -jnp.inf)
+
+
+def _normalise(logits: Array, samples: SampleFields) -> Array:
+    """Log-probabilities in place of the `logits` of beams: a beam search adds up what processors make of these, and
+    does not normalise that again.
+    """
+    summed = _flag(samples, buffer.SUMMED)
+    return jax.lax.cond(jnp.any(summed), lambda: jnp.where(summed, jax.nn.log_softmax(logits), logits), lambda: logits)
 
 
 def _excluded(samples: SampleFields) -> Array:

@@ -16,6 +16,7 @@ from jaxengine.step.buffer import (
     OVER_LENGTH,
     PENALISED,
     PROCESSED,
+    SUMMED,
     RowFields,
     SampleFields,
     StepShape,
@@ -126,11 +127,12 @@ def flags_of(sequence: Sequence) -> int:
         | BIASED * bool(params.logit_bias)
         | BAD_WORDS * bool(params.bad_words)
         | MASKED * (sequence.matcher is not None)
+        | SUMMED * (sequence.beams is not None)
         | FULL_SAMPLER * (not _plain_greedy(sequence))
     )
 
 
 def _plain_greedy(sequence: Sequence) -> bool:
     params = sequence.params
-    plain = params.greedy and params.logprobs == 0 and params.watermark_gamma == 0
+    plain = params.greedy and sequence.listed == 0 and params.watermark_gamma == 0
     return plain and sequence.matcher is None and not needs_sampler_state(sequence)

@@ -8,6 +8,7 @@ from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.event import Token
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
+from jaxengine.scheduler.drafting import Drafting
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.speculation.speculator import Room
 from jaxengine.step.results import SampledTokens
@@ -20,34 +21,34 @@ def a_step_is_planned_while_one_verifies(patch: Patch) -> None:
 
 
 def guesses_stand_behind_tokens_nobody_knows(patch: Patch) -> None:
-    def add_drafts(scheduler: Scheduler, plan: Plan, speculator: object) -> None:
+    def add(drafting: Drafting, plan: Plan, speculator: object, running: int) -> None:
         for row in plan.rows:
-            if scheduler._room(row.sequence).most > row.sequence.pending:
-                count = scheduler.tables.grow_for_draft(row.sequence, 1, spare=len(scheduler.running))
+            if drafting.room(row.sequence).most > row.sequence.pending:
+                count = drafting.tables.grow_for_draft(row.sequence, 1, spare=running)
                 row.add_draft([1][:count])
                 plan.tokens += count
 
-    patch.setattr(Scheduler, "_add_drafts", add_drafts)
+    patch.setattr(Drafting, "add", add)
 
 
 def a_draft_goes_on_behind_the_last_token(patch: Patch) -> None:
-    room = Scheduler._room
+    room = Drafting.room
 
-    def beyond(scheduler: Scheduler, sequence: Sequence) -> Room:
-        return Room(sequence, room(scheduler, sequence).most + 1)
+    def beyond(drafting: Drafting, sequence: Sequence) -> Room:
+        return Room(sequence, room(drafting, sequence).most + 1)
 
-    patch.setattr(Scheduler, "_room", beyond)
+    patch.setattr(Drafting, "room", beyond)
 
 
 def drafts_ignore_the_budget(patch: Patch) -> None:
-    add_drafts = Scheduler._add_drafts
+    add = Drafting.add
 
-    def unbounded(scheduler: Scheduler, plan: Plan, speculator: object) -> None:
-        budget, scheduler.token_budget = scheduler.token_budget, 1 << 30
-        add_drafts(scheduler, plan, speculator)  # type: ignore[arg-type]
-        scheduler.token_budget = budget
+    def unbounded(drafting: Drafting, plan: Plan, speculator: object, running: int) -> None:
+        budget, drafting.tables.token_budget = drafting.tables.token_budget, 1 << 30
+        add(drafting, plan, speculator, running)  # type: ignore[arg-type]
+        drafting.tables.token_budget = budget
 
-    patch.setattr(Scheduler, "_add_drafts", unbounded)
+    patch.setattr(Drafting, "add", unbounded)
 
 
 def a_draft_takes_the_pages_that_others_need(patch: Patch) -> None:

@@ -16,7 +16,8 @@ from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
-from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
@@ -34,6 +35,7 @@ class Answer:
     error: str = ""
     cached_tokens: int = 0
     prompt: list[Token] = field(default_factory=list)
+    beams: list[Beam] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
@@ -72,13 +74,15 @@ def ask(
     grammar: Grammar | None = None,
     reasoning: Reasoning | None = None,
     adapter: str = "",
+    beams: BeamSearch | None = None,
     **params: object,
 ) -> Request:
     """Request `number`: greedy and deaf to EOS unless `params` say otherwise, or a grammar ends it."""
     chosen = {"temperature": 0, "seed": number, "ignore_eos": grammar is None, **params}
     wanted = SamplingParams(**chosen)  # type: ignore[arg-type]
     timeouts = {"timeout": timeout, "queue_timeout": queue_timeout}
-    return Request(number, ids, wanted, salt=salt, grammar=grammar, reasoning=reasoning, adapter=adapter, **timeouts)
+    with_text = {"grammar": grammar, "reasoning": reasoning}
+    return Request(number, ids, wanted, salt=salt, adapter=adapter, beam_search=beams, **with_text, **timeouts)  # type: ignore[arg-type]
 
 
 def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Answers:
@@ -131,8 +135,9 @@ def check_idle(engine: Engine) -> None:
 
 def _note(answer: Answer, event: Event) -> None:
     assert not answer.finish, f"request {event.request_id} was told something after its end"
-    assert event.first == (bool(event.tokens) and not answer.tokens)
+    assert event.first == (bool(event.tokens or event.beams) and not answer.tokens)
     answer.tokens += event.tokens
+    answer.beams += event.beams
     answer.finish, answer.error = event.finish, event.error
     if event.first:
         answer.cached_tokens, answer.prompt = event.cached_tokens, event.prompt
