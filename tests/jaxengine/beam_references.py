@@ -1,7 +1,6 @@
 """Beam searches of transformers, and ours of the same prompts."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
