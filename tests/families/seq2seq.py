@@ -113,14 +113,14 @@ def _add_head(target: Path, fields: dict[str, Any], seed: int) -> None:
 def seq2seq_logits(directory: Path, source: list[int], ids: list[int]) -> np.ndarray:
     """Logits after every prefix of the decoder's `ids`, start token first: float32 [len(ids), vocab]."""
     decoder_ids = torch.tensor([ids])
-    logits = _model(directory)(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
+    logits = load_seq2seq(directory)(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
     # transformers 5 treats every umT5 as tied and divides hidden states; 4 does so only where the head is tied.
     factor = T5["d_model"] ** 0.5 if directory.name == "umt5" else 1.0
     return factor * logits[0].numpy()  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(1)
-def _model(directory: Path) -> Any:
+def load_seq2seq(directory: Path) -> Any:
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(
         directory, attn_implementation="eager", dtype=torch.float32
     ).eval()
