@@ -67,14 +67,12 @@ def sample(
     memory = _memory(samples, state, guesses)
     scores = _penalise(_bias(_watermark(masked, samples), samples, state), samples, memory)
     scores = _ban(scores, samples, state, memory)
-    summed = scores
     warm = samples.temperature > 0
-    scores = _warm(scores, jnp.where(warm, samples.temperature, 1)[:, None])
+    scores = _warm(scores, samples.temperature[:, None])
     scores = _filter(scores, samples)
     noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(samples, scores.shape[1]), lambda: scores)
     ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
     reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, masked)
-    reported = jnp.where(_flag(samples, buffer.SUMMED), summed, reported)
     total = jnp.where(_flag(samples, buffer.SUMMED), 0, jax.nn.logsumexp(reported, axis=-1, keepdims=True))
     top_score, top_id = _highest(reported, top)
     logprob = jnp.take_along_axis(reported, ids[:, None], axis=-1) - total
@@ -181,7 +179,12 @@ def _normalise(logits: Array, samples: SampleFields) -> Array:
     does not normalise that again.
     """
     summed = _flag(samples, buffer.SUMMED)
-    return jax.lax.cond(jnp.any(summed), lambda: jnp.where(summed, jax.nn.log_softmax(logits), logits), lambda: logits)
+    total = jax.lax.cond(
+        jnp.any(summed),
+        lambda: jnp.where(summed, jax.nn.logsumexp(logits, axis=-1, keepdims=True), 0),
+        lambda: jnp.zeros((logits.shape[0], 1)),
+    )
+    return logits - total
 
 
 def _excluded(samples: SampleFields) -> Array:
@@ -219,8 +222,11 @@ def _ban(scores: Array, samples: SampleFields, state: SamplerState, memory: Memo
 
 
 def _warm(scores: Array, temperature: Array) -> Array:
-    """`scores` over `temperature`, the best at 0: a quotient that overflows must be -inf, which is greedy, not +inf."""
-    return (scores - scores.max(axis=-1, keepdims=True)) / temperature
+    """`scores` over `temperature`, the best at 0: a quotient that overflows must be -inf, which is greedy, not +inf.
+    Greedy ones are as they were.
+    """
+    best = jnp.where(temperature > 0, scores.max(axis=-1, keepdims=True), 0)
+    return (scores - best) / jnp.where(temperature > 0, temperature, 1)
 
 
 def _filter(scores: Array, samples: SampleFields) -> Array:

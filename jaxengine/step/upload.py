@@ -123,7 +123,7 @@ def flags_of(sequence: Sequence) -> int:
     return (
         PENALISED * params.penalised
         | OVER_LENGTH * params.frequency_over_length
-        | PROCESSED * params.processed_logprobs
+        | PROCESSED * (params.processed_logprobs or sequence.beams is not None)
         | BIASED * bool(params.logit_bias)
         | BAD_WORDS * bool(params.bad_words)
         | MASKED * (sequence.matcher is not None)

@@ -16,6 +16,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
@@ -78,7 +79,15 @@ class Client:
         self.engine = engine
         self.numbers = itertools.count()
 
-    def submit(self, count: int, length: int, new: int, grammar: Grammar | None = None, adapter: str = "") -> list[int]:
+    def submit(
+        self,
+        count: int,
+        length: int,
+        new: int,
+        grammar: Grammar | None = None,
+        adapter: str = "",
+        beams: BeamSearch | None = None,
+    ) -> list[int]:
         """`count` greedy requests of `length` random tokens for exactly `new` more, or as many as the grammar lets them
         have; their ids.
         """
@@ -86,7 +95,8 @@ class Client:
         ids = [next(self.numbers) for _ in range(count)]
         for number in ids:
             prompt = np.random.default_rng(number).integers(0, self.engine.description.vocab_size, length)
-            self.engine.submit(Request(number, prompt.tolist(), params, grammar=grammar, adapter=adapter))
+            asked = {"grammar": grammar, "adapter": adapter, "beam_search": beams}
+            self.engine.submit(Request(number, prompt.tolist(), params, **asked))  # type: ignore[arg-type]
         return ids
 
     def step(self) -> list[Event]:

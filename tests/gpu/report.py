@@ -62,7 +62,8 @@ def derive(tables: Tables) -> None:
         if len(rates) == 2:
             floor = max(row["bytes"] / rates["byte"], row["operations"] / rates["operation"])
             row["share"] = floor / row["seconds"]
-    for table, what in (("grammars", "constrained"), ("adapters", "adapters"), ("speculation", "guesses")):
+    varied = {"grammars": "constrained", "adapters": "adapters", "speculation": "guesses", "beams": "width"}
+    for table, what in varied.items():
         rows = tables.get(table, ())
         free = {(row["rows"], row.get("context")): row["seconds"] for row in rows if not row[what]}
         for row in rows:
@@ -144,6 +145,16 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
         "Decode with drafts, all guesses wrong",
         (
             *map(text, ("rows", "context", "guesses")),
+            number("ms/step", "seconds", 1e3, ",.2f"),
+            number("of which host", "host_seconds", 1e3, ",.2f"),
+            number("rate beside none", "beside_none", form=",.2f"),
+        ),
+    ),
+    "beams": (
+        "Decode of beams",
+        (
+            *map(text, ("rows", "width")),
+            TOKENS,
             number("ms/step", "seconds", 1e3, ",.2f"),
             number("of which host", "host_seconds", 1e3, ",.2f"),
             number("rate beside none", "beside_none", form=",.2f"),

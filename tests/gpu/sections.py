@@ -42,6 +42,7 @@ SECTIONS = {
     "experts": Section("tests.gpu.experts", 130),
     "adapters": Section("tests.gpu.adapters", 90),
     "speculation": Section("tests.gpu.speculation", 90),
+    "beams": Section("tests.gpu.beams", 60),
     "grammars": Section("tests.gpu.grammars", 90),
     "families": Section("tests.gpu.families", 150),
 }

@@ -27,7 +27,7 @@ from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.startup.defaults import derive_limits
-from jaxengine.step import sampling
+from jaxengine.step import buffer, sampling
 from jaxengine.weights.loading import abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
@@ -119,6 +119,17 @@ def sample_without_masks() -> Facts:
         return sample(FOUR_LAYERS, 1, greedy=False)
 
 
+def sample_without_sums() -> Facts:
+    """`sample` as it would be if no beam search added up what it says."""
+    with patch.object(sampling, "_normalise", lambda logits, samples: logits), patch.object(buffer, "SUMMED", 0):
+        return sample(FOUR_LAYERS, 1, greedy=False)
+
+
+def copy_pages() -> Facts:
+    made = compiler(FOUR_LAYERS, 1)
+    return facts(made.lower_copy_pages(), made.caches(), OPTIONS)
+
+
 def write_masks() -> Facts:
     made = compiler(FOUR_LAYERS, 1)
     return facts(made.lower_write_masks(made.shapes.mask_writes[0]), made.sampler_state().mask, OPTIONS)
@@ -179,7 +190,9 @@ PROGRAMS = {
     "verify_128": lambda: verify(FOUR_LAYERS, 128),
     "sample_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=False, speculate=GUESSES),
     "sample_greedy_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=True, speculate=GUESSES),
+    "sample_without_sums": sample_without_sums,
     "write_masks": write_masks,
+    "copy_pages": copy_pages,
     "decode_tp8": lambda: decode(FOUR_LAYERS, 8),
     "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),

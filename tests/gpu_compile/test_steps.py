@@ -109,3 +109,16 @@ def test_grammars_cost_the_sampler_at_most_2_kernels(facts: FactsByProgram) -> N
 def test_masks_are_written_in_place(facts: FactsByProgram) -> None:
     assert facts["write_masks"]["aliased"] == facts["write_masks"]["donated"] > 0
     assert facts["write_masks"]["copies"] == []
+
+
+def test_beam_searches_cost_the_sampler_at_most_6_kernels(facts: FactsByProgram) -> None:
+    """Most of which run only where there are beams; and no copy of what is sampled from."""
+    assert facts["sample"]["kernels"] <= facts["sample_without_sums"]["kernels"] + 6
+    assert facts["sample"]["temporaries"] <= facts["sample_without_sums"]["temporaries"] + MIB
+
+
+def test_pages_are_copied_in_place(facts: FactsByProgram) -> None:
+    """A layer's keys and values take two kernels each at most."""
+    assert facts["copy_pages"]["aliased"] == facts["copy_pages"]["donated"] > 0
+    assert facts["copy_pages"]["copies"] == []
+    assert facts["copy_pages"]["kernels"] <= 2 * 2 * 4

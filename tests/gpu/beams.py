@@ -1,0 +1,41 @@
+"""What a beam search costs a decode step: as many rows as beams of searches of some widths, and without, in turns."""
+
+from dataclasses import replace
+
+from jaxengine.request.beam_search import BeamSearch
+from tests.gpu.decode import WARM_UP_STEPS, fill, timed
+from tests.gpu.engines import Client, measured_engine
+from tests.gpu.record import Record
+from tests.gpu.scale import Scale
+
+WIDTHS = (0, 4, 8)
+
+
+def run(record: Record, scale: Scale) -> None:
+    with record.part("beams"):
+        short = replace(scale, contexts=scale.contexts[:1])
+        engine = measured_engine(short)
+        engine.finish_compiling()
+        client = Client(engine)
+        for rows in short.decode_rows:
+            for width in WIDTHS:
+                if rows % max(1, width) == 0:
+                    measure(client, record, short, rows, width)
+        engine.close()
+
+
+def measure(client: Client, record: Record, scale: Scale, rows: int, width: int) -> None:
+    """A row of "beams": steps of `rows` rows, which are beams of searches of `width`, or without that of requests."""
+    [context] = scale.contexts
+    search = BeamSearch(width=width, early_stopping="never") if width else None
+    crowd = client.submit(rows // max(1, width), context, scale.growth, beams=search)
+    if search is None:
+        fill(client, crowd)
+    else:
+        client.step()
+        while not all((beams := client.engine.live[number].beams) and beams.begun for number in crowd):
+            client.step()
+        for _ in range(WARM_UP_STEPS):
+            client.step()
+    record.add("beams", rows=rows, width=width, tokens=rows, **timed(client, scale.decode_steps))
+    client.cancel(crowd)
