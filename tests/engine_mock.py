@@ -1,8 +1,9 @@
 """An engine without a model, for tests that are not about models.
 
 `MockEngine` implements `jaxengine.request.interface.DrivenEngine`. Every id is a known function of the ids before it,
-so a test can tell an exact answer from a nearly exact one. `python -m tests.engine_mock` serves it
-as a process through the real gRPC service.
+so a test can tell an exact answer from a nearly exact one. Beam `k` of a search is the answer without its first `k`
+ids, with logprobs `k + 1` times as low. `python -m tests.engine_mock` serves it as a process through the real gRPC
+service.
 
 A prompt that begins with one of the ids below misbehaves on purpose.
 """
@@ -16,11 +17,12 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxengine.options.adapters import named_adapters
-from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import AdapterRefused, Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sequence import Request
 from jaxengine.rpc import transport
@@ -60,7 +62,8 @@ class MockOptions:
     tokens_per_step: int = 1  # of a request, once it has its first: all but one of them are drafts, and right
     script: tuple[int, ...] = ()  # ids every request without an adapter is answered with, cyclically
     steps_on_host: bool = False
-    hold: Path | None = None  # while this file exists, a request gets its first token and no more, and no adapter loads
+    # While this file exists, a request gets its first token and no more, a beam search nothing, and no adapter loads.
+    hold: Path | None = None
     max_loras: int = 0  # 0 = no adapters are served
     lora_adapters: tuple[str, ...] = ()
 
@@ -77,6 +80,11 @@ class Live:
     sampling_steps: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has had what it gets while requests are held."""
+        return bool(self.generated or self.request.beam_search)
 
 
 class MockEngine:
@@ -191,7 +199,7 @@ class MockEngine:
     def step(self) -> StepResult | None:
         held = self.options.hold is not None and self.options.hold.exists()
         with self._lock:
-            rows = [row for row in self._live.values() if not (held and row.generated)][: self.options.max_batch_size]
+            rows = [row for row in self._live.values() if not (held and row.waits)][: self.options.max_batch_size]
             events, self._ended = self._ended, []
         if not rows and not events:
             if held:
@@ -210,7 +218,8 @@ class MockEngine:
             cancelled = {event.request_id for event in self._ended}
             events += [event for event in sampled if event.request_id not in cancelled]
         seconds = max(self.options.step_seconds, 1e-6)
-        answered = prefill + sum(len(event.tokens) for event in sampled)
+        found = [each for event in sampled for each in (event, *event.beams)]
+        answered = prefill + sum(len(each.tokens) for each in found)
         return StepResult(events, prefill, decode_tokens=len(rows), answered_tokens=answered, seconds=seconds)
 
     def stats(self) -> Stats:
@@ -246,6 +255,8 @@ class MockEngine:
             return Event(request.id, finish=FinishReason.ERROR, error="told to fail")
         if request.timeout is not None and time.monotonic() - row.arrived > request.timeout:
             return Event(request.id, finish=FinishReason.DEADLINE)
+        if request.beam_search is not None:
+            return self._searched(row, request.beam_search)
         event = Event(request.id, tokens := [], first=not row.generated)
         if event.first and request.params.prompt_logprobs:
             first, *others = request.prompt
@@ -262,6 +273,26 @@ class MockEngine:
             self._count_draft(row, event, most - 1)
         return event
 
+    def _searched(self, row: Live, search: BeamSearch) -> Event:
+        """The only event of a beam search."""
+        beams = sorted((self._beam(row, k, search) for k in range(search.width)), key=lambda beam: -beam.score)
+        answers = beams[: search.answers or search.width]
+        self._generated_tokens += sum(len(beam.tokens) for beam in answers)
+        return Event(row.request.id, finish=answers[0].finish, first=True, beams=answers)
+
+    def _beam(self, row: Live, k: int, search: BeamSearch) -> Beam:
+        beam, tokens, finish = replace(row, ids=list(row.ids)), list[Token](), FinishReason.NOT_FINISHED
+        for _ in range(k):
+            beam.ids.append(self._token(beam).id)
+        while not finish:
+            token = self._token(beam)
+            beam.ids.append(token.id)
+            beam.generated += 1
+            tokens.append(token._replace(logprob=(k + 1) * token.logprob))
+            finish = self._finish(beam, token.id)
+        total = sum(token.logprob for token in tokens)
+        return Beam(tokens, finish, search.score(total, len(tokens)))
+
     def _count_draft(self, row: Live, event: Event, drafted: int) -> None:
         accepted = len(event.tokens) - 1
         row.sampling_steps += 1
@@ -277,7 +308,8 @@ class MockEngine:
     def _token(self, row: Live) -> Token:
         script = self.options.script
         scripted = script and not row.adapter
-        number = script[row.generated % len(script)] if scripted else next_id(row.ids, row.adapter)
+        at = len(row.ids) - len(row.request.prompt)
+        number = script[at % len(script)] if scripted else next_id(row.ids, row.adapter)
         count = row.request.params.logprobs
         top = tuple(((number + i) % VOCABULARY, -0.25 * (i + 1)) for i in range(count))
         return Token(number, -0.25, top)

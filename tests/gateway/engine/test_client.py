@@ -160,6 +160,31 @@ async def test_closing_a_stream_cancels_the_request(tmp_path: Path) -> None:
             await until(lambda: client.stats.running == 0 and client.stats.pages_used == 0)
 
 
+async def test_a_beam_search_is_answered_by_one_event(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        async with connected(engine) as client:
+            request = ask([5, 3], 10)
+            request.beam_search.CopyFrom(pb.BeamSearch(width=4, answers=2, length_penalty=1))
+            [event] = [event async for event in client.generate(request)]
+    assert (event.finish, len(event.tokens), event.HasField("prompt")) == (pb.LENGTH, 0, True)
+    whole = continuation([5, 3], 11)
+    assert [[token.id for token in beam.tokens] for beam in event.beams] == [whole[:10], whole[1:]]
+    assert [(beam.finish, beam.score) for beam in event.beams] == [(pb.LENGTH, -0.25), (pb.LENGTH, -0.5)]
+
+
+async def test_leaving_a_beam_search_cancels_it(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    with running_engine(tmp_path, f"--hold={hold}") as engine:
+        async with connected(engine) as client:
+            hold.touch()
+            request = ask([5], 10)
+            request.beam_search.CopyFrom(pb.BeamSearch(width=4, length_penalty=1))
+            waiting = asyncio.create_task(collect(client, request))
+            await until(lambda: client.stats.running == 1)
+            waiting.cancel()
+            await until(lambda: client.stats.running == 0)
+
+
 async def test_a_crash_caused_by_one_request_is_an_error_for_it(tmp_path: Path) -> None:
     with running_engine(tmp_path) as engine:
         async with connected(engine) as client:
