@@ -26,6 +26,7 @@ class RequestStats:
     inference: float  # first scheduled to last token
     total: float  # arrival to last token
     first_token: float  # arrival to first token
+    at_once: bool = False  # all tokens came with the last: it was a beam search
 
     @property
     def input_tokens(self) -> int:
@@ -52,6 +53,12 @@ class RequestStats:
     def per_token(self) -> float:
         """Inference seconds per generated token."""
         return self.inference / max(1, self.generated_tokens)
+
+    @property
+    def per_gap(self) -> float | None:
+        """Seconds between two tokens, on average; None where none came after others."""
+        gaps = 0 if self.at_once else self.generated_tokens - 1
+        return self.decode / gaps if gaps > 0 else None
 
     @property
     def prefill(self) -> float:

@@ -116,8 +116,8 @@ class VllmMetrics(MetricsSink):
             self._count_sequence(each)
         for part, histogram in self._seconds.items():
             histogram.observe(getattr(stats, part))
-        if stats.generated_tokens > 1:
-            self._per_token.observe(stats.decode / (stats.generated_tokens - 1))
+        if stats.per_gap is not None:
+            self._per_token.observe(stats.per_gap)
         self._longest.observe(max(each.generated_tokens for each in stats.sequences))
         self._choices.observe(len(stats.sequences))
 

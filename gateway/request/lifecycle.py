@@ -111,7 +111,7 @@ class RequestLifecycle:
         self._span.end("" if error is None else _cause(error))
 
     def admit(self, copies: int) -> None:
-        """Take one permit per sequence until the block ends. Raises as `Admission.request`."""
+        """Take one permit per sequence, or beam, until the block ends. Raises as `Admission.request`."""
         self._ticket = self._stack.enter_context(self._gateway.admission.request(copies, self._info.caller.number))
 
     @contextmanager
@@ -127,11 +127,12 @@ class RequestLifecycle:
         """The deltas of all sequences as they come, each with its sequence's index. `admit` must have been called."""
         assert self._ticket is not None, "run before admit"
         self._outputs = outputs
-        self._ticket.queue(sum(len(each.prompt_ids) for each in outputs))
+        requests = {id(each.request): each.request for each in outputs}.values()
+        self._ticket.queue(sum(len(each.prompt) for each in requests))
         self.submitted = time.perf_counter()
         self._gateway.tracing.past("validate", self._span.traceparent, self.arrival, self.submitted)
-        for each in outputs:
-            self._add_server_fields(each.request)
+        for each in requests:
+            self._add_server_fields(each)
         metrics = self._gateway.metrics
         last: dict[int, float] = {}  # when the latest delta of each sequence came
         async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options)) as deltas:
@@ -194,6 +195,7 @@ class RequestLifecycle:
             inference=max(0.0, total - validation - queue),
             total=total,
             first_token=self.first_token - self.arrival,
+            at_once=self._outputs[0].request.HasField("beam_search"),
         )
 
 

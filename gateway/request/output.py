@@ -1,5 +1,8 @@
 """One sequence from the engine as text: `OutputProcessor` joins engine events, the detokenizer and stop strings.
 
+A sequence is an engine request of its own, but for the answers of a beam search: they share one, whose only event has a
+beam for each.
+
 All dialects read the same `OutputDelta`s. They differ in `OutputPolicy`: whether stop strings stay in the output,
 whether the token that ended the sequence shows, and which of two reasons for the end is named.
 """
@@ -9,13 +12,17 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from gateway.config.options import Options
 from gateway.engine.interface import Engine
 from gateway.errors import engine_failure
+from gateway.http.encoding import in_thread
 from gateway.text.model_text import ModelText
 from gateway.text.stop_strings import StopMatcher
 from jaxengine.rpc import engine_pb2 as pb
+
+LONG = 100  # tokens at once, each of which takes 10 to 20 µs
 
 
 class Finish(StrEnum):
@@ -86,7 +93,7 @@ class OutputProcessor:
     """The output of one sequence so far."""
 
     model: ModelText
-    request: pb.Generate
+    request: pb.Generate  # one object, shared by the answers of a beam search
     prompt_ids: list[int]  # one list, shared by the choices of a prompt
     stops: list[str]
     policy: OutputPolicy
@@ -171,62 +178,82 @@ class OutputProcessor:
         return self._matcher.flush()
 
 
-# Of the sequence with this index: a delta, the exception that ended it, or None at its end.
-_Arrival = tuple[int, OutputDelta | Exception | None]
-
-
-async def run(engine: Engine, output: OutputProcessor, options: Options) -> AsyncGenerator[OutputDelta, None]:
-    """Generate one sequence; closing the iterator cancels the request in the engine.
-
-    Raises:
-        RequestError: the engine ended the request with a failure.
-        EngineUnavailable: see Engine.generate.
-    """
-    async with aclosing(engine.generate(output.request)) as events:
-        async for event in events:
-            failure = engine_failure(event, options)
-            if failure is not None:
-                raise failure
-            delta = output.push(event)
-            yield delta
-            if delta.finish is not None:
-                return
+Numbered = list[tuple[int, OutputProcessor]]  # sequences, each with its index
+_Arrival = tuple[int, OutputDelta] | Exception | None  # a delta, the exception that ended a request, or None at its end
 
 
 async def run_all(
     engine: Engine, outputs: list[OutputProcessor], options: Options
 ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-    """Generate several sequences: their deltas as they come, each with its index. One failure ends all of them."""
-    if len(outputs) == 1:
-        async with aclosing(run(engine, outputs[0], options)) as deltas:
-            async for delta in deltas:
-                yield 0, delta
+    """Generate sequences: their deltas as they come, each with its index. Closing the iterator cancels them all in the
+    engine, and so does the failure of one.
+
+    Raises:
+        RequestError: the engine ended a request with a failure.
+        EngineUnavailable: see Engine.generate.
+    """
+    streams = [_run(engine, sequences, options) for sequences in _by_request(outputs)]
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as deltas:
+            async for numbered in deltas:
+                yield numbered
         return
     queue: asyncio.Queue[_Arrival] = asyncio.Queue(maxsize=2 * len(outputs))
-    tasks = [asyncio.create_task(_feed(queue, i, run(engine, each, options))) for i, each in enumerate(outputs)]
+    tasks = [asyncio.create_task(_feed(queue, deltas)) for deltas in streams]
     running = len(tasks)
     try:
         while running:
-            index, arrival = await queue.get()
+            arrival = await queue.get()
             if isinstance(arrival, Exception):
                 raise arrival
             if arrival is None:
                 running -= 1
             else:
-                yield index, arrival
+                yield arrival
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _feed(queue: "asyncio.Queue[_Arrival]", index: int, deltas: AsyncGenerator[OutputDelta, None]) -> None:
-    """Put one sequence's deltas into the queue, then None or the exception that ended it."""
+def _by_request(outputs: list[OutputProcessor]) -> list[Numbered]:
+    """The sequences of each engine request."""
+    found: dict[int, Numbered] = {}
+    for index, output in enumerate(outputs):
+        found.setdefault(id(output.request), []).append((index, output))
+    return list(found.values())
+
+
+async def _run(engine: Engine, sequences: Numbered, options: Options) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+    """The deltas of one engine request."""
+    async with aclosing(engine.generate(sequences[0][1].request)) as events:
+        async for event in events:
+            failure = engine_failure(event, options)
+            if failure is not None:
+                raise failure
+            for (index, output), own in zip(sequences, _of_sequences(event), strict=True):
+                yield index, await in_thread(partial(output.push, own), when=len(own.tokens) > LONG)
+            if sequences[0][1].finish is not None:
+                return
+
+
+def _of_sequences(event: pb.RequestEvent) -> list[pb.RequestEvent]:
+    """What an event says of each of its request's sequences."""
+    if not event.beams:
+        return [event]
+    return [
+        pb.RequestEvent(tokens=beam.tokens, finish=beam.finish, prompt=event.prompt, preemptions=event.preemptions)
+        for beam in event.beams
+    ]
+
+
+async def _feed(queue: asyncio.Queue[_Arrival], deltas: AsyncGenerator[tuple[int, OutputDelta], None]) -> None:
+    """Put the deltas of one request into the queue, then None or the exception that ended it."""
     async with aclosing(deltas):
         try:
-            async for delta in deltas:
-                await queue.put((index, delta))
+            async for numbered in deltas:
+                await queue.put(numbered)
         except Exception as error:
-            await queue.put((index, error))
+            await queue.put(error)
             return
-    await queue.put((index, None))
+    await queue.put(None)

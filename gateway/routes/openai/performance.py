@@ -25,12 +25,11 @@ def timings(gateway: Gateway, stats: RequestStats) -> dict[str, Any]:
         return {}
     if len(stats.sequences) > 1:
         return {"metrics": None}
-    gaps = stats.generated_tokens - 1
     metrics = {
         "time_to_first_token_ms": 1e3 * stats.prefill,
         "generation_time_ms": 1e3 * stats.decode,
         "queue_time_ms": 1e3 * stats.queue,
-        "mean_itl_ms": 1e3 * stats.decode / gaps if gaps > 0 else None,
+        "mean_itl_ms": None if stats.per_gap is None else 1e3 * stats.per_gap,
         "tokens_per_second": stats.generated_tokens / stats.inference if stats.inference else None,
     }
     return {"metrics": metrics}
