@@ -24,6 +24,7 @@ TYPES = {  # pydantic's type of error: what the value must be
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
+LITERAL = "literal_error"  # whose context names the values
 LIMITS = {  # likewise, with names of values in the error's context
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -34,7 +35,6 @@ LIMITS = {  # likewise, with names of values in the error's context
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
     "int_parsing_size": "must be a whole number of fewer digits",
-    "literal_error": "must be {expected}",
     "finite_number": "must be a finite number",
     "missing": "is required",
 }
@@ -58,11 +58,12 @@ def _only_of_types(errors: list[Any]) -> bool:
 
 
 def _line(field: str, errors: list[Any]) -> str:
-    others = [error for error in errors if error["type"] not in TYPES]
+    others = [error for error in errors if error["type"] not in (*TYPES, LITERAL)]
     if others:
         message = _message(others[0])
     else:
-        message = "must be " + " or ".join(dict.fromkeys(TYPES[error["type"]] for error in errors))
+        wanted = (error["ctx"]["expected"] if error["type"] == LITERAL else TYPES[error["type"]] for error in errors)
+        message = "must be " + " or ".join(dict.fromkeys(wanted))
     return f"{field + ': ' if field else 'the body '}{message}"[:MAX_CHARACTERS] + _given(errors[0])
 
 

@@ -100,13 +100,12 @@ async def _chat(
     with lifecycle.span("tokenize"):
         text = await prompt_text(model, body)
         ids = await encoded(model, body, text)
-        prompt = validation.truncated(ids, body, gateway.max_input_tokens)
+        context = validation.context(body, gateway, description)
+        prompt = validation.truncated(ids, body, context.max_input_tokens)
         if body.cut == "right" and len(prompt) < len(ids):
             text = await model.decode(prompt, skip_special_tokens=False)  # what the answer follows
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    limit = validation.new_tokens(
-        prompt, body.new_tokens, gateway.max_input_tokens, description.max_total_tokens, "messages", name=name
-    )
+    limit = validation.new_tokens(prompt, body.new_tokens, context, "messages", name=name)
     answer = AnswerFormat.of(body, text, gateway.formats(model))
     requests = sampling.generate_requests(body, adapter, prompt, limit, model)
     hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)

@@ -16,6 +16,7 @@ from gateway.parsing.lark import GAP
 from gateway.parsing.reasoning_format import ReasoningFormat
 from gateway.parsing.tool_format import ToolFormat
 from gateway.routes.openai.answer_format import AnswerFormat
+from gateway.routes.openai.beam_search import not_with_beams
 from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.schemas import ChatRequest
 from gateway.routes.openai.tool_choice import ToolUse
@@ -70,6 +71,9 @@ def _reasoning(body: ChatRequest, answer: AnswerFormat, tokenizer: Tokenizer) ->
 def _none(reasoning: pb.Reasoning | None, body: ChatRequest, answer: AnswerFormat) -> pb.Reasoning | None:
     """Reasoning that ends where it begins, of a model whose template has no switch. Raises RequestError."""
     if reasoning is not None:
+        if body.use_beam_search:
+            field = "reasoning_effort" if body.reasoning_effort == "none" else "chat_template_kwargs"
+            raise not_with_beams(f"{field} that ends reasoning at once, as this model's template cannot,", field)
         reasoning.budget = 0
     elif body.reasoning_effort == "none" and answer.reasoning is not None and answer.reasoning.harmony:
         raise RequestError.invalid(
@@ -170,3 +174,5 @@ def _check_support(use: ToolUse, body: ChatRequest, options: Options) -> None:
     if body.ignore_eos:
         message = f"ignore_eos is not supported with {field} whose calls are constrained: they end the text"
         raise RequestError.invalid(message, "ignore_eos")
+    if body.use_beam_search:
+        raise not_with_beams(f"a grammar of calls, which {field} ask for,", field)

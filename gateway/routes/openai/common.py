@@ -1,23 +1,32 @@
 """The fields that both generating routes of `/v1` accept. `null` means absent everywhere.
 
 Ranges that need no tokens are checked here, so that every refusal names its field. Known fields that are not served,
-and hints, are in `unsupported.py`. Unknown fields are ignored, because OpenAI's clients grow faster than servers.
+and hints, are in `unsupported.py`, what does not go with a beam search in `beam_search.py`. Unknown fields are ignored,
+because OpenAI's clients grow faster than servers.
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from gateway.errors import RequestError
 from gateway.http.body import StrictModel
+from gateway.routes.openai import beam_search
 from gateway.routes.openai.constraints import ConstraintFields
 from gateway.routes.openai.identity import SAFE_ID
 from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.text.model_text import Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
-from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, WHOLE_VOCABULARY
+from jaxengine.rpc.limits import (
+    MAX_ALTERNATIVES,
+    MAX_BAD_WORDS,
+    MAX_LENGTH_PENALTY,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+    WHOLE_VOCABULARY,
+)
 
 MAX_CHOICES = 8
 MAX_BAD_WORD_CHARACTERS = 64
@@ -61,6 +70,9 @@ class Common(ConstraintFields):
     allowed_token_ids: list[Count] | None = Field(None, min_length=1, max_length=MAX_LOGIT_BIAS)
     bad_words: list[BadWord] | None = Field(None, max_length=MAX_BAD_WORDS)
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(fail_fast=True)] | None = None
     stop_token_ids: list[Count] | None = Field(None, max_length=MAX_STOP_TOKEN_IDS)
@@ -85,8 +97,13 @@ class Common(ConstraintFields):
 
     @property
     def sequences(self) -> int:
-        """How many sequences are generated: more than `choices` if a completion answers the best of them."""
+        """How many sequences, or beams, are generated: more than `choices` if a completion answers the best of them."""
         return self.choices
+
+    @property
+    def sequences_field(self) -> str:
+        """The field that says how many."""
+        return "n"
 
     @property
     def alternatives(self) -> dict[str, int]:
@@ -155,5 +172,6 @@ class Common(ConstraintFields):
         if self.ignore_eos and self.constraint is not None:
             message = f"ignore_eos is not supported with {self.constraint.param}, which says where the text ends"
             raise RequestError.invalid(message, "ignore_eos")
+        beam_search.check_fields(dict(self), self.constraint.param if self.constraint is not None else None)
         refuse_unsupported(self.model_extra or {})
         return self

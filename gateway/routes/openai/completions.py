@@ -46,15 +46,10 @@ async def _outputs(
     """The sequences of one prompt, and with each the text it echoes."""
     with lifecycle.span("tokenize"):
         asked = await _ids(model, body, prompt, description.vocab_size)
-    ids = validation.truncated(asked, body, gateway.max_input_tokens)
-    limit = validation.new_tokens(
-        ids,
-        1 if body.echo_only else body.max_tokens,
-        gateway.max_input_tokens,
-        description.max_total_tokens,
-        "prompt",
-        otherwise=DEFAULT_TOKENS,
-    )
+    context = validation.context(body, gateway, description)
+    ids = validation.truncated(asked, body, context.max_input_tokens)
+    wanted = 1 if body.echo_only else body.max_tokens
+    limit = validation.new_tokens(ids, wanted, context, "prompt", otherwise=DEFAULT_TOKENS)
     echo_logprobs = bool(body.echo) and body.logprobs is not None
     requests = sampling.generate_requests(body, adapter, ids, limit, model, echo_logprobs=echo_logprobs)
     echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
@@ -89,9 +84,11 @@ class _TextReply(Reply):
         self._body = body
 
     def chosen(self, runs: list[Run]) -> list[Run]:
-        """Of each prompt's `best_of` sequences the `n` with the highest mean logprob, the best first."""
+        """Of each prompt's `best_of` sequences the `n` with the highest mean logprob, the best first. A beam search has
+        chosen by its own score.
+        """
         made, wanted = self._body.sequences, self._body.choices
-        if made == wanted:
+        if made == wanted or self._body.use_beam_search:
             return runs
         chosen = []
         for first in range(0, len(runs), made):

@@ -1,4 +1,4 @@
-"""The engine's requests for a `/v1` request: one `pb.Generate` per sequence.
+"""The engine's requests for a `/v1` request: one `pb.Generate` per sequence, or for all answers of a beam search.
 
 A field that the request leaves open has the value that the model's author recommends (generation_config.json), or else
 OpenAI's default. Temperature 0 and top_p 0 both mean greedy.
@@ -14,6 +14,8 @@ from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LISTED_ALTERNATIVES
 
+EARLY_STOPPING = {False: pb.BeamSearch.HEURISTIC, True: pb.BeamSearch.WIDTH, "never": pb.BeamSearch.NEVER}
+
 
 def generate_requests(
     body: Common,
@@ -24,9 +26,10 @@ def generate_requests(
     *,
     echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
-    """One engine request per sequence, answered by `adapter`, or by the model itself if that is empty.
+    """The engine request of each sequence, answered by `adapter`, or by the model itself if that is empty.
 
-    A given seed counts up over them: with one seed they would all be equal.
+    A given seed counts up over them: with one seed they would all be equal. The answers of a beam search share one
+    request.
     """
     if (body.min_tokens or 0) > limit:
         raise RequestError.invalid(
@@ -47,7 +50,7 @@ def generate_requests(
     words = _bad_words(body.bad_words or [], model)
     grammar = body.constraint.to_proto(model.tokenizer.marks) if body.constraint else None
     requests = []
-    for number in range(body.sequences):
+    for number in range(1 if body.use_beam_search else body.sequences):
         sampling = _sampling(body, model.defaults)
         sampling.bad_words.extend(words)
         sampling.seed = (seed + number) % 2**64
@@ -65,9 +68,21 @@ def generate_requests(
                 priority=body.priority or 0,
                 grammar=grammar,
                 adapter=adapter,
+                beam_search=_beam_search(body),
             )
         )
-    return requests
+    return requests * body.choices if body.use_beam_search else requests
+
+
+def _beam_search(body: Common) -> pb.BeamSearch | None:
+    if not body.use_beam_search:
+        return None
+    return pb.BeamSearch(
+        width=body.sequences,
+        answers=body.choices,
+        length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
+        early_stopping=EARLY_STOPPING[body.early_stopping or False],
+    )
 
 
 def policy(body: Common, visible: frozenset[int] = frozenset()) -> OutputPolicy:
@@ -82,6 +97,10 @@ def policy(body: Common, visible: frozenset[int] = frozenset()) -> OutputPolicy:
 
 
 def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
+    if body.use_beam_search:  # what is recommended for sampling says nothing of a search
+        kept = {name: value for name, value in defaults.items() if name == "repetition_penalty"}
+        defaults = {"temperature": 0.0, **kept}
+
     def chosen(name: str, otherwise: float) -> float:
         given = getattr(body, name)
         return float(defaults.get(name, otherwise) if given is None else given)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 
 from gateway.errors import RequestError
+from gateway.routes.openai.beam_search import not_with_beams
 from gateway.routes.openai.common import MAX_CHOICES, Alternatives, Common, Count
 from gateway.routes.openai.messages import Message
 from gateway.routes.openai.tool_choice import NO_TOOLS, ToolUse, tool_use
@@ -60,12 +61,22 @@ class CompletionRequest(Common):
     def sequences(self) -> int:
         return self.best_of or self.choices
 
+    @property
+    def sequences_field(self) -> str:
+        return "n" if self.best_of is None else "best_of"
+
     @model_validator(mode="after")
     def _chooses_among_enough(self) -> "CompletionRequest":
         if self.best_of is not None and self.best_of < self.choices:
             raise RequestError.invalid(f"best_of must be at least n = {self.choices} (given {self.best_of})", "best_of")
         if self.sequences > self.choices and self.stream:
             raise RequestError.invalid("best_of above n is not supported when streaming", "best_of")
+        return self
+
+    @model_validator(mode="after")
+    def _echoes_what_is_known(self) -> "CompletionRequest":
+        if self.use_beam_search and self.echo and self.logprobs is not None:
+            raise not_with_beams("echo of a prompt with its logprobs", "echo")
         return self
 
     @model_validator(mode="after")
@@ -230,6 +241,7 @@ class BatchRequest(ChatFields):
     @model_validator(mode="after")
     def _is_plain(self) -> "BatchRequest":
         plain = {"stream": not self.stream, "n": self.choices == 1, "prompt_logprobs": self.prompt_logprobs is None}
+        plain["use_beam_search"] = not self.use_beam_search
         for name, holds in plain.items():
             if not holds:
                 raise RequestError.invalid(f"{name} is not supported for several chats in one request", name)

@@ -21,10 +21,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
     # of vLLM
-    "use_beam_search": (False,),
     "best_of": (1,),  # of chats; completions declare it
-    "length_penalty": (1, 1.0),
-    "early_stopping": (False,),
     "logprob_token_ids": (),
     "prompt_embeds": (),
     "lora_path": (),
@@ -158,8 +155,12 @@ HINTS_WITHIN = {
 
 def refuse_unsupported(fields: Mapping[str, Any]) -> None:
     """Raise RequestError naming the first field that asks for something this server does not do."""
-    for name, harmless in UNSUPPORTED.items():
-        value = fields.get(name)
-        if value is not None and value not in harmless:
-            ours = f": use {OUR_NAMES[name]}" if name in OUR_NAMES else ""
-            raise RequestError.invalid(f"{name} is not supported{ours}", name)
+    if name := first_asked(fields, UNSUPPORTED):
+        ours = f": use {OUR_NAMES[name]}" if name in OUR_NAMES else ""
+        raise RequestError.invalid(f"{name} is not supported{ours}", name)
+
+
+def first_asked(fields: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]]) -> str | None:
+    """The first name in `harmless` of a field with another value than those there, which ask for nothing, or null."""
+    asked = (name for name in harmless if fields.get(name) is not None and fields[name] not in harmless[name])
+    return next(asked, None)

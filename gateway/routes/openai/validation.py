@@ -1,6 +1,7 @@
 """Rules of `/v1` that depend on the server: its model, limits and context. The schemas check rules of the protocol."""
 
 import re
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gateway.config.options import ALIASES, Options
@@ -38,6 +39,23 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
         message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
         raise RequestError.invalid(message, "allowed_token_ids")
+    if body.use_beam_search:
+        _check_width(body, description)
+
+
+def _check_width(body: Common, description: pb.Description) -> None:
+    """Check that a step can advance all beams of a search. Raises RequestError."""
+    width, field, most = body.sequences, body.sequences_field, description.max_batch_size
+    if width > most:
+        message = f"{field} asks for {width} beams, the server advances at most {most} at once (--max-batch-size)"
+        raise RequestError.invalid(message, field)
+    own = set() if body.ignore_eos else set(description.eos_token_ids)
+    ends = own.union(body.stop_token_ids or ())
+    needed, listed = width + len(ends), description.max_top_logprobs
+    if needed > listed:
+        field = "stop_token_ids" if width + len(own) <= listed else field
+        asked = f"{field}: {width} beams need {needed} logprobs of each step, one for each token that ends a text among"
+        raise RequestError.invalid(f"{asked} them; the server lists {listed} (--max-logprobs)", field)
 
 
 def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:
@@ -112,11 +130,43 @@ def with_server_options(body: Body, gateway: Gateway) -> Body:
     return body.model_copy(update=update)
 
 
+@dataclass(frozen=True)
+class Context:
+    """The room that a sequence has.
+
+    tokens: of the prompt and the answer.
+    max_input_tokens: of them, for the prompt.
+    limit: what allows no more, for a client.
+    """
+
+    tokens: int
+    max_input_tokens: int
+    limit: str
+
+
+def context(body: Common, gateway: Gateway, description: pb.Description) -> Context:
+    """That of the model, unless so many beams of that length would not fit into the cache."""
+    tokens, most = description.max_total_tokens, gateway.max_input_tokens
+    limit = f"This model's maximum context length is {tokens} tokens"
+    room = _room_of_beams(body.sequences, description) if body.use_beam_search else tokens
+    if room >= tokens:
+        return Context(tokens, most, limit)
+    limit = f"{body.sequences} beams have room for {room} tokens each (--max-batch-total-tokens)"
+    return Context(room, max(0, min(most, room - 1)), limit)
+
+
+def _room_of_beams(width: int, description: pb.Description) -> int:
+    """Tokens that each of `width` beams may have, if all have so many. Where an encoder reads the prompt, prompt and
+    answer have pages of their own, of which one more may be begun.
+    """
+    pages = description.max_batch_total_tokens // (width * description.page_size)
+    return max(0, pages - description.HasField("decoder_start_token_id")) * description.page_size
+
+
 def new_tokens(
     prompt: list[int],
     wanted: int | None,
-    max_input_tokens: int,
-    max_total_tokens: int,
+    context: Context,
     field: str,
     *,
     otherwise: int | None = None,
@@ -128,15 +178,14 @@ def new_tokens(
     Raises:
         RequestError: the prompt is empty or too long, or prompt and wanted tokens exceed the context.
     """
-    length = len(prompt)
+    length, most = len(prompt), context.max_input_tokens
     if not prompt:
         raise RequestError.invalid(f"{field} holds no tokens", field)
-    context = f"This model's maximum context length is {max_total_tokens} tokens"
-    if length > max_input_tokens:
-        message = f"{context}, at most {max_input_tokens} of them for the prompt, but {field} has {length} tokens"
+    if length > most:
+        message = f"{context.limit}, at most {most} of them for the prompt, but {field} has {length} tokens"
         raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
-    if wanted is not None and length + wanted > max_total_tokens:
-        message = f"{context}, but {length + wanted} were requested: {length} in {field} and {name} {wanted}"
-        raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
-    room = max_total_tokens - length
+    if wanted is not None and length + wanted > context.tokens:
+        asked = f"{length + wanted} were requested: {length} in {field} and {name} {wanted}"
+        raise RequestError(Kind.CONTEXT_LENGTH, f"{context.limit}, but {asked}", param=field)
+    room = context.tokens - length
     return wanted or min(room, otherwise or room)

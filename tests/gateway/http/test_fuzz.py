@@ -36,6 +36,7 @@ ROUTES: dict[str, dict[str, Any]] = {
         "request_id": "a",
         "allowed_token_ids": [5, 7], "prompt_logprobs": None, "truncate_prompt_tokens": 9, "best_of": None,
         "structured_outputs": {"structural_tag": TAGS, "whitespace_pattern": " "},
+        "use_beam_search": False, "length_penalty": 1.0, "early_stopping": False,
     },
     "/v1/chat/completions": {
         "messages": [
