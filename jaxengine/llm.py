@@ -13,9 +13,9 @@ import itertools
 import operator
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,13 +32,14 @@ from gateway.text.tokenizer import Tokenizer
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
-from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import AdapterRefused
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
 
-__all__ = ["LLM", "Completion", "SamplingParams"]
+__all__ = ["LLM", "BeamSearch", "Completion", "SamplingParams"]
 
 T = TypeVar("T")
 Prompt = str | Sequence[int]
@@ -84,6 +85,8 @@ class Completion:
     stop_reason: str | None = None
     error: str = ""
     cached_tokens: int = 0
+    beams: "list[Completion]" = field(default_factory=list)  # of a beam search, the best first; this one is empty then
+    score: float | None = None  # of a beam, see `BeamSearch`
 
     @property
     def token_ids(self) -> list[int]:
@@ -159,6 +162,27 @@ class LLM:
         """
         return self._run(self._encode(prompts), sampling_params, adapter, use_tqdm)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        search: BeamSearch,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | Sequence[str] = "",
+        use_tqdm: bool = True,
+    ) -> list[list[Completion]]:
+        """The likeliest completions of `prompts` that `search` finds: for each prompt a list, the best first.
+
+        `sampling_params` have penalties, bounds and ends, and temperature 0, which is their default here. A search that
+        fails inside the engine is a list of one completion, with its `error`.
+
+        Raises:
+            ValueError: as `generate`; or the parameters do not go with a beam search, such as `stop`.
+        """
+        params = SamplingParams(temperature=0) if sampling_params is None else sampling_params
+        searches = self._run(self._encode(prompts), params, adapter, use_tqdm, search)
+        return [each.beams or [each] for each in searches]
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -183,21 +207,24 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
         adapter: str | Sequence[str],
         use_tqdm: bool,
+        search: BeamSearch | None = None,
     ) -> list[Completion]:
         count = len(prompts)
         each = _one_each(SamplingParams() if params is None else params, SamplingParams, count, "sampling parameters")
         names = _one_each(adapter, str, count, "adapters")
         completions = {next(self.ids): Completion(*pair) for pair in zip(prompts, map(_seeded, each), strict=True)}
         requests = [
-            Request(id, made.prompt_ids, made.params, adapter=name)
+            Request(id, made.prompt_ids, made.params, adapter=name, beam_search=search)
             for (id, made), name in zip(completions.items(), names, strict=True)
         ]
+        if search is not None and any(made.params.stops for made in completions.values()):
+            raise ValueError("beam search does not go with stop: name stop_token_ids")
         for request in requests:  # all of them before one is taken
             self.engine.check(request)
         for request in requests:
             self.engine.submit(request)
         try:
-            running = {id: _Running(each, self._detokenizer(each)) for id, each in completions.items()}
+            running = {id: _Running(each, partial(self._detokenizer, each)) for id, each in completions.items()}
             with tqdm(total=len(completions), unit="prompt", disable=not use_tqdm) as bar:
                 while not self.engine.idle or self.engine.preparing:
                     if self.engine.idle:  # an adapter is read again, on another thread
@@ -260,10 +287,11 @@ class LLM:
 class _Running:
     """A completion that the engine still works on."""
 
-    def __init__(self, completion: Completion, detokenizer: Detokenizer) -> None:
+    def __init__(self, completion: Completion, new_detokenizer: Callable[[], Detokenizer]) -> None:
         params = completion.params
         self.completion = completion
-        self._detokenizer = detokenizer
+        self._new_detokenizer = new_detokenizer
+        self._detokenizer = new_detokenizer()
         self._stops = StopMatcher([*params.stops], keep=params.include_stop_str_in_output)
         self._parts: list[str] = []
 
@@ -272,6 +300,7 @@ class _Running:
         made = self.completion
         if event.first:
             made.prompt_tokens, made.cached_tokens = [*event.prompt], event.cached_tokens
+        made.beams = [self._beam(beam) for beam in event.beams]
         for token in event.tokens:
             made.tokens.append(token)
             if made.params.stops:
@@ -280,6 +309,12 @@ class _Running:
                 return
         if event.finish is not FinishReason.NOT_FINISHED:
             self._end(event)
+
+    def _beam(self, beam: Beam) -> Completion:
+        made = Completion(self.completion.prompt_ids, self.completion.params, [*beam.tokens], score=beam.score)
+        made.text = self._new_detokenizer().flush(made.token_ids)
+        made.finish_reason, made.cached_tokens = beam.finish.name.lower(), self.completion.cached_tokens
+        return made
 
     def _end(self, event: Event) -> None:
         made = self.completion

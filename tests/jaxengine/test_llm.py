@@ -15,12 +15,13 @@ from gateway.request.output import Finish, OutputPolicy, OutputProcessor
 from gateway.text.detokenizer import CONTEXT, MAX_BYTES, MAX_PENDING
 from gateway.text.model_text import ModelText
 from gateway.text.tokenizer import Tokenizer
-from jaxengine.llm import LLM, Completion, SamplingParams
+from jaxengine.llm import LLM, BeamSearch, Completion, SamplingParams
 from jaxengine.options.table import EngineOptions
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.startup.build import Setup
+from tests.jaxengine.beam_references import searched
 from tests.jaxengine.engines import prompt
-from tests.tiny import EOS, VOCAB, reference_greedy, tokenizer
+from tests.tiny import EOS, VOCAB, load_reference, reference_greedy, tokenizer
 from tests.tiny_adapter import adapted
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -69,6 +70,24 @@ def test_prompts_may_be_texts_or_ids_and_are_answered_in_order(llm: LLM) -> None
     alone = [llm.generate(each, GREEDY)[0].token_ids for each in (ids, "def add(a", prompt(5))]
     together = llm.generate([ids, "def add(a", prompt(5)], GREEDY)
     assert [completion.token_ids for completion in together] == alone
+
+
+def test_a_beam_search_finds_what_transformers_finds_and_says_it_in_words(llm: LLM, directory: Path) -> None:
+    search, params = BeamSearch(width=3, answers=2), SamplingParams(temperature=0, max_tokens=8)
+    found = llm.beam_search(["The quick brown fox", prompt(9)], search, params)
+    model = load_reference(directory)
+    for ids, answers in zip([tokenizer().encode("The quick brown fox"), prompt(9)], found, strict=True):
+        expected = searched(model, ids, search, 8, [EOS])
+        assert [answer.token_ids for answer in answers] == [ids for ids, _ in expected]
+        assert [answer.score for answer in answers] == pytest.approx([score for _, score in expected], rel=1e-4)
+        for answer in answers:
+            assert answer.text == tokenizer().decode(answer.token_ids, skip_special_tokens=True)
+            assert answer.finish_reason == ("eos" if answer.token_ids[-1] == EOS else "length")
+    with pytest.raises(ValueError, match="does not go with stop"):
+        llm.beam_search("The", search, SamplingParams(temperature=0, stop="x"))
+    with pytest.raises(ValueError, match="does not go with a temperature"):
+        llm.beam_search("The", search, SamplingParams())
+    assert [len(answers) for answers in llm.beam_search("The", BeamSearch(width=4))] == [4]
 
 
 def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
