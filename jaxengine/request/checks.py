@@ -64,6 +64,9 @@ def _check_beam_search(request: Request, search: BeamSearch, limits: Description
     if search.width > limits.max_batch_size:
         raise ValueError(f"beam search of width {search.width} is more than max_batch_size {limits.max_batch_size}")
     ends = {*(() if params.ignore_eos else limits.eos_token_ids), *params.stop_token_ids}
+    allowed = len(params.logit_bias.keys() - ends)
+    if params.only_biased and allowed < search.width:
+        raise ValueError(f"only {allowed} ids may go on a text, fewer than beam search's width {search.width}")
     listed = search.width + len(ends)
     if listed > limits.max_top_logprobs:
         raise ValueError(

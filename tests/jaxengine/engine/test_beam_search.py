@@ -176,6 +176,11 @@ REFUSED = (
         {"ends": range(4, 40)},
         "width 8 with 36 ids that end a text needs 44 .* max_top_logprobs 40",
     ),
+    (
+        BeamSearch(width=3),
+        {"only_biased": True, "logit_bias": {9: 0.0, 10: 0.0, 11: 0.0}},
+        "only 2 ids may go on a text, fewer than beam search's width 3",
+    ),
     (BeamSearch(width=2), {"temperature": 0.5}, "does not go with a temperature"),
     (BeamSearch(width=2), {"prompt_logprobs": True}, "does not go with prompt_logprobs"),
     (BeamSearch(width=2), {"watermark_gamma": 0.5}, "does not go with a watermark"),
