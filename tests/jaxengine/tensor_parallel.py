@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from jaxengine.grammar.grammar import Grammar
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Token
 from tests.jaxengine.drafting import drafting
 from tests.jaxengine.engines import Answer, ask, load, prompt, serve
@@ -20,13 +21,15 @@ SMALL = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "max_batch_total_t
 WAYS: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
 WAYS.append({"temperature": 1.0, "grammar": Grammar("regex", "[a-z]{20}")})
 REQUESTS = [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(WAYS)]
+SEARCH = ask(len(REQUESTS), prompt(30, seed=9), max_tokens=12, beams=BeamSearch(width=2))
 STATES = {"max_total_tokens": 128}  # what a state counts as
 
 
 def report(directory: Path, devices: int, **options: object) -> dict[str, object]:
     """What the model answers on `devices` devices, and how large one device's part of each array is."""
     engine = load(directory, tensor_parallel=devices, **SMALL, **options)  # type: ignore[arg-type]
-    answers = serve(engine, REQUESTS)
+    answers = serve(engine, [*REQUESTS, SEARCH])
+    beams = answers.pop(SEARCH.id).beams
     keys, values = engine.runner.layers[0]
     arrays = {"keys": keys, "values": values, "head": engine.runner.model.head.linear.weight.get_value().values}
     whole = sum(leaf.nbytes for leaf in engine.runner.model.leaves[False])
@@ -34,6 +37,8 @@ def report(directory: Path, devices: int, **options: object) -> dict[str, object
     return {
         "ids": [answer.ids for answer in answers.values()],
         "logprobs": [token.logprob for answer in answers.values() for token in answer.tokens],
+        "beams": [[token.id for token in beam.tokens] for beam in beams],
+        "scores": [beam.score for beam in beams],
         "shape": {name: array.shape for name, array in arrays.items()},
         "shard": {name: array.addressable_shards[0].data.shape for name, array in arrays.items()},
         "weights_held": held / whole,

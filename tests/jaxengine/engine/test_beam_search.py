@@ -17,6 +17,7 @@ from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan
 from tests.families.seq2seq import load_seq2seq
 from tests.jaxengine.beam_references import Found, assert_found, beams, searched
+from tests.jaxengine.drafting import drafting, plain
 from tests.jaxengine.engines import ask, load, prompt, serve
 from tests.tiny import load_reference
 from tests.tiny_adapter import adapted
@@ -162,6 +163,19 @@ def test_adapters_answer_searches(tiny: Checkpoints, tmp_path: Path, compile_cac
     answers = serve(engine, asked)
     for number, model in enumerate(models.values()):
         assert_found(answers[number], searched(model, ids, search, 20, [9]))
+
+
+def test_a_search_beside_requests_whose_drafts_are_verified(tiny: Checkpoints, compile_cache: None) -> None:
+    """They share steps; beams have no drafts."""
+    engine = load(tiny("llama2_gqa"), every_bucket=True, speculate=3, **{**SIZES, "max_batch_size": 4})
+    requests = [ask(n, prompt(10 + n, seed=n), max_tokens=60) for n in range(2)]
+    expected = plain(engine, requests)
+    search, ids = BeamSearch(width=2, early_stopping="never"), prompt(20)
+    with drafting(engine, expected, kinds=("right", "turning"), share=1.0, waiting=1.0) as drafts:
+        answers = serve(engine, [*requests, beams(9, ids, search, [9], max_tokens=30)])
+    assert all(answers[request.id].ids == expected[request.id].ids for request in requests)
+    assert_found(answers[9], searched(load_reference(tiny("llama2_gqa")), ids, search, 30, [9]))
+    assert sum(drafts.accepted) > 20
 
 
 REFUSED = (

@@ -48,6 +48,8 @@ def test_the_answers_are_those_of_one_device(outcome: dict[str, Any], devices: i
     assert many["device_count"] == devices
     assert many["ids"] == one["ids"]
     assert many["logprobs"] == pytest.approx(one["logprobs"], abs=1e-3)
+    assert many["beams"] == one["beams"] and len(many["beams"]) == 2
+    assert many["scores"] == pytest.approx(one["scores"], abs=1e-3)
 
 
 def test_drafts_verified_on_two_devices_change_no_answer(outcome: dict[str, Any]) -> None:
