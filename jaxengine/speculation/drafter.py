@@ -12,10 +12,12 @@ class Drafter:
     Args:
         tokens: of the text, to which the caller appends.
         others: the rates of all requests.
+        source: what an encoder reads, where there is one. An answer may repeat that as another repeats its prompt.
     """
 
-    def __init__(self, tokens: list[int], options: Speculation, others: Rates) -> None:
-        self.lookup = PromptLookup(tokens, options)
+    def __init__(self, tokens: list[int], options: Speculation, others: Rates, source: list[int] | None = None) -> None:
+        self.tokens, self.source = tokens, source or []
+        self.lookup = PromptLookup([*self.source, *tokens] if source else tokens, options)
         self.rates = Rates(others)
 
     def read(self) -> None:
@@ -24,6 +26,8 @@ class Drafter:
         So the rates are right too while no step verifies anything.
         """
         lookup = self.lookup
+        if self.source:
+            lookup.tokens += self.tokens[len(lookup.tokens) - len(self.source) :]
         while lookup.read < len(lookup.tokens):
             drafted, length = lookup.next > 0, lookup.length
             hit = lookup.follow()

@@ -109,7 +109,8 @@ class Speculator:
         """That of `sequence`, which has read all of its tokens."""
         drafter = self.drafters.get(sequence)
         if drafter is None:
-            drafter = self.drafters[sequence] = Drafter(sequence.tokens, self.options, self.rates)
+            drafter = Drafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
+            self.drafters[sequence] = drafter
         drafter.read()
         return drafter
 
