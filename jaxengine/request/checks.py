@@ -9,7 +9,7 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.interface import Description
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
 from jaxengine.request.sequence import Request
-from jaxengine.rpc.limits import MAX_ALTERNATIVES
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_LISTED_ALTERNATIVES
 
 
 def check_ends(eos_token_ids: Sequence[int]) -> None:
@@ -72,6 +72,11 @@ def _check_beam_search(request: Request, search: BeamSearch, limits: Description
         raise ValueError(
             f"beam search of width {search.width} with {len(ends)} ids that end a text needs {listed} alternatives, "
             f"more than max_top_logprobs {limits.max_top_logprobs}"
+        )
+    if search.width * params.max_tokens * params.logprobs > MAX_LISTED_ALTERNATIVES:
+        raise ValueError(
+            f"{search.width} beams of up to {params.max_tokens} tokens with logprobs {params.logprobs} list more than "
+            f"{MAX_LISTED_ALTERNATIVES} alternatives"
         )
     longest = len(request.prompt) + params.max_tokens
     pages = -(-longest // limits.page_size) + (limits.decoder_start_token_id is not None)

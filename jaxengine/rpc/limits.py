@@ -1,7 +1,7 @@
 """Limits of one request's sampling options: the device's arrays are sized for them.
 
-A message may list `MAX_LISTED_ALTERNATIVES` with a prompt, and as many again with other prompts of the same step. At 11
-bytes each that is 185 MB, within the 256 MB that a message may have.
+A message may list `MAX_LISTED_ALTERNATIVES` with a prompt or the beams of a search, and as many again with others of
+the same step. At 11 bytes each that is 185 MB, within the 256 MB that a message may have.
 """
 
 MAX_STOP_TOKEN_IDS = 64
@@ -13,4 +13,4 @@ MAX_LENGTH_PENALTY = 10
 # Alternatives listed with a token, if the engine is started for so many. New tokens may also have WHOLE_VOCABULARY.
 MAX_ALTERNATIVES = 1000
 WHOLE_VOCABULARY = -1
-MAX_LISTED_ALTERNATIVES = 1 << 23  # with all tokens of one prompt
+MAX_LISTED_ALTERNATIVES = 1 << 23  # with all tokens of one prompt, or of all beams of one search

@@ -34,7 +34,8 @@ class GatewaySession:
         if message is None:
             message = self._events[request_id] = self._message.events.add(id=request_id)
         codec.add_event(message, event)
-        self._alternatives += sum(len(token.top) for tokens in (event.tokens, event.prompt) for token in tokens)
+        told = (event.tokens, event.prompt, *(beam.tokens for beam in event.beams))
+        self._alternatives += sum(len(token.top) for tokens in told for token in tokens)
 
     def flush(self, step: int, stats: pb.Stats) -> None:
         """Let the writer send the events put so far, with the number and the statistics of their step."""

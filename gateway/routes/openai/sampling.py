@@ -39,13 +39,10 @@ def generate_requests(
     if field and not model.continues:
         message = f"{field} asks for the logprobs of a prompt, but this model's encoder reads it: it has none"
         raise RequestError.invalid(message, field)
-    top = max(body.alternatives.values())
-    if field and top > MAX_ALTERNATIVES:
-        message = f"{field} lists at most {MAX_ALTERNATIVES} logprobs beside a token, {top} are asked for"
-        raise RequestError.invalid(message, field)
-    if field and top * len(prompt) > MAX_LISTED_ALTERNATIVES:
-        asked = f"{field} asks for {top} logprobs beside each of {len(prompt)} tokens"
-        raise RequestError.invalid(f"{asked}, at most {MAX_LISTED_ALTERNATIVES} can be listed with a prompt", field)
+    if field:
+        _check_listed_with_prompt(body, field, len(prompt))
+    if body.use_beam_search:
+        _check_listed_with_beams(body, limit)
     seed = secrets.randbits(63) if body.seed in (None, -1) else body.seed or 0
     words = _bad_words(body.bad_words or [], model)
     grammar = body.constraint.to_proto(model.tokenizer.marks) if body.constraint else None
@@ -54,7 +51,7 @@ def generate_requests(
         sampling = _sampling(body, model.defaults)
         sampling.bad_words.extend(words)
         sampling.seed = (seed + number) % 2**64
-        sampling.top_logprobs = top
+        sampling.top_logprobs = max(body.alternatives.values())
         sampling.prompt_logprobs = echo_logprobs or body.prompt_logprobs is not None
         requests.append(
             pb.Generate(
@@ -72,6 +69,26 @@ def generate_requests(
             )
         )
     return requests * body.choices if body.use_beam_search else requests
+
+
+def _check_listed_with_prompt(body: Common, field: str, tokens: int) -> None:
+    """Check what `field` lists beside each of the prompt's `tokens`. Raises RequestError."""
+    top = max(body.alternatives.values())
+    if top > MAX_ALTERNATIVES:
+        message = f"{field} lists at most {MAX_ALTERNATIVES} logprobs beside a token, {top} are asked for"
+        raise RequestError.invalid(message, field)
+    if top * tokens > MAX_LISTED_ALTERNATIVES:
+        asked = f"{field} asks for {top} logprobs beside each of {tokens} tokens"
+        raise RequestError.invalid(f"{asked}, at most {MAX_LISTED_ALTERNATIVES} can be listed with a prompt", field)
+
+
+def _check_listed_with_beams(body: Common, limit: int) -> None:
+    """Check what is listed beside each token of beams of up to `limit` tokens. Raises RequestError."""
+    field, top = max(body.alternatives.items(), key=lambda item: item[1])
+    if top * limit * body.sequences > MAX_LISTED_ALTERNATIVES:
+        asked = f"{field} asks for {top} logprobs beside each of up to {limit} tokens of {body.sequences} beams"
+        most = f"at most {MAX_LISTED_ALTERNATIVES} can be listed with beams: lower max_tokens"
+        raise RequestError.invalid(f"{asked}, {most}", field)
 
 
 def _beam_search(body: Common) -> pb.BeamSearch | None:

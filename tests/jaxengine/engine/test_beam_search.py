@@ -195,6 +195,11 @@ REFUSED = (
         {"only_biased": True, "logit_bias": {9: 0.0, 10: 0.0, 11: 0.0}},
         "only 2 ids may go on a text, fewer than beam search's width 3",
     ),
+    (
+        BeamSearch(width=2),
+        {"max_tokens": 1 << 20, "logprobs": 5},
+        "2 beams of up to 1048576 tokens with logprobs 5 list more than 8388608 alternatives",
+    ),
     (BeamSearch(width=2), {"temperature": 0.5}, "does not go with a temperature"),
     (BeamSearch(width=2), {"prompt_logprobs": True}, "does not go with prompt_logprobs"),
     (BeamSearch(width=2), {"watermark_gamma": 0.5}, "does not go with a watermark"),
@@ -203,7 +208,8 @@ REFUSED = (
 
 
 def test_what_cannot_be_searched_is_refused(llama: Engine) -> None:
-    limits = dataclasses.replace(llama.description, max_batch_total_tokens=256, max_top_logprobs=40)
+    room = {"max_total_tokens": 1 << 21, "max_batch_total_tokens": 256, "max_top_logprobs": 40}
+    limits = dataclasses.replace(llama.description, **room)  # type: ignore[arg-type]
     for search, params, message in REFUSED:
         request = beams(1, prompt(20), search, **{"ends": [9], **params})  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=message):

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from jaxengine.request.event import Event, Token
+from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
@@ -259,6 +259,17 @@ async def test_of_a_gateway_that_does_not_read_no_message_lists_more_than_fits_o
     ids = [[token.id for event in message.events for token in event.tokens] for message in messages]
     assert ids == [[0, 1, 2], [3, 4, 5]]
     assert [message.HasField("stats") for message in messages] == [True, True]
+
+
+async def test_the_alternatives_of_beams_count_as_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_LISTED_ALTERNATIVES", 10)
+    session = GatewaySession()
+    answers = [Beam([Token(1, 0.0, ((1, 0.0), (2, 0.0)))] * 3, FinishReason.EOS, -1.0)] * 2
+    for number in (1, 2):
+        session.put(number, Event(number, finish=FinishReason.EOS, beams=answers))
+    session.close()
+    messages = [await session.take(), await session.take()]
+    assert [[event.id for event in message.events] for message in messages if message] == [[1], [2]]
 
 
 class SlowEngine(MockEngine):

@@ -165,6 +165,17 @@ async def test_a_search_needs_a_logprob_for_each_beam_and_each_end() -> None:
             assert (await app.post(TEXT, BODIES[TEXT] | taken)).status_code == 200
 
 
+async def test_what_all_beams_list_must_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.routes.openai.sampling.MAX_LISTED_ALTERNATIVES", 12)
+    async with serve() as app:
+        error = await error_of(app, TEXT, n=2, max_tokens=3, logprobs=3)
+        listed = "logprobs asks for 3 logprobs beside each of up to 3 tokens of 2 beams"
+        assert error["message"] == f"{listed}, at most 12 can be listed with beams: lower max_tokens"
+        error = await error_of(app, CHAT, n=2, max_tokens=7, logprobs=True, top_logprobs=1)
+        assert error["param"] == "top_logprobs"
+        assert (await app.post(TEXT, BODIES[TEXT] | {"n": 2, "max_tokens": 3, "logprobs": 2})).status_code == 200
+
+
 async def test_all_beams_must_fit_into_the_cache() -> None:
     """Pages of 16 tokens: with room for 96 tokens, each of 3 beams has 2 pages."""
     async with serve() as app:
