@@ -299,7 +299,8 @@ class Engine:
             answered = self.answers.generated_tokens - generated
             self.speculator.note(flight.plan, flight.shape.tokens, now - launched, answered)
         if self.culprit_search:
-            self.culprit_search.step_succeeded([row.sequence.request.id for row in flight.samples.rows])
+            sampled = [row.sequence for row in flight.samples.rows]
+            self.culprit_search.step_succeeded([each.request.id for each in sampled if not each.waits_for_beams])
 
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)

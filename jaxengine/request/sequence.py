@@ -138,6 +138,11 @@ class Sequence:
         return self.beams is not None and not (self.first or self.beams.begun)
 
     @property
+    def waits_for_beams(self) -> bool:
+        """Whether beams of its search have been sampled since it last grew, but not all."""
+        return self.beams is not None and bool(self.beams.noted)
+
+    @property
     def listed(self) -> int:
         """How many alternatives its samples must list."""
         return max(self.params.logprobs, self.beams.candidates if self.beams else 0)

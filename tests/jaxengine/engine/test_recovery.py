@@ -11,10 +11,12 @@ import pytest
 from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.runner import BackboneLaunch, Runner
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
-from jaxengine.request.plan import Plan
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Request
 from jaxengine.step.results import InFlight, Results
+from tests.jaxengine.beam_references import beams
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, prompt, serve, step
 
 ROWS = 32
@@ -165,6 +167,21 @@ def test_two_culprits_of_different_batches_are_both_found(engine: Engine, expect
     assert {number for number, answer in answers.items() if answer.finish is FinishReason.ERROR} == {3, 29}
     assert all(answers[n].ids == expected[n].ids for n in answers if n not in (3, 29))
     assert runner.failures <= 2 * (math.log2(ROWS) + 1)
+
+
+def test_a_search_is_cleared_only_once_all_its_beams_have_run(engine: Engine, expected: Answers) -> None:
+    """Computed again, the beams of so long a text are not all sampled in one step."""
+
+    def breaks(row: Row) -> bool:
+        sequence = row.sequence
+        return sequence.beams is not None and sequence.members[-1] is sequence and row.samples > 0
+
+    runner = failing(engine, lambda plan: any(map(breaks, plan.rows)))
+    search = beams(100, prompt(110), BeamSearch(width=6), [9], max_tokens=8)
+    answers = serve(engine, [search, *REQUESTS[:8]])
+    assert answers[100].finish is FinishReason.ERROR and "failed inside the engine" in answers[100].error
+    assert all(answers[request.id].ids == expected[request.id].ids for request in REQUESTS[:8])
+    assert runner.failures <= math.log2(8) + 2
 
 
 def test_the_prefix_cache_is_empty_after_a_failure(engine: Engine) -> None:
