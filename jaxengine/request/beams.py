@@ -19,13 +19,27 @@ Candidates = tuple[tuple[int, float], ...]  # ids with their logprobs, the likel
 
 
 class Branch(NamedTuple):
-    """A text that is not finished: what is generated so far, and the sum of its logprobs."""
+    """A text that is not finished: its last token behind another branch, which all that grew from that one share. So a
+    step takes no longer the longer the texts are.
 
-    tokens: tuple[Token, ...]
-    total: float
+    length: tokens that are generated so far; total: the sum of their logprobs.
+    """
+
+    before: "Branch | None" = None
+    last: Token = Token(0, 0.0)  # means nothing in a text of no tokens
+    length: int = 0
+    total: float = 0.0
 
     def extended(self, token: Token) -> "Branch":
-        return Branch((*self.tokens, token), self.total + token.logprob)
+        return Branch(self, token, self.length + 1, self.total + token.logprob)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        tokens, branch = [], self
+        while branch.before is not None:
+            tokens.append(branch.last)
+            branch = branch.before
+        return tuple(reversed(tokens))
 
 
 class Beams:
@@ -41,7 +55,7 @@ class Beams:
         self.max_tokens = max_tokens
         self.ends = ends
         self.listed = listed
-        self.branches = [Branch((), 0.0)]  # by number of the beam; before the first step there is only one
+        self.branches = [Branch()]  # by number of the beam; before the first step there is only one
         self.finished: list[Beam] = []  # the best first, at most `width`
         self.done = False
         self.noted: dict[int, Candidates] = {}
@@ -54,7 +68,7 @@ class Beams:
     @property
     def begun(self) -> bool:
         """Whether there are as many beams as there will be."""
-        return bool(self.branches[0].tokens)
+        return self.branches[0].length > 0
 
     @property
     def answers(self) -> list[Beam]:
@@ -78,7 +92,7 @@ class Beams:
         """Go on to the next beams, or be `done`. Returns pairs (parent, child): beam `child` is now one that grew from
         what was beam `parent`. The others grew from themselves, and every parent is among these.
         """
-        length = len(self.branches[0].tokens) + 1
+        length = self.branches[0].length + 1
         grown = [
             (branch.total + logprob, beam, Token(id, logprob, self.noted[beam][: self.listed]))
             for beam, branch in enumerate(self.branches)
@@ -94,10 +108,9 @@ class Beams:
 
     def _finish(self, branch: Branch) -> None:
         """Keep `branch` as an answer if it is finished and among the best."""
-        length, last = len(branch.tokens), branch.tokens[-1].id
-        reason = FinishReason.LENGTH if length == self.max_tokens else self.ends.get(last)
+        reason = FinishReason.LENGTH if branch.length == self.max_tokens else self.ends.get(branch.last.id)
         if reason is not None and (branch.total > -math.inf or reason is FinishReason.LENGTH):
-            self.finished.append(Beam(branch.tokens, reason, self.search.score(branch.total, length)))
+            self.finished.append(Beam(branch.tokens, reason, self.search.score(branch.total, branch.length)))
             self.finished.sort(key=lambda answer: -answer.score)
             del self.finished[self.search.width :]
 

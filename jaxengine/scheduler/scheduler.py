@@ -301,9 +301,9 @@ class Scheduler:
             forks.append(self.tables.fork(members[parent], members[child]))
             members[child].become(members[parent])
         for member, branch in zip(members, first.beams.branches, strict=True):
-            member.tokens.append(branch.tokens[-1].id)
+            member.tokens.append(branch.last.id)
             member.length += 1
-            if len(branch.tokens) == 1 and member is not first:  # it has been asleep
+            if branch.length == 1 and member is not first:  # it has been asleep
                 bisect.insort(self.running, member, key=lambda s: s.order)
         return forks
 

@@ -173,6 +173,7 @@ def test_a_beam_may_die_and_another_live_on_as_several() -> None:
     assert beams.advance() == [(1, 0), (1, 2)]
     assert [[token.id for token in branch.tokens] for branch in beams.branches] == [[6, 2], [6, 1], [6, 3]]
     assert [branch.total for branch in beams.branches] == pytest.approx([-3.1, -3.0, -3.2])
+    assert len({id(branch.before) for branch in beams.branches}) == 1, "they share what they have in common"
 
 
 def test_an_answer_says_how_it_ended_and_length_comes_first() -> None:
