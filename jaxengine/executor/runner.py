@@ -25,7 +25,7 @@ from jaxengine.request.sequence import Sequence
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.functions import Adapters
 from jaxengine.step.results import InFlight, Results
-from jaxengine.step.sampler_slot import SamplerSlot, needs_sampler_state
+from jaxengine.step.sampler_slot import SamplerSlot, counts_tokens, needs_sampler_state
 from jaxengine.step.samples import NO_SAMPLES, Samples
 from jaxengine.step.upload import SlotFields, Upload
 
@@ -236,7 +236,7 @@ class Runner:
             assert fork.child.slot is not None
             self.mirror.rewind(fork.child.slot, fork.kept)
         self._copy_pages([copy for fork in forks for copy in fork.copies])
-        for beam in beams:  # what the sampler counted was its own choice
+        for beam in filter(counts_tokens, beams):  # what the sampler counted was its own choice
             self._fill_sampler(beam)
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:

@@ -73,6 +73,11 @@ def needs_sampler_state(sequence: Sequence) -> bool:
     return params.penalised or bool(params.logit_bias) or bool(params.bad_words) or params.min_tokens > 0
 
 
+def counts_tokens(sequence: Sequence) -> bool:
+    """Whether that state is another for another text."""
+    return sequence.params.penalised or bool(sequence.params.bad_words)
+
+
 def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
     """`state` once the sequence of `new` has taken its slot. Its mask is written where a step needs it."""
     vocab = state.seen.shape[1]

@@ -7,7 +7,9 @@ import pytest
 
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.runner import BackboneLaunch
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.step.results import InFlight
+from tests.jaxengine.beam_references import beams
 from tests.jaxengine.engines import ask, prompt, serve
 
 REQUESTS = [
@@ -67,3 +69,18 @@ def test_a_step_is_one_upload_and_two_launches(
     steps = wide.stats().steps - before
     assert [name[0] for name in spy.called] == ["backbone", "sample"] * steps
     assert len(uploads) == steps
+
+
+@pytest.mark.parametrize(
+    ("params", "fills"),
+    [({}, 0), ({"logit_bias": {9: 1.0}, "min_tokens": 2}, 3), ({"repetition_penalty": 1.3}, 3 + 3 * 7)],
+    ids=["plain", "biased", "penalised"],
+)
+def test_a_search_sends_the_sampler_only_what_changes(
+    wide: Engine, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], fills: int
+) -> None:
+    """A bias stays as it was when the beams took their slots. Counts are sent behind each of 8 tokens but the last."""
+    spy = Named(wide.runner.executables)
+    monkeypatch.setattr(wide.runner, "executables", spy)
+    serve(wide, [beams(0, prompt(20), BeamSearch(width=3, early_stopping="never"), (), max_tokens=8, **params)])
+    assert spy.called.count("fill_slot") == fills
