@@ -231,20 +231,21 @@ async def _run(engine: Engine, sequences: Numbered, options: Options) -> AsyncGe
             failure = engine_failure(event, options)
             if failure is not None:
                 raise failure
-            for (index, output), own in zip(sequences, _of_sequences(event), strict=True):
-                yield index, await in_thread(partial(output.push, own), when=len(own.tokens) > LONG)
+            for number, (index, output) in enumerate(sequences):
+                tokens = event.beams[number].tokens if event.beams else event.tokens
+                yield index, await in_thread(partial(_push, output, event, number), when=len(tokens) > LONG)
             if sequences[0][1].finish is not None:
                 return
 
 
-def _of_sequences(event: pb.RequestEvent) -> list[pb.RequestEvent]:
-    """What an event says of each of its request's sequences."""
+def _push(output: OutputProcessor, event: pb.RequestEvent, number: int) -> OutputDelta:
+    """Add to `output` what `event` says of it, sequence `number` of its request."""
     if not event.beams:
-        return [event]
-    return [
+        return output.push(event)
+    beam = event.beams[number]
+    return output.push(
         pb.RequestEvent(tokens=beam.tokens, finish=beam.finish, prompt=event.prompt, preemptions=event.preemptions)
-        for beam in event.beams
-    ]
+    )
 
 
 async def _feed(queue: asyncio.Queue[_Arrival], deltas: AsyncGenerator[tuple[int, OutputDelta], None]) -> None:

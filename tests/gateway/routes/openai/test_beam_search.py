@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.request.output import LONG, OutputProcessor
+from gateway.request import output
+from gateway.request.output import LONG
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import FAIL
 from tests.gateway.asgi_client import Connection, pace
@@ -253,15 +254,15 @@ async def test_what_the_server_adds_to_a_request_is_added_once() -> None:
         assert searched.cache_salt == sampled.cache_salt != b"mine"
 
 
-async def test_long_beams_become_text_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_beams_are_copied_and_become_text_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    push = OutputProcessor.push
+    push = output._push
 
-    def spy(output: OutputProcessor, event: pb.RequestEvent) -> Any:
+    def spy(*arguments: Any) -> Any:
         threads.append(threading.current_thread())
-        return push(output, event)
+        return push(*arguments)
 
-    monkeypatch.setattr(OutputProcessor, "push", spy)
+    monkeypatch.setattr(output, "_push", spy)
     async with serve([5], max_total_tokens=1000) as app:
         response = await app.post(TEXT, BODIES[TEXT] | {"n": 3, "max_tokens": LONG + 1})
         assert response.json()["usage"]["completion_tokens"] == 3 * (LONG + 1)
