@@ -104,7 +104,7 @@ def test_a_client_that_leaves_takes_its_search_with_it(server: Server) -> None:
     ("fields", "message"),
     [
         ({"n": 8, "stop_token_ids": [*range(100, 113)]}, "stop_token_ids"),
-        ({"n": 3, "allowed_token_ids": [5, 6]}, "fewer than beam search's width 3"),
+        ({"n": 3, "allowed_token_ids": [5, 6]}, "fewer than 3 beams"),
         ({"n": 2, "response_format": {"type": "json_object"}}, "use_beam_search"),
     ],
 )

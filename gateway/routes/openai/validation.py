@@ -51,6 +51,9 @@ def _check_width(body: Common, description: pb.Description) -> None:
         raise RequestError.invalid(message, field)
     own = set() if body.ignore_eos else set(description.eos_token_ids)
     ends = own.union(body.stop_token_ids or ())
+    if body.allowed_token_ids and (left := len({*body.allowed_token_ids} - ends)) < width:
+        message = f"allowed_token_ids holds {left} tokens that do not end the text, fewer than {width} beams"
+        raise RequestError.invalid(message, "allowed_token_ids")
     needed, listed = width + len(ends), description.max_top_logprobs
     if needed > listed:
         field = "stop_token_ids" if width + len(own) <= listed else field

@@ -165,6 +165,15 @@ async def test_a_search_needs_a_logprob_for_each_beam_and_each_end() -> None:
             assert (await app.post(TEXT, BODIES[TEXT] | taken)).status_code == 200
 
 
+async def test_a_search_needs_an_allowed_token_for_each_beam() -> None:
+    async with serve() as app:
+        error = await error_of(app, TEXT, n=3, allowed_token_ids=[5, 6, 6, EOS])
+        message = "allowed_token_ids holds 2 tokens that do not end the text, fewer than 3 beams"
+        assert (error["param"], error["message"]) == ("allowed_token_ids", message)
+        for taken in ({"allowed_token_ids": [5, 6, 7]}, {"allowed_token_ids": [5, 6, EOS], "ignore_eos": True}):
+            assert (await app.post(TEXT, BODIES[TEXT] | {"n": 3} | taken)).status_code == 200
+
+
 async def test_what_all_beams_list_must_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.routes.openai.sampling.MAX_LISTED_ALTERNATIVES", 12)
     async with serve() as app:
