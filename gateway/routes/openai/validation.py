@@ -57,8 +57,8 @@ def _check_width(body: Common, description: pb.Description) -> None:
     needed, listed = width + len(ends), description.max_top_logprobs
     if needed > listed:
         field = "stop_token_ids" if width + len(own) <= listed else field
-        asked = f"{field}: {width} beams need {needed} logprobs of each step, one for each token that ends a text among"
-        raise RequestError.invalid(f"{asked} them; the server lists {listed} (--max-logprobs)", field)
+        asked = f"{field}: {width} beams and {len(ends)} tokens that end a text need {needed} logprobs of each step"
+        raise RequestError.invalid(f"{asked}, the server lists {listed} (--max-logprobs)", field)
 
 
 def refuse_unknown_ids(ids: list[int], vocab_size: int, field: str) -> None:

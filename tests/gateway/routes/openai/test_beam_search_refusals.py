@@ -158,8 +158,8 @@ async def test_a_search_needs_a_logprob_for_each_beam_and_each_end() -> None:
         assert app.engine.description is not None
         app.engine.description.max_top_logprobs = 4
         error = await error_of(app, TEXT, n=4)
-        needs = "n: 4 beams need 5 logprobs of each step, one for each token that ends a text among them"
-        assert (error["param"], error["message"]) == ("n", f"{needs}; the server lists 4 (--max-logprobs)")
+        needs = "n: 4 beams and 1 tokens that end a text need 5 logprobs of each step"
+        assert (error["param"], error["message"]) == ("n", f"{needs}, the server lists 4 (--max-logprobs)")
         assert (await error_of(app, TEXT, n=3, stop_token_ids=[5]))["param"] == "stop_token_ids"
         for taken in ({"n": 3}, {"n": 4, "ignore_eos": True}, {"n": 3, "stop_token_ids": [EOS]}):
             assert (await app.post(TEXT, BODIES[TEXT] | taken)).status_code == 200
