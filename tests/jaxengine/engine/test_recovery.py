@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jaxengine.cache.page_tables import Fork
 from jaxengine.engine.engine import MAX_LONE_FAILURES, Engine, EngineFailure
 from jaxengine.engine.fault_isolation import CulpritSearch
 from jaxengine.executor.runner import BackboneLaunch, Runner
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
-from jaxengine.request.sequence import Request
+from jaxengine.request.sequence import Request, Sequence
 from jaxengine.step.results import InFlight, Results
 from tests.jaxengine.beam_references import beams
 from tests.jaxengine.engines import Answer, Answers, alone, ask, check_idle, finish, prompt, serve, step
@@ -57,6 +58,9 @@ class FailingRunner:
         self._maybe_fail(flight.plan, "fetch")
         return self.inner.fetch(flight)
 
+    def regrow(self, beams: list[Sequence], forks: list[Fork]) -> None:
+        self.inner.regrow(beams, forks)
+
     def reset(self) -> None:
         self.inner.reset()
 
@@ -86,6 +90,9 @@ class NanRunner:
 
     def launch_sample(self, launch: BackboneLaunch) -> InFlight:
         return self.inner.launch_sample(launch)
+
+    def regrow(self, beams: list[Sequence], forks: list[Fork]) -> None:
+        self.inner.regrow(beams, forks)
 
     def warm_next(self) -> bool:
         return self.inner.warm_next()
