@@ -115,7 +115,20 @@ class PageTables:
     # --- taking and releasing -------------------------------------------------------------------------------------
 
     def start(self, sequence: Sequence, prefix: list[PageTable]) -> None:
-        """Give `sequence` the tables of `prefix`, which `cached_prefix` found, and the pages for its first step."""
+        """Give `sequence` the tables of `prefix`, which `cached_prefix` found, and the pages for its first step; and
+        likewise the other beams of its search.
+        """
+        beside = [beam for beam in sequence.members[1:] if beam.asleep or beam.encoder_input]
+        others = [beam for beam in sequence.members[1:] if beam not in beside]
+        for each, found in zip([sequence, *others], [prefix, *map(self.cached_prefix, others)], strict=True):
+            self._adopt(each, found)
+        for each in (sequence, *others):  # now: pages that one takes may hold a prefix that nobody has adopted
+            self.grow(each, self.need(each).next_step)
+        for beam in beside:
+            self._start_beside(sequence, beam)
+
+    def _adopt(self, sequence: Sequence, prefix: list[PageTable]) -> None:
+        """Give `sequence` the tables of `prefix`."""
         for table in prefix:
             self.pool.hold(table.held)
         size = self.pool.page_size
@@ -123,7 +136,17 @@ class PageTables:
         sequence.offered_pages = len(prefix[0].pages)
         sequence.computed = sequence.offered_pages * size
         sequence.page_capacity = sequence.computed - self.pool.pages_for(len(sequence.encoder_input)) * size
-        self.grow(sequence, self.need(sequence).next_step)
+
+    def _start_beside(self, first: Sequence, beam: Sequence) -> None:
+        """Give `beam` the pages of the encoder input that `first` has, and those for its first step. One that is asleep
+        gets just the page in which it will write on.
+        """
+        shared = self.pool.pages_for(len(beam.encoder_input))
+        beam.tables = [PageTable(table.pages[:shared]) for table in first.tables]
+        for table in beam.tables:
+            self.pool.hold(table.pages)
+        beam.page_capacity = 0
+        self.grow(beam, len(self.windows) if beam.asleep else self.need(beam).next_step)
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Add `count` pages, equally many to each table. Raises ValueError if fewer are available."""
@@ -140,20 +163,6 @@ class PageTables:
         if missing and missing <= self.pool.available - spare * len(self.windows):
             self.grow(sequence, missing)
         return min(count, sequence.page_capacity - sequence.length)
-
-    def start_beam(self, beam: Sequence, first: Sequence) -> None:
-        """Give `beam` pages as `start` does, and those of the encoder input that `first`, which has started, has of it.
-        One that is asleep gets just the page in which it will write on.
-        """
-        if not (beam.asleep or beam.encoder_input):
-            self.start(beam, self.cached_prefix(beam))
-            return
-        shared = self.pool.pages_for(len(beam.encoder_input))
-        beam.tables = [PageTable(table.pages[:shared]) for table in first.tables]
-        for table in beam.tables:
-            self.pool.hold(table.pages)
-        beam.page_capacity = 0
-        self.grow(beam, len(self.windows) if beam.asleep else self.need(beam).next_step)
 
     def fork(self, parent: Sequence, child: Sequence) -> Fork:
         """Give `child` the pages of `parent`, of which it will be a copy: its full ones are shared. What the last one

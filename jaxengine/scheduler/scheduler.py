@@ -230,7 +230,7 @@ class Scheduler:
             for older in passed if sequence.adapter else ():
                 older.passed_by += 1
                 barred |= older.passed_by >= self.most_passing
-            reserved += self.tables.need(sequence).reserve
+            reserved += sum(self.tables.need(each).reserve for each in sequence.members if not each.asleep)
             prefilling.append(sequence)
 
     def _encoder_has_room(self, sequence: Sequence, plan: Plan) -> bool:
@@ -242,7 +242,7 @@ class Scheduler:
 
     def _prefix_that_fits(self, sequence: Sequence, free_pages: int) -> list[PageTable] | None:
         """The cached prefix of `sequence`, or None if it cannot start with `free_pages`."""
-        if self.tables.least_to_start(sequence) > free_pages:
+        if sum(self.tables.least_to_start(each) for each in sequence.members if not each.asleep) > free_pages:
             return None
         prefix = self.tables.cached_prefix(sequence)
         need = self.tables.need_to_start(sequence, prefix)
@@ -261,7 +261,6 @@ class Scheduler:
             plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), 0, of_encoder=True))
         self._add_chunk(sequence, plan)
         for beam in sequence.members[1:]:
-            self.tables.start_beam(beam, sequence)
             self._seat(beam, plan)
             if not beam.asleep:
                 self._add_chunk(beam, plan)
