@@ -143,15 +143,16 @@ class Scheduler:
             self._add_chunk(sequence, plan)
 
     def _switch_rope(self, plan: Plan) -> None:
-        """Recompute the sequences that have grown beyond `rope_switch_length`."""
-        limit = self.rope_switch_length
-        for sequence in [s for s in self.running if s.rope_length <= limit < s.length and not s.exhausted]:
+        """Have the sequences computed anew that have grown beyond `rope_switch_length`."""
+        for sequence in [s for s in self.running if self._outgrows_rope(s) and not s.exhausted]:
             if self._step_in_flight():
                 plan.drain = True
                 return
-            sequence.rope_length = sequence.length
             if sequence.slot is not None:
                 self._preempt(sequence)
+
+    def _outgrows_rope(self, sequence: Sequence) -> bool:
+        return sequence.rope_length <= self.rope_switch_length < sequence.length
 
     def _grow_running(self, plan: Plan) -> None:
         for sequence in [s for s in self.running if s.length > s.page_capacity and not s.exhausted]:
@@ -268,6 +269,8 @@ class Scheduler:
     def _seat(self, sequence: Sequence, plan: Plan) -> None:
         """Give `sequence` a slot, and one of the device's stacks for its adapter; it runs unless it is asleep."""
         sequence.slot = self.free_slots.pop()
+        if self._outgrows_rope(sequence):
+            sequence.rope_length = sequence.length
         if sequence.adapter is not None:
             sequence.adapter_slot, missing = self.adapters.take(sequence.adapter)
             plan.placements += [(sequence.adapter_slot, sequence.adapter)] if missing else []
