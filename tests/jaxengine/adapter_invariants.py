@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 def check_adapters(engine: FakeEngine) -> None:
     slots, stacks = engine.scheduler.adapters, engine.device.stacks
-    placed = (*engine.scheduler.running, *engine.scheduler.leaving)
-    held = Counter(s.adapter_slot for s in placed if s.adapter_slot is not None)
+    held = Counter(s.adapter_slot for s in engine.placed if s.adapter_slot is not None)
     assert slots.held == [held[slot] for slot in range(slots.slots)], f"I23: held {slots.held}, by sequences {held}"
     there = {digest: slot for slot, digest in stacks.items()}
     assert slots.slot_of == there, f"I23: adapters are said to lie in {slots.slot_of}, they lie in {there}"
-    for sequence in engine.sequences:
+    for sequence in engine.members:
         has = sequence.slot is not None and sequence.adapter is not None
         assert has == (sequence.adapter_slot is not None), f"I23: {sequence.request.id} has {sequence.adapter_slot}"
         assert not has or engine.device.adapter(sequence) == digest_of(sequence), "I23: another's adapter in its slot"
@@ -76,7 +75,7 @@ def waits_for_adapter(engine: FakeEngine, sequence: Sequence) -> bool:
 def count_passed(engine: FakeEngine, plan: Plan, waiting: list[Sequence]) -> None:
     """No request waits for a slot of the stacks while more than a few later ones with adapters are admitted."""
     for one in waiting:
-        alike = (s for s in plan.admitted if s.adapter and s.request.caller == one.request.caller)
+        alike = (s for s in plan.admitted if s.adapter and s.first and s.request.caller == one.request.caller)
         engine.passed[one.request.id] += sum(s.order > one.order for s in alike)
         most = engine.scheduler.most_passing
         assert engine.passed[one.request.id] <= most, f"I23: more than {most} have passed {one.request.id}"

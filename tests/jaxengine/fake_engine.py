@@ -14,17 +14,22 @@ from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
 from jaxengine.cache.page_pool import PagePool, page_key, root_key
 from jaxengine.cache.page_tables import PageTables
-from jaxengine.request.event import FinishReason, Token
+from jaxengine.engine.answers import Answers
+from jaxengine.request.beam_search import BeamSearch
+from jaxengine.request.event import Beam, FinishReason, Token
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.step.results import SampledTokens
-from tests.jaxengine.fake_device import EOS, START, VOCAB, FakeDevice, Reference, Result, alone, in_table
+from tests.jaxengine.beam_invariants import check_forks, note_interrupted
+from tests.jaxengine.fake_device import FakeDevice, Result
+from tests.jaxengine.fake_model import EOS, START, VOCAB, Reference, in_table
 from tests.jaxengine.forced_drafts import ForcedDrafts
 from tests.jaxengine.invariants import PlanCheck
 
 MAX_IN_FLIGHT = 2  # one step computes while the next is planned and queued behind it
+RECENT = 20  # requests
 MOST_PASSING = 1  # few, so that a short run meets the limit
 
 
@@ -53,6 +58,7 @@ class FakeEngine:
         encoder: bool = False,
         windows: Ids[int] = (0,),
         adapter_slots: int = 0,
+        rope_switch_length: int = 0,
         drafts: random.Random | None = None,
     ) -> None:
         """Without `drafts` no step verifies any; else chance decides which."""
@@ -60,13 +66,17 @@ class FakeEngine:
         self.pool = PagePool(pages, page_size)
         tables = PageTables(self.pool, windows, token_budget, model="m", prefix_cache=prefix_cache)
         speculator = ForcedDrafts(self._future, drafts, vocab=VOCAB) if drafts else None
-        self.scheduler = Scheduler(tables, slots, adapters=adapter_slots, speculator=speculator)
+        self.scheduler = Scheduler(
+            tables, slots, rope_switch_length=rope_switch_length, adapters=adapter_slots, speculator=speculator
+        )
         self.scheduler.most_passing = MOST_PASSING
-        self.device = FakeDevice(pages, page_size)
+        self.device = FakeDevice(pages, page_size, slots, rope_switch_length)
+        self.answers = Answers([EOS])
         self.clock = 0.0
         self.steps: deque[Step] = deque()
         self.sequences: list[Sequence] = []
         self.references: dict[int, Reference] = {}
+        self.found: dict[int, list[Beam]] = {}  # by request, the answers of searches that are done
         self.truth: dict[tuple[int, bytes], tuple[tuple[int, ...], list[int]]] = {}  # (table, key) -> (ids, contents)
         self.decisions: list[tuple[object, ...]] = []
         self.drafted: dict[Sequence, int] = {}  # the length up to which guesses had pages since it took its slot
@@ -75,12 +85,37 @@ class FakeEngine:
 
     @property
     def live(self) -> list[Sequence]:
-        return list(self.scheduler.sequences())
+        """One sequence of each request that has not ended."""
+        return [sequence for sequence in self.scheduler.sequences() if sequence.first]
 
-    def fits(self, prompt_length: int, max_tokens: int) -> bool:
+    @property
+    def recent(self) -> list[Sequence]:
+        """One sequence of each request that has not ended or came late."""
+        last = len(self.sequences) - RECENT
+        return [s for i, s in enumerate(self.sequences) if i >= last or s.finish is FinishReason.NOT_FINISHED]
+
+    @property
+    def members(self) -> list[Sequence]:
+        """All sequences of recent requests, and whatever has a slot."""
+        recent = [member for sequence in self.recent for member in sequence.members]
+        return list(dict.fromkeys([*recent, *self.placed]))
+
+    @property
+    def placed(self) -> list[Sequence]:
+        """Those that should have a slot."""
+        asleep = [
+            member
+            for sequence in self.live
+            for member in sequence.members
+            if member.asleep and sequence.slot is not None
+        ]
+        return [*self.scheduler.running, *self.scheduler.leaving, *asleep]
+
+    def fits(self, prompt_length: int, max_tokens: int, width: int = 1) -> bool:
         """Whether the request can be served at all. The last token is never fed, so it needs no page."""
         encoder_length, own = (prompt_length, 1) if self.encoder else (0, prompt_length)
-        return self.pool.pages_for(encoder_length) + sum(self.peak(own + max_tokens - 1)) < self.pool.total
+        pages = self.pool.pages_for(encoder_length) + sum(self.peak(own + max_tokens - 1))
+        return width * pages < self.pool.total and width <= self.scheduler.slots
 
     def peak(self, tokens: int) -> list[int]:
         """The most pages that each table of a sequence of `tokens` ever holds, without those of an encoder input."""
@@ -102,16 +137,19 @@ class FakeEngine:
         prompt_logprobs: bool = False,
         ignore_eos: bool = False,
         adapter: str = "",
+        search: BeamSearch | None = None,
+        stop_token_ids: tuple[int, ...] = (),
     ) -> Sequence:
-        assert self.fits(len(prompt), max_tokens)
-        params = SamplingParams(
-            max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, ignore_eos=ignore_eos
-        )
+        assert self.fits(len(prompt), max_tokens, search.width if search else 1)
+        ends = {"ignore_eos": ignore_eos, "stop_token_ids": stop_token_ids}
+        params = SamplingParams(max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, **ends)
         number = len(self.sequences)
-        how = {"caller": caller, "priority": priority, "timeout": timeout}
-        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, adapter=adapter, **how)
+        how = {"caller": caller, "priority": priority, "timeout": timeout, "adapter": adapter, "beam_search": search}
+        request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, **how)
         loaded = LoadedAdapter(adapter.encode(), {}) if adapter else None
         sequence = Sequence(request, number, START if self.encoder else None, loaded)
+        if search is not None:
+            sequence.fan_out(self.answers.beams_of(search, params))
         self._learn(request)
         self.sequences.append(sequence)
         self.scheduler.add(sequence)
@@ -119,6 +157,7 @@ class FakeEngine:
 
     def abort(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """End `sequence`, in whatever state it is."""
+        note_interrupted(self, [sequence])
         self.scheduler.finish(sequence, reason)
 
     def advance(self, seconds: float) -> None:
@@ -128,15 +167,16 @@ class FakeEngine:
 
     def _learn(self, request: Request) -> None:
         """Note the key, the ids and the contents of each full page that the request may ever offer."""
-        adapter, size = request.adapter.encode(), self.pool.page_size
-        self.references[request.id] = reference = alone(request, encoder=self.encoder, adapter=adapter)
-        key = root_key("m", request.salt, adapter)
-        for end in range(size, len(reference.tokens) + 1, size):
-            ids = tuple(reference.tokens[end - size : end])
-            key = page_key(key, ids)
-            for table in range(len(self.scheduler.tables.windows)):
-                contents = [in_table(content, table) for content in reference.contents[end - size : end]]
-                self.truth[table, key] = (ids, contents)
+        adapter, size, switch = request.adapter.encode(), self.pool.page_size, self.scheduler.rope_switch_length
+        reference = Reference(request, encoder=self.encoder, adapter=adapter, rope_switch_length=switch)
+        self.references[request.id] = reference
+        keys = {(): root_key("m", request.salt, adapter)}
+        for text, contents in reference.texts():
+            if len(text) % size == 0:
+                ids = text[-size:]
+                keys[text] = key = page_key(keys[text[:-size]], ids)
+                for table in range(len(self.scheduler.tables.windows)):
+                    self.truth[table, key] = (ids, [in_table(content, table) for content in contents[-size:]])
 
     # --- what the engine's loop does ----------------------------------------------------------------------------
 
@@ -169,10 +209,11 @@ class FakeEngine:
             self.events["rows of ended requests"] += row.sequence.finish is not FinishReason.NOT_FINISHED
             if not result.finite:
                 self.scheduler.finish(row.sequence, FinishReason.ERROR)
-        sampled = [Token(token, 0.0) for result in step.results for token in result.tokens]
+        sampled = [Token(token, 0.0, result.top) for result in step.results for token in result.tokens]
         for row, tokens, _ in SampledTokens(sampled, [True] * len(sampled)).by_row(step.plan.rows):
             self._accept(row, tokens)
         self.scheduler.complete(step.plan)
+        self._grow_beams(step.plan)
 
     def collect_all(self) -> None:
         while self.steps:
@@ -181,6 +222,7 @@ class FakeEngine:
     def fail(self) -> None:
         """A step raises: all dispatched steps and the cache are lost."""
         self.events["failures"] += 1
+        note_interrupted(self, self.live)
         self.steps.clear()
         self.device.wipe()
         self.scheduler.reset()
@@ -206,9 +248,28 @@ class FakeEngine:
     def _future(self, sequence: Sequence) -> list[int]:
         return self.references[sequence.request.id].tokens[len(sequence.tokens) :]
 
+    def _grow_beams(self, plan: Plan) -> None:
+        """Go on with the searches all of whose beams have been sampled."""
+        for first in dict.fromkeys(row.sequence.members[0] for row in plan.rows if row.sequence.beams):
+            beams = first.beams
+            if beams is None or not beams.ready or first.finish is not FinishReason.NOT_FINISHED:
+                continue
+            moves = beams.advance()
+            if beams.done:
+                self.found[first.request.id] = beams.answers
+                self.scheduler.finish(first, beams.answers[0].finish)
+            else:
+                forks = self.scheduler.grow_beams(first, moves)
+                check_forks(self, first, moves, forks)
+                self.device.regrow(forks)
+
     def _accept(self, row: Row, tokens: list[Token]) -> None:
-        """Append the tokens that count, up to the sequence's end."""
+        """Append the tokens that count, up to the sequence's end. Those of a beam are only noted."""
         before, sequence = len(row.sequence.tokens), row.sequence
+        if sequence.beams is not None:
+            if sequence.finish is FinishReason.NOT_FINISHED:
+                sequence.beams.note(sequence.members.index(sequence), tokens[0].top)
+            return
         for token in tokens:
             if sequence.finish is FinishReason.NOT_FINISHED:
                 self._append(sequence, token.id)
@@ -223,6 +284,8 @@ class FakeEngine:
         sequence.tokens.append(token)
         if token == EOS and not sequence.params.ignore_eos:
             self.scheduler.finish(sequence, FinishReason.EOS)
+        elif token in sequence.params.stop_token_ids:
+            self.scheduler.finish(sequence, FinishReason.STOP_TOKEN)
         elif len(sequence.tokens) - sequence.prompt_length == sequence.params.max_tokens:
             self.scheduler.finish(sequence, FinishReason.LENGTH)
 

@@ -4,9 +4,9 @@ Each message starts with the invariant's number. `check_state` holds I1-I3, I5, 
 `PlanCheck` I4, I7-I9, I11, I16 and I17. `check_idle` holds I20, I24 and, with I13, that a request's tokens depend
 neither on its neighbours nor on preemption (I14). I23 is about adapters: each lies in the slot of the stacks that its
 sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. I26 is about drafts:
-nothing is planned on guesses, and none leaves a trace. Properties that need two
-runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21 (grammars) does
-not exist yet.
+nothing is planned on guesses, and none leaves a trace. I27 is about beam searches, see `beam_invariants`. Properties
+that need two runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21
+(grammars) does not exist yet.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
+
 from jaxengine.cache.page_pool import SINK, page_key, root_key
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
+from tests.jaxengine.beam_invariants import BeamCheck, check_beams
 from tests.jaxengine.draft_invariants import DraftCheck, check_drafts
-from tests.jaxengine.fake_device import digest_of, encoder_contents
+from tests.jaxengine.fake_device import digest_of
+from tests.jaxengine.fake_model import encoder_contents
 
 if TYPE_CHECKING:
     from tests.jaxengine.fake_engine import FakeEngine
@@ -36,7 +40,8 @@ def check_state(engine: FakeEngine) -> None:
     _check_in_flight(engine)
     check_adapters(engine)
     check_drafts(engine)
-    for sequence in engine.sequences:
+    check_beams(engine)
+    for sequence in engine.members:
         _check_sequence(engine, sequence)
 
 
@@ -50,14 +55,23 @@ def check_idle(engine: FakeEngine) -> None:
     assert not any(scheduler.adapters.held), f"I24: adapters still held: {scheduler.adapters.held}"
     for sequence in engine.sequences:
         assert sequence.finish is not FinishReason.NOT_FINISHED, f"I20: request {sequence.request.id} never ended"
-        if sequence.finish in (FinishReason.EOS, FinishReason.LENGTH):
-            assert sequence.tokens == engine.references[sequence.request.id].tokens, "I14: tokens differ from alone"
+        if sequence.finish in (FinishReason.EOS, FinishReason.LENGTH, FinishReason.STOP_TOKEN):
+            _check_answer(engine, sequence)
+
+
+def _check_answer(engine: FakeEngine, sequence: Sequence) -> None:
+    reference, found = engine.references[sequence.request.id], engine.found.get(sequence.request.id, [])
+    if reference.searched is None:
+        assert sequence.tokens == reference.tokens, "I14: tokens differ from alone"
+        return
+    answers, scores = [[token.id for token in beam.tokens] for beam in found], [beam.score for beam in found]
+    assert answers == [ids for ids, _ in reference.searched.answers], "I14: the answers of a search differ from alone"
+    assert scores == pytest.approx([score for _, score in reference.searched.answers]), "I14: their scores differ"
 
 
 def _check_pages(engine: FakeEngine) -> None:
-    pool, scheduler = engine.pool, engine.scheduler
-    placed = (*scheduler.running, *scheduler.leaving)
-    held = Counter(page for s in placed for table in s.tables for page in table.held)
+    pool = engine.pool
+    held = Counter(page for s in engine.placed for table in s.tables for page in table.held)
     assert pool.references == [held[page] for page in range(pool.total)], "I2: references differ from holders"
     free = [*pool.blank, *pool.reusable]
     unheld = [page for page in range(SINK + 1, pool.total) if not held[page]]
@@ -84,11 +98,12 @@ def _check_queues(engine: FakeEngine) -> None:
         orders = [s.order for s in queue]
         assert orders == sorted(orders), "I17: a queue is out of order"
     alive = sorted(s.request.id for s in engine.sequences if s.finish is FinishReason.NOT_FINISHED)
-    queued = sorted(s.request.id for s in (*scheduler.waiting, *scheduler.running))
+    queued = sorted(s.request.id for s in (*scheduler.waiting, *scheduler.running) if s.first)
     assert queued == alive, f"I10: {queued} are waiting or running, {alive} should be"
     leaving = {s.request.id for s in scheduler.leaving}
-    assert len(leaving) == len(scheduler.leaving) and not leaving & set(alive), f"I10: {leaving} are leaving"
-    slots = [-1 if s.slot is None else s.slot for s in (*scheduler.running, *scheduler.leaving)]
+    once = len({id(s) for s in scheduler.leaving}) == len(scheduler.leaving)
+    assert once and not leaving & set(alive), f"I10: {leaving} are leaving"
+    slots = [-1 if s.slot is None else s.slot for s in engine.placed]
     assert sorted([*slots, *scheduler.free_slots]) == list(range(scheduler.slots)), f"I11: {slots} slots are taken"
 
 
@@ -99,7 +114,7 @@ def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
     else:
         _check_tables(engine, sequence)
     request, tokens = sequence.request, sequence.tokens
-    assert tokens == engine.references[request.id].tokens[: len(tokens)], f"I13: request {request.id} has {tokens}"
+    assert engine.references[request.id].passes(tokens), f"I13: request {request.id} has {tokens}"
     assert sequence.generated <= sequence.params.max_tokens, "I12: more tokens than asked for"
     assert sequence.cached_tokens < sequence.prompt_length, "I7: the whole prompt is said to be cached"
 
@@ -130,7 +145,7 @@ def _check_in_flight(engine: FakeEngine) -> None:
             now = [table.pages[: len(tables[0])] for table in sequence.tables]
             held = sequence.slot == slot and visible(engine, now, row.start) == visible(engine, tables, row.start)
             assert held, f"I9: request {sequence.request.id} lost its slot or pages under a dispatched step"
-    for sequence in engine.sequences:
+    for sequence in engine.members:
         assert sequence.in_flight == dispatched[id(sequence)], "I19: in_flight differs from the dispatched rows"
 
 
@@ -153,9 +168,12 @@ class PlanCheck:
         self.only = only
         self.running = list(engine.scheduler.running)
         self.preemptions = {s: s.preemptions for s in engine.sequences}
+        limit = engine.scheduler.rope_switch_length
+        self.outgrown = {s for s in self.running if s.rope_length <= limit < s.length}
         self.indexed = set(engine.pool.index)
         self.adapters = PlacementCheck(engine)
         self.drafts = DraftCheck(engine)
+        self.beams = BeamCheck(engine)
 
     @property
     def evictions(self) -> int:
@@ -165,6 +183,7 @@ class PlanCheck:
         self._check_shape(plan)
         self.adapters(plan)
         self.drafts(plan)
+        self.beams(plan)
         for row in plan.rows:
             self._check_row(row)
         self._check_encoder_rows(plan)
@@ -172,8 +191,10 @@ class PlanCheck:
         self._check_preempted()
         starts = {id(row.sequence): row.start for row in plan.rows}
         for sequence in plan.admitted:
-            assert id(sequence) in starts, f"I7: request {sequence.request.id} is admitted with nothing to compute"
-            self._check_hit(sequence, starts[id(sequence)])
+            computes = id(sequence) in starts or not sequence.first
+            assert computes, f"I7: request {sequence.request.id} is admitted with nothing to compute"
+            if not sequence.asleep:
+                self._check_hit(sequence, starts.get(id(sequence), sequence.computed))
         if not self.engine.steps and any(self.only is None or self.only(s) for s in self.engine.live):
             assert plan.rows, "I16: nothing is in flight and nobody advances"
         if not self.only:
@@ -197,7 +218,7 @@ class PlanCheck:
         at_end = end == sequence.length - bool(row.samples)
         assert at_end == bool(row.samples), "I11: samples elsewhere than at the last tokens"
         if sequence.request.id not in self.engine.device.poisoned:
-            history = self.engine.references[sequence.request.id].contents
+            history = self.engine.references[sequence.request.id].history(sequence.tokens, sequence.rope_length)
             for number, (table, page) in enumerate(zip(own, first_pages(self.engine, row.start), strict=True)):
                 read = self.engine.device.read(table, row.start, number)[page * size :]
                 true = history[page * size : row.start]
@@ -206,18 +227,22 @@ class PlanCheck:
     def _check_encoder_rows(self, plan: Plan) -> None:
         """Encoder inputs are read whole in the step that admits them, and keep their contents from then on."""
         encoded = [row.sequence for row in plan.encoder_rows]
-        assert encoded == [s for s in plan.admitted if s.encoder_input], "I7: an encoder reads what is admitted"
+        assert encoded == [s for s in plan.admitted if s.encoder_input and s.first], (
+            "I7: an encoder reads what is admitted"
+        )
         assert all(row.ids == row.sequence.encoder_input for row in plan.encoder_rows), "I11: an encoder input is cut"
         together = plan.encoder_tokens
         assert len(encoded) <= 1 or together <= self.engine.scheduler.token_budget, f"I11: {together} encoder tokens"
-        for sequence in {row.sequence for row in plan.rows} - {*encoded}:
+        for sequence in [row.sequence for row in plan.rows if row.sequence.members[0] not in encoded]:
             if sequence.request.id not in self.engine.device.poisoned:
                 read = self.engine.device.read(self.engine.device.tables(sequence)[0], len(sequence.encoder_input))
                 true = encoder_contents(sequence.encoder_input, digest_of(sequence))
                 assert read == true, "I8: an encoder input was overwritten"
 
     def _check_writers(self, plan: Plan) -> None:
-        """A page that a step writes has one holder, is not offered, and is in no other row of a dispatched step."""
+        """A page that a step writes has one holder, is not offered, and is in no other row of a dispatched step. An
+        encoder input's are held by all beams of a search.
+        """
         pool, size = self.engine.pool, self.engine.pool.page_size
         known = [
             (row.sequence, {page for table in visible(self.engine, tables, row.start) for page in table})
@@ -227,8 +252,9 @@ class PlanCheck:
         for row in (*plan.encoder_rows, *plan.rows):
             encoder_pages, own = self.engine.device.tables(row.sequence)
             here = slice(row.start // size, -(-(row.start + row.count) // size))
+            holders = len(row.sequence.members) if row.of_encoder else 1
             for page in [page for table in ([encoder_pages] if row.of_encoder else own) for page in table[here]]:
-                assert page != SINK and pool.references[page] == 1, f"I4: page {page} is written and shared"
+                assert page != SINK and pool.references[page] == holders, f"I4: page {page} is written and shared"
                 assert page not in pool.content, f"I4: page {page} is written and offered to others"
                 others = [s for s, table in known if page in table and s is not row.sequence]
                 assert not others, f"I9: page {page} is reused before the step that freed it completed"
@@ -237,7 +263,11 @@ class PlanCheck:
         preempted = [s for s, count in self.preemptions.items() if s.preemptions > count]
         self.engine.events["preemptions"] += len(preempted)
         assert not (preempted and self.engine.steps), "I9: preempted while a step is in flight"
-        assert self.only or not preempted or self.running[0] not in preempted, "I16: the oldest was preempted"
+        switched = self.outgrown & {*preempted}
+        self.engine.events["rope switches"] += len(switched)
+        self.engine.events["rope switches of searches"] += sum(len(s.members) > 1 for s in switched)
+        spared = self.only or not preempted or self.running[0] not in {*preempted} - self.outgrown
+        assert spared, "I16: the oldest was preempted"
         assert self.engine.scheduler.preemptions == self.engine.events["preemptions"], "I19: preemptions miscounted"
 
     def _check_hit(self, sequence: Sequence, computed: int) -> None:

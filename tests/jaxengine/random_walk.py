@@ -3,14 +3,17 @@
 import random
 from typing import Self
 
+from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.sequence import Sequence
 from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
+from tests.jaxengine.fake_model import EOS, VOCAB
 from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
 WHOLE = 128  # a page size that holds any sequence whole, as with state spaces
 WINDOWS = [(0,), (0,), (2,), (5,), (12,), (0, 2), (0, 5, 5), (0, 3, 12)]
 EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
+INTERRUPTIONS = {"probe": 4, "fail": 2}  # of searches, which take long to be where they were
 
 
 class Walk:
@@ -18,19 +21,23 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        page_size = self.random.choice([1, 2, 3, 4, 16, WHOLE])
-        slots = self.random.randint(1, 6)
+        self.searching = self.random.random() < 0.3  # most requests are beam searches, which go on for long
+        page_size = self.random.choice([1, 2, 3, 4, *(() if self.searching else (16, WHOLE))])
+        slots = self.random.randint(2 if self.searching else 1, 6)
         encoder = self.random.random() < 0.2
         windows = (0,) if encoder else self.random.choice(WINDOWS)
+        rope_switch_length = 0 if encoder else self.random.choice([0, 0, 0, 0, 0, 0, 12, 30])
+        by_position = not (encoder or rope_switch_length)
         self.engine = FakeEngine(
-            pages=1 + len(windows) * (self.random.randint(12, 80) // page_size + 2),
+            pages=1 + len(windows) * (self.random.randint(12, 160 if self.searching else 80) // page_size + 2),
             page_size=page_size,
             slots=slots,
-            token_budget=self.random.choice([slots, slots + 1, 8, 16, 512]),
-            prefix_cache=self.random.random() < 0.9 and not encoder,
+            token_budget=self.random.choice([slots, slots + 1, 8, *(() if self.searching else (16, 512))]),
+            prefix_cache=self.random.random() < (0.6 if self.searching else 0.9) and by_position,
             encoder=encoder,
             windows=windows,
             adapter_slots=self.random.choice([0, 0, 1, 1, 2]),
+            rope_switch_length=rope_switch_length,
             drafts=random.Random(seed) if seed % 2 else None,
         )
         self.texts = [self.random.choices(range(1, 8), k=60) for _ in range(2)]
@@ -42,7 +49,8 @@ class Walk:
         return self
 
     def _event(self) -> None:
-        name = self.random.choices(list(EVENTS), list(EVENTS.values()))[0]
+        events = EVENTS | (INTERRUPTIONS if self.searching else {})
+        name = self.random.choices(list(events), list(events.values()))[0]
         getattr(self, f"_{name}")()
 
     def _dispatch(self) -> None:
@@ -55,6 +63,8 @@ class Walk:
 
     def _add(self) -> None:
         engine, prompt, max_tokens = self.engine, self._prompt(), self.random.choice([1, 2, 5, 12, 25, 40])
+        ends = () if self.searching else self.random.choice([(), (), (2,), (EOS, 3)])
+        search = self._search(len(prompt), max_tokens, len({EOS, *ends}))
         if len(engine.live) < MAX_ALIVE and engine.fits(len(prompt), max_tokens):
             engine.add(
                 prompt,
@@ -64,10 +74,27 @@ class Walk:
                 caller=self.random.choice([0, 0, 1, 2]),
                 priority=self.random.choice([0, 0, 0, -1, 1]),
                 timeout=self.random.choice([None, None, 40.0]),
-                prompt_logprobs=self.random.random() < 0.1,
-                ignore_eos=self.random.random() < 0.5,
+                prompt_logprobs=self.random.random() < 0.1 and search is None,
+                ignore_eos=self.random.random() < (0.8 if self.searching else 0.5),
                 adapter=self._adapter(),
+                search=search,
+                stop_token_ids=ends,
             )
+
+    def _search(self, prompt_length: int, max_tokens: int, ends: int) -> BeamSearch | None:
+        """None, or one as wide as fits, or narrower."""
+        widest = min(self.engine.scheduler.slots, VOCAB - ends)
+        while widest and not self.engine.fits(prompt_length, max_tokens, widest):
+            widest -= 1
+        if not widest or self.random.random() > (0.8 if self.searching else 0.15):
+            return None
+        width = self.random.choice([widest, self.random.randint(1, widest), min(3, widest)])
+        return BeamSearch(
+            width=width,
+            answers=self.random.choice([0, 1, width]),
+            length_penalty=self.random.choice([0.0, 1.0, -0.5, 2.0]),
+            early_stopping=self.random.choice([True, False, "never"]),
+        )
 
     def _adapter(self) -> str:
         """Of one more than there are slots, or none."""
@@ -75,14 +102,16 @@ class Walk:
         return self.random.choice(["", *adapters]) if len(adapters) > 1 else ""
 
     def _prompt(self) -> list[int]:
-        """The beginning of a shared text or of an earlier request's tokens, and a few tokens of its own."""
-        text = self.random.choice([*self.texts, *(s.tokens for s in self.engine.sequences[-4:])])
+        """The beginning of a shared text or of what an earlier request has, and a few tokens of its own."""
+        earlier = [self.random.choice(sequence.members) for sequence in self.engine.sequences[-4:]]
+        text = self.random.choice([*self.texts, *(sequence.tokens for sequence in earlier)])
         return text[: self.random.randint(0, len(text))] + self.random.choices(range(1, 8), k=self.random.randint(1, 3))
 
     def _abort(self) -> None:
-        """End one of the last requests, whether it is waiting, running, leaving or has ended."""
-        if self.engine.sequences:
-            self.engine.abort(self.random.choice(self.engine.sequences[-20:]))
+        """End one of the requests, whether it is waiting, running, leaving or has ended."""
+        chosen = self.random.choice([self.engine.live, self.engine.recent])
+        if chosen:
+            self.engine.abort(self.random.choice(chosen))
 
     def _advance(self) -> None:
         self.engine.advance(self.random.choice([0.5, 5.0, 30.0]))

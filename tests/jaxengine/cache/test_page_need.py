@@ -38,11 +38,13 @@ def test_a_start_takes_at_least_the_lower_bound_and_what_is_left_of_it_is_still_
 
     def checked(tables: PageTables, sequence: Sequence, prefix: list[PageTable]) -> None:
         least, total = tables.least_to_start(sequence), tables.need_to_start(sequence, prefix)
+        total += sum(map(tables.need_of_beam, sequence.members[1:]))
         free = tables.pool.available
         assert 0 <= least <= total <= free
         start(tables, sequence, prefix)
         taken = free - tables.pool.available
-        assert taken + tables.need(sequence).known_tokens == total
+        later = sum(tables.need(each).known_tokens for each in sequence.members if not each.asleep)
+        assert taken + later == total or (len(sequence.members) > 1 and taken + later < total)  # beams share pages
         starts["all"] += 1
         starts["bound below"] += least < total
         starts["rest"] += taken < total

@@ -1,4 +1,4 @@
-"""The scheduler keeps every invariant under any sequence of events: 40,000 random ones, and those hypothesis thinks of.
+"""The scheduler keeps every invariant under any sequence of events: 48,000 random ones, and those hypothesis thinks of.
 
 Pools are tiny, so that growth preempts; prompts are cut from a few shared texts, so that prefixes meet.
 """
@@ -11,12 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import FinishReason
 from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
 from tests.jaxengine.invariants import check_idle, check_state
 from tests.jaxengine.random_walk import Walk
 
-WALKS, EVENTS = 100, 400
+WALKS, EVENTS = 120, 400
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,26 @@ def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -
         "wrong guesses",
         "pages for drafts",
     )
+    events += (
+        "forks of whole pages",
+        "forks behind a window",
+        "copies",
+        "searches that take all slots",
+        "searches with an adapter",
+        "searches preempted",
+        "searches that go on",
+        "beams with a cached prefix",
+    )
     for event in events:
-        assert met[event] >= 50, f"{event}: {met}"
-    for event in ("ends inside a draft", "drafts of ended requests"):
+        assert met[event] >= 30, f"{event}: {met}"
+    few: tuple[str, ...] = ("ends inside a draft", "drafts of ended requests", "rope switches of searches")
+    few += ("beams that wait for tokens", "searches interrupted half way", "searches interrupted asleep")
+    for event in few:
         assert met[event] >= 10, f"{event}: {met}"
-    ends = Counter(s.finish for walk in walks for s in walk.engine.sequences)
-    for reason in ("LENGTH", "EOS", "CANCELLED", "DEADLINE", "ERROR"):
-        assert ends[FinishReason[reason]] >= 50, f"{reason}: {ends}"
+    ends = Counter((s.finish, s.beams is not None) for walk in walks for s in walk.engine.sequences)
+    for reason in ("LENGTH", "EOS", "STOP_TOKEN", "CANCELLED", "DEADLINE", "ERROR"):
+        for searches in (False, True):
+            assert ends[FinishReason[reason], searches] >= 50, f"{reason}: {ends}"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -107,6 +121,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([None, 20.0]),
         flags=st.tuples(st.booleans(), st.booleans()),
         adapter=st.sampled_from(["", "a", "b", "c"]),
+        width=st.integers(0, 4),
+        early_stopping=st.sampled_from([True, False, "never"]),
     )
     def add(
         self,
@@ -119,20 +135,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout: float | None,
         flags: tuple[bool, bool],
         adapter: str,
+        width: int,
+        early_stopping: EarlyStopping,
     ) -> None:
-        """A request that starts as an earlier one, or as a fixed text."""
+        """A request that starts as an earlier one, or as a fixed text; with a width, a beam search."""
         earlier = self.engine.sequences[base].tokens if base < len(self.engine.sequences) else [1, 2, 3, 4] * 4
         prompt = earlier[:prefix] + tail
-        if self.engine.fits(len(prompt), max_tokens):
+        if self.engine.fits(len(prompt), max_tokens, max(1, width)):
             self.engine.add(
                 prompt,
                 max_tokens,
                 salt=salt,
                 priority=priority,
                 timeout=timeout,
-                prompt_logprobs=flags[0] and flags[1],
+                prompt_logprobs=flags[0] and flags[1] and not width,
                 ignore_eos=flags[0],
                 adapter=adapter if self.engine.scheduler.adapters.slots else "",
+                search=BeamSearch(width=width, early_stopping=early_stopping) if width else None,
             )
 
     @precondition(lambda self: len(self.engine.steps) < MAX_IN_FLIGHT)

@@ -11,8 +11,8 @@ from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import AGING_SECONDS
 from jaxengine.scheduler.scheduler import Scheduler
-from tests.jaxengine.fake_device import EOS
 from tests.jaxengine.fake_engine import FakeEngine
+from tests.jaxengine.fake_model import EOS
 from tests.jaxengine.invariants import check_idle, check_state
 
 
@@ -308,3 +308,23 @@ def test_a_chosen_request_never_waits_for_the_pages_of_one_that_is_held_back() -
         check_state(served)
     served.serve_until_idle()
     check_idle(served)
+
+
+def test_a_text_that_outgrew_its_rope_while_it_was_held_back_is_computed_with_the_other() -> None:
+    served = FakeEngine(pages=100, page_size=4, slots=4, token_budget=64, prefix_cache=False, rope_switch_length=6)
+    sequence = served.add([1] * 5, max_tokens=6, ignore_eos=True)
+    served.add([2])
+    for _ in range(2):
+        serve(served)
+    assert len(sequence.tokens) == 7 and sequence.rope_length == 5
+    serve_only(served, 1)
+    served.serve_until_idle()
+    check_idle(served)
+    assert sequence.rope_length == 7
+
+
+def serve_only(served: FakeEngine, chosen: int) -> None:
+    """One step without the requests that are not `chosen`."""
+    served.dispatch(lambda s: s.request.id == chosen)
+    served.collect_all()
+    check_state(served)
