@@ -53,3 +53,13 @@ def test_a_slot_that_changes_hands_and_tables_that_are_new_are_written_from_the_
     assert apply(device, mirror, holding(1, [3, 4, 5])) == 3
     mirror.reset()
     assert apply(device, mirror, holding(1, [3, 4, 5])) == 3
+
+
+def test_a_sequence_with_other_pages_is_written_from_the_first_of_them() -> None:
+    mirror, device = PageTableMirror(SLOTS), np.zeros((2 * (SLOTS + 1), WIDTH), int)
+    apply(device, mirror, holding(1, [1, 2, 3], [4, 5, 6]))
+    mirror.rewind(1, 2)
+    mirror.rewind(2, 5)  # of which the device has nothing
+    assert apply(device, mirror, holding(1, [1, 2, 7, 8], [4, 5, 9, 10]), holding(2, [11], [12])) == 6
+    assert device[1, :4].tolist() == [1, 2, 7, 8] and device[SLOTS + 1 + 1, :4].tolist() == [4, 5, 9, 10]
+    assert device[2, 0] == 11 and device[SLOTS + 1 + 2, 0] == 12
