@@ -10,6 +10,8 @@ that the window reaches. Pages behind a window are released early, so they are r
 No JAX here.
 """
 
+import itertools
+import operator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
@@ -171,18 +173,18 @@ class PageTables:
         size = self.pool.page_size
         source = self.pool.pages_for(len(parent.encoder_input))
         full, own = source + parent.computed // size, source + child.computed // size
-        before = [[*table.pages] for table in child.tables]
-        copies = []
+        kept, copies = [], []
         for old, new in zip(child.tables, parent.tables, strict=True):
-            shared, rest = new.pages[:full], old.pages[own:]
-            self.pool.hold(shared[new.released :])
-            self.pool.release(old.pages[old.released : own])
-            old.pages, old.released = shared + rest, new.released
+            pages = new.pages[:full] + old.pages[own:]
+            same = _common(old.pages, pages)  # most of them, and so neither held nor released
+            self.pool.hold(pages[max(same, new.released) : full])
+            self.pool.release(old.pages[max(same, old.released) : own])
             if parent.computed % size:
-                copies.append((new.pages[full], rest[0]))
+                copies.append((new.pages[full], pages[full]))
+            old.pages, old.released = pages, new.released
+            kept.append(same)
         child.page_capacity = (len(child.tables[0].pages) - source) * size
-        kept = min(_common(*pages) for pages in zip(before, (table.pages for table in child.tables), strict=True))
-        return Fork(child, kept, copies)
+        return Fork(child, min(kept), copies)
 
     def release_behind_windows(self, sequence: Sequence, position: int) -> None:
         """Release the pages that no query from `position` on sees. Every step that reads them has completed."""
@@ -303,5 +305,5 @@ class PageTables:
 
 def _common(one: Items[int], other: Items[int]) -> int:
     """How many of their first entries are the same."""
-    differ = (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    differ = itertools.compress(itertools.count(), map(operator.ne, one, other))
     return next(differ, min(len(one), len(other)))
