@@ -123,5 +123,7 @@ def test_the_generated_code_is_that_of_the_protocol_file() -> None:
     written = {(name, int(number)) for name, number in re.findall(r"(\w+) = (\d+);", text)}
     file = pb.DESCRIPTOR
     known = {(field.name, field.number) for message in file.message_types_by_name.values() for field in message.fields}
-    known |= {(value.name, value.number) for enum in file.enum_types_by_name.values() for value in enum.values}
+    inner = [enum for message in file.message_types_by_name.values() for enum in message.enum_types]
+    enums = [*file.enum_types_by_name.values(), *inner]
+    known |= {(value.name, value.number) for enum in enums for value in enum.values}
     assert written == known
