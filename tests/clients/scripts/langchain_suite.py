@@ -16,7 +16,7 @@ job = json.loads(sys.argv[1])
 SERVER = {"base_url": job["url"] + "/v1", "api_key": "unused", "model": job["model"]}
 # None of this repository's settings. One event loop, as langchain-openai shares its connections between models.
 LOOP = ("-oasyncio_mode=auto", "-oasyncio_default_test_loop_scope=session")
-OPTIONS = ("--noconftest", f"-c{os.devnull}", "-pno:cacheprovider", "--capture=no", *LOOP)
+OPTIONS = ("--noconftest", f"-c{os.devnull}", "-pno:cacheprovider", "--capture=no", "--showlocals", *LOOP)
 
 
 class TestServer(ChatModelIntegrationTests):
