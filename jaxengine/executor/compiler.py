@@ -1,6 +1,6 @@
 """What to compile, ahead of time: every function a runner calls, for every shape the buckets allow.
 
-Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by samples, and three small
+Shapes come from the buckets alone, so the list is closed: m backbones by tokens, n samplers by samples, and a few small
 helpers; where there is an encoder, k of it by tokens. After the engine has its executables, a compile is a defect that
 is counted.
 """
