@@ -19,7 +19,7 @@ from gateway.observability.sink import Failure
 from gateway.request.admission import Overloaded, Ticket
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
-from gateway.request.output import Finish, OutputDelta, OutputProcessor, run_all
+from gateway.request.output import Finish, OutputDelta, OutputProcessor, by_request, run_all
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.telemetry.tracing import Span
@@ -127,7 +127,7 @@ class RequestLifecycle:
         """The deltas of all sequences as they come, each with its sequence's index. `admit` must have been called."""
         assert self._ticket is not None, "run before admit"
         self._outputs = outputs
-        requests = {id(each.request): each.request for each in outputs}.values()
+        requests = [sequences[0][1].request for sequences in by_request(outputs)]
         self._ticket.queue(sum(len(each.prompt) for each in requests))
         self.submitted = time.perf_counter()
         self._gateway.tracing.past("validate", self._span.traceparent, self.arrival, self.submitted)

@@ -192,7 +192,7 @@ async def run_all(
         RequestError: the engine ended a request with a failure.
         EngineUnavailable: see Engine.generate.
     """
-    streams = [_run(engine, sequences, options) for sequences in _by_request(outputs)]
+    streams = [_run(engine, sequences, options) for sequences in by_request(outputs)]
     if len(streams) == 1:
         async with aclosing(streams[0]) as deltas:
             async for numbered in deltas:
@@ -216,7 +216,7 @@ async def run_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _by_request(outputs: list[OutputProcessor]) -> list[Numbered]:
+def by_request(outputs: list[OutputProcessor]) -> list[Numbered]:
     """The sequences of each engine request."""
     found: dict[int, Numbered] = {}
     for index, output in enumerate(outputs):

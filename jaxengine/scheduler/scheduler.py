@@ -319,10 +319,9 @@ class Scheduler:
         for row in plan.rows:
             sequence, written = row.sequence, row.start + row.count
             sequence.in_flight -= 1
-            if sequence.beams:  # what was sampled are choices that the search has
+            if sequence.beams or row.draft:  # what was sampled may not be its next tokens
                 sequence.length = len(sequence.tokens)
             if row.draft:  # what was computed behind the first wrong guess is worth nothing
-                sequence.length = len(sequence.tokens)
                 sequence.computed = written = max(row.start, sequence.length - 1)
                 self.fair_queue.charge(sequence.request.caller, max(0, written - row.start - 1))
             self.tables.offer(sequence, written)
