@@ -36,6 +36,7 @@ from convert.quantized.methods import method_name
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
 from jaxengine.architecture.adaptation import AdapterReader
+from jaxengine.architecture.drafter import DrafterSource
 from jaxengine.architecture.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
@@ -47,7 +48,7 @@ class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
     `quantization` is the method by which the weights are quantised, `adapter` is merged with them. `adapters` reads
-    those that requests may name; None where there cannot be any."""
+    those that requests may name; None where there cannot be any. `drafter` was learnt to draft for it."""
 
     source: ParameterSource
     directory: Path
@@ -58,6 +59,7 @@ class OpenModel:
     quantization: str | None = None
     adapter: Adapter | None = None
     adapters: AdapterReader | None = None
+    drafter: DrafterSource | None = None
 
 
 def open_model(

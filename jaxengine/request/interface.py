@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from jaxengine.architecture.adaptation import AdapterReader
+from jaxengine.architecture.drafter import DrafterSource
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.request.event import Event
 from jaxengine.request.sequence import Request
@@ -106,6 +107,11 @@ class OpenModel(Protocol):
     @property
     def adapters(self) -> AdapterReader | None:
         """Reads adapters that requests may name; None where the model cannot have any."""
+        ...
+
+    @property
+    def drafter(self) -> DrafterSource | None:
+        """What was learnt to draft for this model, and was asked for or came with it."""
         ...
 
 

@@ -1,0 +1,98 @@
+"""A learnt drafter, as data: a few layers beside a model that guess the tokens behind the next one.
+
+It reads the hidden state from which the model's own head makes the next token, and perhaps that token too. Its
+parameters are a table like the model's, each name behind `DRAFTER`. No JAX here.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from jaxengine.architecture.parameters import Parameter
+
+DRAFTER = "drafter."  # in front of the names of its parameters
+
+
+@dataclass(frozen=True)
+class Medusa:
+    """Heads side by side (Cai et al. 2024, arXiv 2401.10774). Head 0 guesses the token behind the next one, head h the
+    one h tokens further. Each is `layers` blocks x + silu(block(x)) and a head over the vocabulary.
+
+    guesses: how many heads.
+    bias: whether blocks have one.
+    own_heads: each has a matrix of its own over the vocabulary; else they share the model's head.
+    """
+
+    guesses: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    bias: bool = True
+    own_heads: bool = True
+
+    def parameters(self) -> dict[str, Parameter]:
+        """`{h}.blocks.{l}` [hidden, hidden], `{h}.blocks.{l}_bias` [hidden] and `{h}.head` [vocab, hidden]."""
+        hidden, table = self.hidden_size, {}
+        for head in range(self.guesses):
+            for layer in range(self.layers):
+                table[f"{head}.blocks.{layer}"] = Parameter((hidden, hidden), (None, "embed"), 1)
+                if self.bias:
+                    table[f"{head}.blocks.{layer}_bias"] = Parameter((hidden,), (None,))
+            if self.own_heads:
+                table[f"{head}.head"] = Parameter((self.vocab_size, hidden), ("vocab", "embed"), 1)
+        return _named(table)
+
+
+@dataclass(frozen=True)
+class MLPSpeculator:
+    """Guesses one after the other, each from a state and the token before (Wertheimer et al. 2024, arXiv 2404.19124):
+    state = gelu(norm(project(state) · a + embedding(token) · b)), and the guess is the likeliest of head(state).
+
+    With n guesses, a = 0.5^(0.5/n) and b = √((1 - a²) · inner_size / 2).
+
+    tied: all guesses share one embedding, norm and head, and all but the first one projection.
+    scale_input: the model's hidden state is normalised and divided by √2 first.
+    """
+
+    guesses: int
+    inner_size: int
+    hidden_size: int
+    vocab_size: int
+    tied: bool = False
+    scale_input: bool = False
+
+    def parameters(self) -> dict[str, Parameter]:
+        """`{i}.embedding` and `{i}.head` [vocab, inner], `{i}.project` [inner, hidden or inner], `{i}.norm` and
+        `{i}.norm_bias` [inner]. What is shared has the first number that uses it.
+        """
+        inner, table = self.inner_size, {}
+        for i in range(self.guesses):
+            if i < (2 if self.tied else self.guesses):
+                inputs = inner if i else self.hidden_size
+                table[f"{i}.project"] = Parameter((inner, inputs), (None, "embed"), 1)
+            if i == 0 or not self.tied:
+                table[f"{i}.embedding"] = Parameter((self.vocab_size, inner), ("vocab", None), 1, by_row=True)
+                table[f"{i}.norm"] = table[f"{i}.norm_bias"] = Parameter((inner,), (None,))
+                table[f"{i}.head"] = Parameter((self.vocab_size, inner), ("vocab", "embed"), 1)
+        return _named(table)
+
+
+DrafterSpec = Medusa | MLPSpeculator
+
+
+class DrafterSource(Protocol):
+    """Where a drafter's parameters come from."""
+
+    @property
+    def spec(self) -> DrafterSpec: ...
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """The slice `index` of parameter `name`, `DRAFTER` included, in any floating dtype. Called from several threads
+        at once. Raises `CheckpointError`-like ValueErrors that name file and tensor.
+        """
+        ...
+
+
+def _named(table: dict[str, Parameter]) -> dict[str, Parameter]:
+    return {f"{DRAFTER}{name}": parameter for name, parameter in table.items()}
