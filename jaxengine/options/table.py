@@ -126,14 +126,16 @@ class ComputeOptions:
     speculate: int | None = option(
         None,
         values.whole(0, MAX_DRAFT_TOKENS),
-        "most tokens that a step verifies of one request beyond the next one, found by n-gram in the request's text; "
-        "fewer or none where they do not pay",
+        "most tokens that a step verifies of one request beyond the next one, fewer or none where they do not pay: "
+        "guesses of the Medusa heads or MLP speculator that came with the model, all unless given, 0 for none; without "
+        "one, found by n-gram in the request's text",
         after="lora_dtype",
     )
     speculative_config: str | None = option(
         None,
         speculative_config,
-        "the same and more as JSON: method (ngram), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max",
+        "the same and more as JSON: method (ngram, medusa, mlp_speculator), model (the latter's: a directory or an id "
+        "on the hub, with @revision or without), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max",
         after="speculate",
     )
     attention: str = option(
@@ -195,7 +197,7 @@ class EngineOptions(ComputeOptions):
 
     @property
     def speculation(self) -> Speculation | None:
-        """What drafts tokens; None for nothing."""
+        """What drafts tokens; None for what came with the model, unless `speculate` is 0."""
         return decide(self.speculate, self.speculative_config)
 
 

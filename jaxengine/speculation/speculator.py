@@ -45,7 +45,7 @@ class Speculator:
         plain_size: Callable[[int], int],
     ) -> None:
         self.options = options
-        self.most = options.num_speculative_tokens
+        self.most = options.num_speculative_tokens or 0
         self.sizes = tuple(sizes)
         self.ready = ready
         self.plain_size = plain_size

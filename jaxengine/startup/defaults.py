@@ -33,7 +33,7 @@ def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits)
     decode, mixed, verify = CPU_BUCKETS if device.on_host else GPU_BUCKETS
     rows = options.max_batch_size or decode[-1]
     budget = _whole_blocks(max(options.max_batch_prefill_tokens or mixed[-1], rows))
-    drafts = options.speculation.num_speculative_tokens if options.speculation else 0
+    drafts = (options.speculation.num_speculative_tokens or 0) if options.speculation else 0
     return Limits(
         max_total_tokens=total,
         decode_buckets=_up_to(decode, rows),

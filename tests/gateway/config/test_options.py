@@ -124,7 +124,7 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("log_level", "loud", "must be one of debug, info, warn, error"),
         ("speculate", "64", "must be between 0 and 63"),
         ("speculative_config", "{method: ngram}", "must be a JSON object"),
-        ("speculative_config", '{"method": "eagle3", "model": "m"}', "method 'eagle3' is not served; served is ngram"),
+        ("speculative_config", '{"method": "eagle3", "model": "m"}', "method 'eagle3' is not served; served are"),
     ],
 )
 def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str, value: str, reason: str) -> None:
@@ -178,6 +178,10 @@ def test_a_wrong_key_is_not_repeated() -> None:
         (
             ["--speculate=3", '--speculative-config={"num_speculative_tokens": 5}'],
             "--speculative-config: speculate 3 contradicts num_speculative_tokens 5",
+        ),
+        (
+            ["--speculate=0", '--speculative-config={"model": "org/heads"}'],
+            "--speculative-config: speculate 0 contradicts model 'org/heads'",
         ),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),

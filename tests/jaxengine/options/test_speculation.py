@@ -20,10 +20,18 @@ FIVE = '{"num_speculative_tokens": 5}'
         (3, None, Speculation(3)),
         (None, FIVE, Speculation(5)),
         (5, FIVE, Speculation(5)),
-        (None, '{"num_speculative_tokens": 5, "method": "ngram"}', Speculation(5)),
-        (None, '{"num_speculative_tokens": 5, "model": "ngram"}', Speculation(5)),
-        (None, '{"num_speculative_tokens": 5, "model": "[ngram]", "method": null}', Speculation(5)),
+        (None, '{"num_speculative_tokens": 5, "method": "ngram"}', Speculation(5, "ngram")),
+        (None, '{"num_speculative_tokens": 5, "model": "ngram"}', Speculation(5, "ngram")),
+        (None, '{"num_speculative_tokens": 5, "model": "[ngram]", "method": null}', Speculation(5, "ngram")),
         (5, '{"num_speculative_tokens": 5, "prompt_lookup_min": 4}', Speculation(5, "ngram", 4, 16)),
+        (None, '{"method": "medusa"}', Speculation(method="medusa")),
+        (None, '{"model": "org/heads@v1"}', Speculation(model="org/heads@v1")),
+        (2, '{"model": "org/heads"}', Speculation(2, model="org/heads")),
+        (
+            None,
+            '{"method": "mlp_speculator", "model": "/speculator", "num_speculative_tokens": 3}',
+            Speculation(3, "mlp_speculator", model="/speculator"),
+        ),
     ],
 )
 def test_a_number_and_vllms_json_mean_the_same(
@@ -50,10 +58,23 @@ def test_two_numbers_that_differ_are_refused_wherever_options_are_made(speculate
         parse(["--uds-path=/s/engine.sock", f"--speculate={speculate}", f"--speculative-config={FIVE}"])
 
 
+def test_no_tokens_contradict_a_drafter() -> None:
+    with pytest.raises(ValueError, match="speculate 0 contradicts model 'org/heads' of speculative_config"):
+        decide(0, '{"model": "org/heads"}')
+    with pytest.raises(ValueError, match="speculate 0 contradicts method 'medusa' of speculative_config"):
+        decide(0, '{"method": "medusa"}')
+
+
+def test_no_tokens_are_told_from_none_that_are_named() -> None:
+    """A model may bring a drafter, which drafts unless it is told not to."""
+    assert (EngineOptions(speculate=0).speculate, EngineOptions().speculate) == (0, None)
+    assert EngineOptions(speculate=0).speculation is EngineOptions().speculation is None
+
+
 @pytest.mark.parametrize("method", NOT_SERVED)
 def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method: str) -> None:
     config = {"method": method, "model": "org/drafter", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 1}
-    with pytest.raises(ValueError, match=f"method '{method}' is not served; served is ngram"):
+    with pytest.raises(ValueError, match=f"method '{method}' is not served; served are ngram, medusa, mlp_speculator"):
         Speculation.parse(json.dumps(config))
 
 
@@ -64,10 +85,26 @@ def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method:
         ("[1]", "must be a JSON object"),
         ("3", "must be a JSON object"),
         ("{}", "must have num_speculative_tokens"),
-        ('{"method": "guess", "num_speculative_tokens": 5}', "method 'guess' is not known; served is ngram"),
+        ('{"method": "guess", "num_speculative_tokens": 5}', "method 'guess' is not known; served are ngram, medusa"),
         ('{"num_speculative_tokens": null}', "must have num_speculative_tokens"),
-        ('{"model": "org/drafter", "num_speculative_tokens": 5}', "model 'org/drafter' cannot be served as a drafter"),
-        ('{"method": "ngram", "model": "ngram", "num_speculative_tokens": 5}', "has model, which is not known"),
+        ('{"method": "ngram"}', "must have num_speculative_tokens"),
+        ('{"prompt_lookup_min": 2}', "must have num_speculative_tokens"),
+        (
+            '{"method": "ngram", "model": "ngram", "num_speculative_tokens": 5}',
+            "has model, which method ngram does not",
+        ),
+        ('{"method": ["medusa"]}', r"method \['medusa'\] is not known"),
+        ('{"model": ""}', "model must be a directory or an id on the hub, at most 4096 characters, got ''"),
+        ('{"model": 7}', "model must be a directory or an id on the hub, at most 4096 characters, got 7"),
+        ('{"model": "a\\nb"}', "model must be a directory or an id on the hub"),
+        (json.dumps({"model": "a" * 4097}), "model must be a directory or an id on the hub"),
+        ('{"model": "org/heads", "prompt_lookup_min": 2}', "has prompt_lookup_min, which only method ngram has"),
+        ('{"method": "medusa", "prompt_lookup_max": 2}', "has prompt_lookup_max, which only method ngram has"),
+        (
+            '{"method": "mlp_speculator", "prompt_lookup_min": 2, "prompt_lookup_max": 2}',
+            "has prompt_lookup_min and prompt_lookup_max, which only method ngram has",
+        ),
+        ('{"model": "org/heads", "num_speculative_tokens": 64}', "num_speculative_tokens must be a whole number betw"),
         ('{"num_speculative_tokens": 5, "disable": true}', "has disable, which is not known; known are num_spec"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens must be a whole number between 1 and 63, got 0"),
         ('{"num_speculative_tokens": true}', "num_speculative_tokens must be a whole number between 1 and 63"),
@@ -83,6 +120,6 @@ def test_what_cannot_be_is_refused_with_a_reason(config: str, reason: str) -> No
 
 def test_in_python_the_json_may_be_a_dict() -> None:
     config = {"method": "ngram", "num_speculative_tokens": 5}
-    assert EngineOptions(speculative_config=config).speculation == Speculation(5)  # type: ignore[arg-type]
+    assert EngineOptions(speculative_config=config).speculation == Speculation(5, "ngram")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="speculative_config must have num_speculative_tokens"):
         EngineOptions(speculative_config={})  # type: ignore[arg-type]
