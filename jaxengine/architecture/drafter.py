@@ -4,8 +4,9 @@ It reads the hidden state from which the model's own head makes the next token, 
 parameters are a table like the model's, each name behind `DRAFTER`. No JAX here.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -30,6 +31,11 @@ class Medusa:
     vocab_size: int
     bias: bool = True
     own_heads: bool = True
+    method: ClassVar = "medusa"
+
+    def first(self, guesses: int) -> Self:
+        """The same with fewer guesses."""
+        return replace(self, guesses=guesses)
 
     def parameters(self) -> dict[str, Parameter]:
         """`{h}.blocks.{l}` [hidden, hidden], `{h}.blocks.{l}_bias` [hidden] and `{h}.head` [vocab, hidden]."""
@@ -49,10 +55,11 @@ class MLPSpeculator:
     """Guesses one after the other, each from a state and the token before (Wertheimer et al. 2024, arXiv 2404.19124):
     state = gelu(norm(project(state) · a + embedding(token) · b)), and the guess is the likeliest of head(state).
 
-    With n guesses, a = 0.5^(0.5/n) and b = √((1 - a²) · inner_size / 2).
+    With n guesses in training, a = 0.5^(0.5/n) and b = √((1 - a²) · inner_size / 2).
 
     tied: all guesses share one embedding, norm and head, and all but the first one projection.
     scale_input: the model's hidden state is normalised and divided by √2 first.
+    trained: guesses in training, where some are left out; 0 = none is.
     """
 
     guesses: int
@@ -61,6 +68,22 @@ class MLPSpeculator:
     vocab_size: int
     tied: bool = False
     scale_input: bool = False
+    trained: int = 0
+    method: ClassVar = "mlp_speculator"
+
+    def first(self, guesses: int) -> Self:
+        """The same with fewer guesses."""
+        return replace(self, guesses=guesses, trained=self.trained or self.guesses)
+
+    @property
+    def state_weight(self) -> float:
+        """a"""
+        return float(0.5 ** (0.5 / (self.trained or self.guesses)))
+
+    @property
+    def embedding_weight(self) -> float:
+        """b"""
+        return math.sqrt((1 - self.state_weight**2) * self.inner_size / 2)
 
     def parameters(self) -> dict[str, Parameter]:
         """`{i}.embedding` and `{i}.head` [vocab, inner], `{i}.project` [inner, hidden or inner], `{i}.norm` and

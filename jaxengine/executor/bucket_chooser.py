@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container, Hashable
 from dataclasses import replace
 
-from jaxengine.executor.shapes import Shapes, names
+from jaxengine.executor.shapes import Shapes
 from jaxengine.request.plan import Plan
 from jaxengine.step.buffer import StepShape
 
@@ -59,6 +59,11 @@ class BucketChooser:
         (shape,) = self.shapes.for_adapters([self.shapes.verify(tokens)])
         return self._compiled(shape) and self._is_warm(shape)
 
+    def can_propose(self, rows: int) -> bool:
+        """Whether drafts for so many rows can be proposed."""
+        (shape,) = self.shapes.for_adapters([self.shapes.decode(self.plain_size(rows))])
+        return self._compiled(shape) and self._is_warm(shape)
+
     def plain_size(self, rows: int) -> int:
         """The size of a step that decodes `rows` rows."""
         return next(size for size in self.shapes.limits.decode_buckets if size >= rows)
@@ -101,4 +106,4 @@ class BucketChooser:
         self.last_first_run = time.monotonic()
 
     def _compiled(self, shape: StepShape) -> bool:
-        return all(name in self.executables for name in names(shape))
+        return all(name in self.executables for name in self.shapes.names(shape))

@@ -19,7 +19,7 @@ from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.compiler_options import COMPILER_OPTIONS
 from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.executables import Executables, Progress
-from jaxengine.executor.shapes import Shapes, names
+from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
 from jaxengine.model.cache import layer_cache
@@ -64,9 +64,9 @@ class Compiler:
 
     def slot_state(self) -> functions.SlotState:
         slots = self.shapes.slots + 1
-        return functions.SlotState(
-            self.array((self.shapes.tables * slots, self.shapes.table_width)), self.array((slots,))
-        )
+        hidden = (self.hidden(slots),) if self.shapes.drafter else ()
+        latest = functions.Latest(self.array((slots,)), hidden)
+        return functions.SlotState(self.array((self.shapes.tables * slots, self.shapes.table_width)), latest)
 
     def sampler_state(self) -> SamplerState:
         empty = jax.eval_shape(lambda: self._empty_sampler_state())
@@ -101,16 +101,20 @@ class Compiler:
         return self._lower(functions.place_adapter, (stacks, self.array(()), new), donate=(0,), returns=stacks)
 
     def lower_sample(self, samples: int, greedy: bool) -> Any:
-        head, last, sampler_state = _abstract(self.model.head), self.slot_state().last, self.sampler_state()
+        head, latest, sampler_state = _abstract(self.model.head), self.slot_state().latest, self.sampler_state()
         packed, hidden = self.array((len(SampleFields._fields), samples)), self.hidden(samples)
         top, guesses = self.shapes.top, self.shapes.guesses
         if greedy:
-            arguments: tuple[Any, ...] = (head, last, packed, hidden)
+            arguments: tuple[Any, ...] = (head, latest, packed, hidden)
             sample_greedy = partial(functions.sample_greedy, top, guesses)
-            return self._lower(sample_greedy, arguments, donate=(1,), returns=(last, None))
-        arguments = (head, last, sampler_state, packed, hidden)
+            return self._lower(sample_greedy, arguments, donate=(1,), returns=(latest, None))
+        arguments = (head, latest, sampler_state, packed, hidden)
         sample = partial(functions.sample, top, guesses)
-        return self._lower(sample, arguments, donate=(1, 2), returns=(last, sampler_state, None))
+        return self._lower(sample, arguments, donate=(1, 2), returns=(latest, sampler_state, None))
+
+    def lower_propose(self, rows: int) -> Any:
+        arguments = (_abstract(self.model.drafter), self.slot_state().latest, self.array((rows,)))
+        return self._lower(functions.propose, arguments, donate=(), returns=None)
 
     def lower_score(self, tokens: int) -> Any:
         arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))
@@ -171,14 +175,15 @@ class Compiler:
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
         essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
-        essential += [name for shape in self.shapes.essential_steps() for name in names(shape)]
+        essential += [name for shape in self.shapes.essential_steps() for name in self.shapes.names(shape)]
         essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
         return Executables(self.jobs(), list(dict.fromkeys(essential)), progress)
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
         ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; ("encode", shape), where
-        there is an encoder; and "allocate_adapters" and "place_adapter", where there may be adapters.
+        there is an encoder; ("propose", rows), where something learnt drafts; and "allocate_adapters" and
+        "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -197,6 +202,8 @@ class Compiler:
             lower["sample", shape.samples, False] = partial(self.lower_sample, shape.samples, False)
             if shape.ragged:
                 lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
+            elif shapes.drafter:
+                lower["propose", shape.rows] = partial(self.lower_propose, shape.rows)
         return {name: partial(self._build, name, function) for name, function in lower.items()}
 
     def _build(self, name: Hashable, lower: Callable[[], Any]) -> Any:

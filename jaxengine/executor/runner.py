@@ -22,6 +22,7 @@ from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
 from jaxengine.model.adapters import one_slot
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
+from jaxengine.speculation.proposal import Proposal
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.functions import Adapters
 from jaxengine.step.results import InFlight, Results
@@ -101,6 +102,8 @@ class Runner:
             results += [self._sample(packed_samples, hidden, greedy) for greedy in (True, False)]
             if all_hidden is not None:
                 results.append(self._score(all_hidden, np.zeros(shape.tokens, np.int32)))
+            elif self.model.drafter:
+                results.append(self._propose(np.full(shape.rows, self.shapes.slots, np.int32)))
         jax.block_until_ready((self.layers, self.slot_state, self.sampler_state, results))
 
     # --- a step -------------------------------------------------------------------------------------------------
@@ -144,6 +147,23 @@ class Runner:
         """Wait for a step and read what it produced. Raises what the device raised."""
         return flight.read(self.shapes.top, self.shapes.scored)
 
+    def can_propose(self, rows: int) -> bool:
+        """Whether `propose` can run for so many sequences."""
+        return self.buckets.can_propose(rows)
+
+    def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
+        """What the learnt drafter guesses behind the tokens of `sequences`, each of which has been sampled in its slot
+        last. Waits for the device.
+        """
+        slots = np.full(self.buckets.plain_size(len(sequences)), self.shapes.slots, np.int32)
+        slots[: len(sequences)] = np.array([sequence.slot for sequence in sequences], np.int32)
+        ids, chances = np.split(np.asarray(self._propose(slots))[: len(sequences)], 2, axis=1)
+        return list(map(Proposal, ids.tolist(), chances.view(np.float32).tolist()))
+
+    def _propose(self, slots: np.ndarray) -> Array:
+        propose = self.executables["propose", len(slots)]
+        return propose(self.model.drafter, self.slot_state.latest, self._put(slots))  # type: ignore[no-any-return]
+
     def _upload(self, shape: StepShape, rows: list[Row]) -> Upload:
         """`rows` packed for a step of `shape`, with the page-table entries that it needs first."""
         upload = Upload(shape, self.shapes.slots, self.shapes.table_width)
@@ -171,12 +191,12 @@ class Runner:
 
     def _sample(self, packed_samples: Array, hidden: Array, greedy: bool) -> Array:
         executable, head = self.executables["sample", hidden.shape[0], greedy], self.model.head
-        last, state = self.slot_state.last, self.sampler_state
+        latest, state = self.slot_state.latest, self.sampler_state
         if greedy:
-            last, sampled = executable(head, last, packed_samples, hidden)
+            latest, sampled = executable(head, latest, packed_samples, hidden)
         else:
-            last, self.sampler_state, sampled = executable(head, last, state, packed_samples, hidden)
-        self.slot_state = self.slot_state._replace(last=last)
+            latest, self.sampler_state, sampled = executable(head, latest, state, packed_samples, hidden)
+        self.slot_state = self.slot_state._replace(latest=latest)
         sampled.copy_to_host_async()
         return sampled  # type: ignore[no-any-return]
 

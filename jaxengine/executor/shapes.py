@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxengine.architecture.adaptation import AdapterShapes
+from jaxengine.architecture.drafter import DrafterSpec
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
@@ -22,6 +23,7 @@ class Shapes:
     top: int  # most alternatives beside a sampled token
     cache_dtype: str  # of the caches' arrays
     adapters: AdapterShapes | None = None  # None where no request may name one
+    drafter: DrafterSpec | None = None  # None where nothing that was learnt drafts
 
     @property
     def scored(self) -> int:
@@ -108,10 +110,11 @@ class Shapes:
         decode = (self.decode(limits.max_batch_size), self.decode(limits.decode_buckets[0]))
         return self.for_adapters([*mixed, *decode])
 
-
-def names(shape: StepShape) -> list[Any]:
-    """The executables a step of `shape` may call."""
-    if not shape.samples:
-        return [("encode", shape)]
-    score = [("score", shape.tokens)] if shape.ragged else []
-    return [("backbone", shape), ("sample", shape.samples, True), ("sample", shape.samples, False), *score]
+    def names(self, shape: StepShape) -> list[Any]:
+        """The executables a step of `shape` may call. What proposes drafts belongs to a decode step of as many rows."""
+        if not shape.samples:
+            return [("encode", shape)]
+        step = [("backbone", shape), ("sample", shape.samples, True), ("sample", shape.samples, False)]
+        if shape.ragged:
+            return [*step, ("score", shape.tokens)]
+        return [*step, ("propose", shape.rows)] if self.drafter else step

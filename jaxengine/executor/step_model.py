@@ -10,6 +10,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.executor.shapes import Shapes
 from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.decoder import Decoder
+from jaxengine.model.drafter import Drafter, drafter_of
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.model.linear import ADAPTERS
@@ -24,6 +25,7 @@ class StepModel:
 
     backbones, leaves: of steps without adapters and of those with, by that.
     adapters: the abstract stacks that those with adapters take besides.
+    drafter: None where nothing that was learnt drafts.
     """
 
     backbones: dict[bool, Backbone]
@@ -32,13 +34,14 @@ class StepModel:
     encode: Encode | None
     encoder_leaves: list[Array]
     adapters: Adapters
+    drafter: Drafter | None
 
     @classmethod
     def build(
         cls, shapes: Shapes, parameters: dict[str, Any], mesh: Mesh, device: DeviceTraits, attention: str
     ) -> Self:
-        """`parameters` are arrays, or their abstract shapes, by the names of `parameter_table`; `attention` names the
-        back end.
+        """`parameters` are arrays, or their abstract shapes, by the names of `parameter_table` and, where there is a
+        drafter, of its own; `attention` names the back end.
         """
         spec, page_size, ops = shapes.spec, shapes.page_size, Ops(attention, mesh)
         stacks = abstract_adapters(spec, shapes.adapters, mesh, device)
@@ -56,4 +59,6 @@ class StepModel:
             encode, encoder_leaves = Encode.of(Encoder(spec, adaptable, device, ops), page_size)
         backbones = {key: backbone for key, (backbone, _) in made.items()}
         leaves = {key: leaves for key, (_, leaves) in made.items()}
-        return cls(backbones, leaves, Head(spec, parameters.get), encode, encoder_leaves, stacks)
+        head = Head(spec, parameters.get)
+        drafter = drafter_of(shapes.drafter, spec, parameters.get, head) if shapes.drafter else None
+        return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter)

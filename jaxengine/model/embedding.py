@@ -48,7 +48,7 @@ class Head(nnx.Module):
         self.linear = Linear.named("head", get)
         self.scale = spec.head.scale
         self.softcap = spec.head.softcap
-        self.tokens = spec.tokens if spec.tokens < spec.vocab_size else None
+        self.tokens = spec.tokens
 
     def __call__(self, hidden: Array) -> Array:
         if self.project is not None:
@@ -58,4 +58,10 @@ class Head(nnx.Module):
             logits = logits * self.scale
         if self.softcap:
             logits = self.softcap * jnp.tanh(logits / self.softcap)
-        return logits if self.tokens is None else jnp.where(jnp.arange(logits.shape[1]) < self.tokens, logits, PADDING)
+        return without_padding(logits, self.tokens)
+
+
+def without_padding(logits: Array, tokens: int) -> Array:
+    """`logits` [T, vocab], with `PADDING` for the ids from `tokens` on, which are no tokens."""
+    vocab = logits.shape[1]
+    return logits if tokens == vocab else jnp.where(jnp.arange(vocab) < tokens, logits, PADDING)

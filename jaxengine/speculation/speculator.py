@@ -3,23 +3,41 @@
 A step of more tokens takes longer, and gives more tokens as far as the drafts in it are right. Both are measured: the
 steps' times by size, the drafts' rates by request. A step that verifies must give at least `WORTH` times as many tokens
 per second, and where such steps do not keep what was expected of them they stop for a while (`Balance`).
+
+What a learnt drafter proposes takes time too, whether or not a step then verifies it. So it is asked only while there
+is something to lose, and the balance pays for each time that it was asked.
 """
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from jaxengine.options.speculation import Speculation
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.acceptance import Rates
+from jaxengine.speculation.acceptance import CHANCE, LENGTH, Rates
 from jaxengine.speculation.balance import Balance
 from jaxengine.speculation.drafter import Drafter
+from jaxengine.speculation.proposal import Proposal, ProposalDrafter
 from jaxengine.speculation.step_times import StepTimes
+from jaxengine.speculation.text_drafter import TextDrafter
 
 WORTH = 1.05
+
+
+class Proposer(Protocol):
+    """A learnt drafter on the device."""
+
+    def can_propose(self, rows: int) -> bool:
+        """Whether it could now, for so many requests."""
+        ...
+
+    def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
+        """Behind the tokens of each, all of which the host knows. Waits for the device."""
+        ...
 
 
 class Room(NamedTuple):
@@ -35,6 +53,7 @@ class Speculator:
         sizes: of steps that verify, in tokens, ascending.
         ready: whether a step of such a size can run now.
         plain_size: of a step that only decodes so many rows.
+        proposer: drafts in place of the requests' own texts.
     """
 
     def __init__(
@@ -43,6 +62,7 @@ class Speculator:
         sizes: Items[int],
         ready: Callable[[int], bool],
         plain_size: Callable[[int], int],
+        proposer: Proposer | None = None,
     ) -> None:
         self.options = options
         self.most = options.num_speculative_tokens or 0
@@ -51,7 +71,9 @@ class Speculator:
         self.plain_size = plain_size
         self.times = StepTimes()
         self.balance = Balance()
-        self.rates = Rates()
+        self.proposer = proposer
+        self.proposing = 0.0  # seconds that the last proposals took
+        self.rates = Rates(CHANCE if proposer else LENGTH)
         self.drafters: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
         self.start_counting()
 
@@ -69,11 +91,14 @@ class Speculator:
 
     def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:
         """The draft of each of `rooms`, empty where none pays, in a step of `rows` rows."""
+        self._propose([room.sequence for room in rooms if room.most > 0], rows)
         counts = self._counts(rooms, rows)
         return [self._drafter(room.sequence).draft(n) if n else [] for room, n in zip(rooms, counts, strict=True)]
 
     def expects(self, rooms: Items[Room], rows: int) -> bool:
         """Whether drafts are likely to pay once the token of each request that the device computes now is known."""
+        if self.proposer is not None:
+            return self._may_propose(rows) and any(room.most > 1 for room in rooms)
         return any(self._counts(rooms, rows, first=1))
 
     def note(self, plan: Plan, size: int, seconds: float, answered: int) -> None:
@@ -86,7 +111,7 @@ class Speculator:
         rows = len(plan.rows)
         usual = self._plain_seconds(rows)
         if plan.ahead or plan.verifies:
-            self.times.note((size, plan.verifies), seconds)
+            self.times.note((size, plan.verifies), seconds - (self.proposing if plan.verifies else 0))
         if plan.ahead or usual is None:
             self.balance.note(1, 1)
         else:
@@ -101,6 +126,26 @@ class Speculator:
         for position in range(accepted):
             self.accepted[position] += 1
 
+    def _may_propose(self, rows: int) -> bool:
+        """Whether something learnt may be asked to draft for a step of `rows` rows."""
+        return self.proposer is not None and self._affords(rows) and self.proposer.can_propose(rows)
+
+    def _propose(self, sequences: Items[Sequence], rows: int) -> None:
+        """Have drafts for `sequences` proposed, if anything can and may."""
+        self.proposing = 0.0
+        if self.proposer is None or not sequences or not self._may_propose(rows):
+            return
+        began = time.perf_counter()
+        for sequence, proposal in zip(sequences, self.proposer.propose(sequences), strict=True):
+            drafter = self._drafter(sequence)
+            assert isinstance(drafter, ProposalDrafter)
+            drafter.offer(proposal)
+        self.proposing = time.perf_counter() - began
+
+    def _affords(self, rows: int) -> bool:
+        """Whether steps of `rows` rows may verify anything for now."""
+        return self._plain_seconds(rows) is not None and rows < self.sizes[-1] and self.balance.allows
+
     def _plain_seconds(self, rows: int) -> float | None:
         """How long a step takes that only decodes `rows` rows."""
         return self.times.seconds.get((self.plain_size(rows), False))
@@ -109,10 +154,15 @@ class Speculator:
         """That of `sequence`, which has read all of its tokens."""
         drafter = self.drafters.get(sequence)
         if drafter is None:
-            drafter = Drafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
+            drafter = self._new_drafter(sequence)
             self.drafters[sequence] = drafter
         drafter.read()
         return drafter
+
+    def _new_drafter(self, sequence: Sequence) -> Drafter:
+        if self.proposer is not None:
+            return ProposalDrafter(sequence.tokens, self.rates)
+        return TextDrafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
 
     def _counts(self, rooms: Items[Room], rows: int, first: int = 0) -> list[int]:
         """How many tokens of each draft make the fastest step; 0 if that has none of them.
@@ -121,7 +171,7 @@ class Speculator:
             first: the number of the draft's first token in such a step; those in front will be known by then.
         """
         counts, plain = [0] * len(rooms), self._plain_seconds(rows)
-        if plain is None or rows >= self.sizes[-1] or not self.balance.allows:
+        if plain is None or not self._affords(rows):
             return counts
         most = min(self.most, self.sizes[-1] - rows)
         each = [self._chances(room.sequence, first, min(room.most - first, most)) for room in rooms]

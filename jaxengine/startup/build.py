@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from jaxengine.architecture.drafter import DrafterSpec
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import WeightFormat
@@ -31,6 +32,7 @@ from jaxengine.model.adapters import held_bytes as stack_bytes
 from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, AdapterRefused, Description, OpenModel
@@ -40,11 +42,11 @@ from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.adapters import AdapterSetup
 from jaxengine.startup.compile_recipe import CompileRecipe
-from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype
+from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype, resolve_speculation
 from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
-from jaxengine.weights.loading import abstract_parameters, held_bytes, load_parameters
+from jaxengine.weights.loading import abstract_drafter, abstract_parameters, held_bytes, load_drafter, load_parameters
 from jaxengine.weights.quantization import check_quantizable, resolve, weight_formats
 from jaxengine.weights.wider_experts import widen_experts
 
@@ -78,7 +80,7 @@ def load_engine(
     """
     setup = Setup.decide(model, options, adapters)
     setup.log_decisions()
-    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device))
+    limits, pages = setup.size(limits or derive_limits(options, setup.spec, setup.device, setup.drafter))
     parameters = load(
         setup.source,
         setup.mesh,
@@ -87,6 +89,8 @@ def load_engine(
         lambda done, total: progress("loading", done, total),
         setup.quantize,
     )
+    if setup.drafter and model.drafter:
+        parameters |= load_drafter(setup.drafter, model.drafter, setup.mesh, setup.dtype, setup.device)
     shapes = setup.shapes(limits, pages)
     store = compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
@@ -114,6 +118,8 @@ class Setup:
     attention: str
     quantize: str | None  # what is made of weights in floats, see `resolve`
     adapters: AdapterSetup
+    speculation: Speculation | None
+    drafter: DrafterSpec | None  # None where nothing that was learnt drafts
 
     @classmethod
     def decide(cls, model: OpenModel, options: EngineOptions, adapters: Sequence[NamedAdapter] = ()) -> "Setup":
@@ -128,14 +134,17 @@ class Setup:
         quantize = resolve(options.quantize, model.quantization, device.on_host)
         check_quantizable(spec, quantize, device)
         check_ends(model.eos_token_ids)
-        if options.speculation and spec.state_space:
+        drafter = model.drafter.spec if model.drafter else None
+        speculation = resolve_speculation(options, drafter)
+        if speculation and spec.state_space:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
         source = calibrated(source, cache_dtype)
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
-        return cls(options, source, mesh, device, dtype, cache_dtype, attention, quantize, setup)
+        decided = (source, mesh, device, dtype, cache_dtype, attention, quantize, setup)
+        return cls(options, *decided, speculation, _first_guesses(drafter, speculation))
 
     @property
     def spec(self) -> ModelSpec:
@@ -175,8 +184,17 @@ class Setup:
             logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 
     def shapes(self, limits: Limits, pages: int) -> Shapes:
-        cache_dtype, adapters = self.stored_cache_dtype, self.adapters.shapes
-        return Shapes(self.spec, limits, self.dtype, pages, limits.page_size, self.top, cache_dtype, adapters)
+        return Shapes(
+            self.spec,
+            limits,
+            self.dtype,
+            pages,
+            limits.page_size,
+            self.top,
+            self.stored_cache_dtype,
+            self.adapters.shapes,
+            self.drafter,
+        )
 
     def compiler(self, shapes: Shapes, parameters: dict[str, Any], store: ExecutableStore | None = None) -> Compiler:
         model = StepModel.build(shapes, parameters, self.mesh, self.device, self.attention)
@@ -192,6 +210,8 @@ class Setup:
             DoesNotFit: with numbers.
         """
         abstract = abstract_parameters(self.spec, self.mesh, self.dtype, self.device, self.formats)
+        if self.drafter:
+            abstract |= abstract_drafter(self.drafter, self.mesh, self.dtype, self.device)
         temporaries = 0
         if not self.device.on_host:
             temporaries = temporary_bytes(self.compiler(self.shapes(limits, TRIAL_PAGES), abstract))
@@ -218,10 +238,10 @@ class Setup:
         )
 
     def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
-        if self.options.speculation is None:
+        if self.speculation is None:
             return None
-        buckets = runner.buckets
-        return Speculator(self.options.speculation, limits.verify_buckets, buckets.can_verify, buckets.plain_size)
+        buckets, proposer = runner.buckets, runner if self.drafter else None
+        return Speculator(self.speculation, limits.verify_buckets, buckets.can_verify, buckets.plain_size, proposer)
 
     def adapter_registry(self, model: OpenModel, runner: Runner) -> AdapterRegistry:
         """With the adapters that are named at start. Raises ValueError where one does not fit."""
@@ -261,3 +281,10 @@ class Setup:
             max_adapter_rank=self.adapters.rank,
             max_draft_tokens=limits.draft_tokens,
         )
+
+
+def _first_guesses(drafter: DrafterSpec | None, speculation: Speculation | None) -> DrafterSpec | None:
+    """As much of `drafter` as `speculation` uses."""
+    if drafter is None or speculation is None or speculation.method != drafter.method:
+        return None
+    return drafter.first(speculation.num_speculative_tokens or drafter.guesses)

@@ -14,7 +14,7 @@ from jaxengine.executor.executable_store import ExecutableStore
 from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.sharding import make_mesh
-from jaxengine.weights.loading import abstract_parameters
+from jaxengine.weights.loading import abstract_drafter, abstract_parameters
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class CompileRecipe:
     def jobs(self, compile_cache: Path) -> dict[Hashable, Callable[[], Any]]:
         """The jobs of an engine's compiler, on this process's devices. What they compile is kept, see `store`."""
         mesh = make_mesh(self.tensor_parallel)
-        parameters = abstract_parameters(self.shapes.spec, mesh, self.shapes.dtype, self.device, self.formats)
-        model = StepModel.build(self.shapes, parameters, mesh, self.device, self.attention)
-        return Compiler(self.shapes, model, mesh, self.device, self.store(compile_cache, mesh)).jobs()
+        shapes = self.shapes
+        parameters = abstract_parameters(shapes.spec, mesh, shapes.dtype, self.device, self.formats)
+        if shapes.drafter:
+            parameters |= abstract_drafter(shapes.drafter, mesh, shapes.dtype, self.device)
+        model = StepModel.build(shapes, parameters, mesh, self.device, self.attention)
+        return Compiler(shapes, model, mesh, self.device, self.store(compile_cache, mesh)).jobs()

@@ -1,9 +1,13 @@
 """What options left open mean for a model and a device: limits, buckets and storage types."""
 
+from dataclasses import replace
+
+from jaxengine.architecture.drafter import DrafterSpec
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
+from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import EngineOptions
 
 # JAX's names of the types that an 8-bit cache may have.
@@ -24,7 +28,9 @@ GPU_BUCKETS: Buckets = (GPU_DECODE, GPU_MIXED, GPU_VERIFY)
 STATE_TOKENS = 32768  # max_total_tokens of a state space, which could take any number, unless the option is set
 
 
-def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits) -> Limits:
+def derive_limits(
+    options: EngineOptions, spec: ModelSpec, device: DeviceTraits, drafter: DrafterSpec | None = None
+) -> Limits:
     """The limits that `options` leave open. Raises ValueError where they exceed the model's positions."""
     longest = min(spec.max_positions, STATE_TOKENS) if spec.state_space else spec.max_positions
     total = options.max_total_tokens or longest
@@ -33,7 +39,8 @@ def derive_limits(options: EngineOptions, spec: ModelSpec, device: DeviceTraits)
     decode, mixed, verify = CPU_BUCKETS if device.on_host else GPU_BUCKETS
     rows = options.max_batch_size or decode[-1]
     budget = _whole_blocks(max(options.max_batch_prefill_tokens or mixed[-1], rows))
-    drafts = (options.speculation.num_speculative_tokens or 0) if options.speculation else 0
+    speculation = resolve_speculation(options, drafter)
+    drafts = (speculation.num_speculative_tokens or 0) if speculation else 0
     return Limits(
         max_total_tokens=total,
         decode_buckets=_up_to(decode, rows),
@@ -86,3 +93,22 @@ def resolve_cache_dtype(options: EngineOptions, spec: ModelSpec, dtype: str) -> 
     if options.kv_cache_dtype != "auto" and spec.state_space:
         raise ValueError(f"kv_cache_dtype {options.kv_cache_dtype!r}: this model keeps states, not keys and values")
     return CACHE_DTYPES.get(options.kv_cache_dtype, dtype)
+
+
+def resolve_speculation(options: EngineOptions, drafter: DrafterSpec | None) -> Speculation | None:
+    """How the engine speculates; None if it does not. A model's own `drafter` is used unless the options say otherwise,
+    as under TGI, and guesses as many tokens as it can.
+
+    Raises:
+        ValueError: more tokens are asked for than the drafter guesses, or by a method that it does not have.
+    """
+    asked = options.speculation
+    if drafter is None or options.speculate == 0 or (asked and asked.method == "ngram"):
+        return asked
+    asked = asked or Speculation()
+    if asked.method not in (None, drafter.method):
+        raise ValueError(f"speculative_config: method {asked.method!r}, but the model's drafter is {drafter.method!r}")
+    most = asked.num_speculative_tokens or drafter.guesses
+    if most > drafter.guesses:
+        raise ValueError(f"speculate {most} is more than the {drafter.guesses} tokens that the model's drafter guesses")
+    return replace(asked, method=drafter.method, num_speculative_tokens=most)

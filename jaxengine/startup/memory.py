@@ -45,6 +45,7 @@ def temporary_bytes(compiler: Compiler) -> int:
         *(partial(compiler.lower_backbone, shape) for shape in steps),
         partial(compiler.lower_sample, max(shape.samples for shape in shapes.step_shapes()), greedy=False),
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
+        *([partial(compiler.lower_propose, rows)] if shapes.drafter else []),
     )
     with deep_stacks(), ThreadPoolExecutor() as pool:
         analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))

@@ -16,6 +16,7 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.model.decoder import Decoder, Layers
+from jaxengine.model.drafter import Drafter
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.ops import StepBatch
@@ -39,11 +40,18 @@ Adapters = dict[str, AdapterStack]  # by the name of the matrix; empty where a s
 SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
 
 
+class Latest(NamedTuple):
+    """What was sampled last in each slot, the sink among them."""
+
+    id: Array  # i32 [S+1]
+    hidden: tuple[Array, ...] = ()  # [S+1, h], the hidden state of which it was made; none where no drafter reads it
+
+
 class SlotState(NamedTuple):
     """What the device remembers per slot between steps; the last slot is the sink of padding."""
 
     table: Array  # i32 [G·(S+1), W], the pages of the slot's sequence in order, table after table
-    last: Array  # i32 [S+1], the token sampled last
+    latest: Latest
 
 
 class Unpacked(NamedTuple):
@@ -61,7 +69,7 @@ class Unpacked(NamedTuple):
     def of(cls, shape: StepShape, slot_state: SlotState, packed: Array) -> "Unpacked":
         real, tokens, rows, packed_samples, updates = shape.sections(packed)
         table = slot_state.table.at[updates.row, updates.column].set(updates.page, mode="drop")
-        slots = slot_state.last.shape[0]
+        slots = slot_state.latest.id.shape[0]
         slot = jnp.append(rows.slot, jnp.int32(slots - 1))[tokens.row]
         return cls(real, tokens, rows, packed_samples, table, slot, slots)
 
@@ -173,7 +181,7 @@ class Backbone(Split):
         batches = step.batches(shape, self.page_size, adapters)
         if decoder.spec.encoder is not None:
             batches = [step.after_encoder_pages(batch, self.page_size) for batch in batches]
-        ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.last[step.slot], step.tokens.id)
+        ids = jnp.where(step.tokens.id == LAST_TOKEN, slot_state.latest.id[step.slot], step.tokens.id)
         hidden, layers = decoder(ids, layers, batches)
         slot_state = slot_state._replace(table=step.table)
         if not shape.ragged:  # sample i is of token i
@@ -184,30 +192,45 @@ class Backbone(Split):
 
 
 def sample_greedy(
-    top: int, guesses: int, head: Head, last: Array, packed_samples: Array, hidden: Array
-) -> tuple[Array, Array]:
-    """For a step whose samples all want the model's own argmax: the new `last` and the packed result. A row may have
+    top: int, guesses: int, head: Head, latest: Latest, packed_samples: Array, hidden: Array
+) -> tuple[Latest, Array]:
+    """For a step whose samples all want the model's own argmax: the new `latest` and the packed result. A row may have
     so many `guesses`, 0 where no step verifies any.
     """
     sampled = sampling.greedy(head(hidden), top)
-    return _last(last, sampled.id, unpack_samples(packed_samples), guesses), pack_sampled(sampled)
+    samples = unpack_samples(packed_samples)
+    return _after(latest, sampled.id, hidden, samples, guesses), pack_sampled(sampled)
 
 
 def sample(
-    top: int, guesses: int, head: Head, last: Array, sampler_state: SamplerState, packed_samples: Array, hidden: Array
-) -> tuple[Array, SamplerState, Array]:
-    """For a step where any sample wants more: the new `last` and `sampler_state`, and the packed result."""
+    top: int,
+    guesses: int,
+    head: Head,
+    latest: Latest,
+    sampler_state: SamplerState,
+    packed_samples: Array,
+    hidden: Array,
+) -> tuple[Latest, SamplerState, Array]:
+    """For a step where any sample wants more: the new `latest` and `sampler_state`, and the packed result."""
     samples = unpack_samples(packed_samples)
     sampled, sampler_state = sampling.sample(head(hidden), samples, sampler_state, top, guesses)
-    return _last(last, sampled.id, samples, guesses), sampler_state, pack_sampled(sampled)
+    return _after(latest, sampled.id, hidden, samples, guesses), sampler_state, pack_sampled(sampled)
 
 
-def _last(last: Array, ids: Array, samples: SampleFields, guesses: int) -> Array:
-    """`last` [S+1] once `ids` [N] are sampled: of each slot, the last that counts."""
+def _after(latest: Latest, ids: Array, hidden: Array, samples: SampleFields, guesses: int) -> Latest:
+    """`latest` once `ids` [N] are sampled of `hidden` [N, h]: of each slot, the last that counts."""
     slot = samples.slot
     if guesses:
-        slot = jnp.where(counted(ids, samples).last, slot, last.shape[0] - 1)
-    return last.at[slot].set(ids)
+        slot = jnp.where(counted(ids, samples).last, slot, latest.id.shape[0] - 1)
+    return jax.tree.map(lambda old, new: old.at[slot].set(new), latest, Latest(ids, (hidden,) * len(latest.hidden)))
+
+
+def propose(drafter: Drafter, latest: Latest, slots: Array) -> Array:
+    """What `drafter` guesses behind the last tokens of `slots` [n], as one i32 [n, 2 · guesses]: ids, then the bits of
+    their chances.
+    """
+    guesses = drafter(latest.hidden[0][slots], latest.id[slots])
+    return jnp.concatenate([guesses.id, jax.lax.bitcast_convert_type(guesses.chance, jnp.int32)], axis=1)
 
 
 def pack_sampled(sampled: sampling.Sampled) -> Array:

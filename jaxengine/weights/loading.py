@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.architecture.drafter import DrafterSource, DrafterSpec
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, ParameterSource, empty, parameter_table
 from jaxengine.architecture.weight_format import Component, StoredWeight, WeightFormat
@@ -160,6 +161,26 @@ def load_parameters(
         progress(done, len(names))
     parameters.setdefault("head", parameters["embedding"])
     return parameters
+
+
+def abstract_drafter(spec: DrafterSpec, mesh: Mesh, dtype: str, device: DeviceTraits) -> dict[str, Any]:
+    """What `abstract_parameters` is, of a drafter. It is never quantised."""
+    return {name: _abstract(each, mesh, dtype, device, None) for name, each in spec.parameters().items()}
+
+
+def load_drafter(
+    spec: DrafterSpec, source: DrafterSource, mesh: Mesh, dtype: str, device: DeviceTraits
+) -> dict[str, Any]:
+    """Every parameter of `abstract_drafter`, filled from `source`."""
+
+    def load(name: str, target: Any) -> Any:
+        read = partial(source.read, name)
+        if not isinstance(target, Weight):
+            return _fill(target, target.dtype, read)
+        values = target.values
+        return replace(target, values=_fill(values, values.dtype, read, target.layout.order(values.ndim)))
+
+    return {name: load(name, target) for name, target in abstract_drafter(spec, mesh, dtype, device).items()}
 
 
 def _load(source: ParameterSource, mesh: Mesh, dtype: str, targets: Mapping[str, Any], name: str) -> Any:

@@ -109,7 +109,7 @@ def encode(spec: ModelSpec, devices: int) -> Facts:
 
 def sample(spec: ModelSpec, devices: int, greedy: bool, speculate: int = 0) -> Facts:
     made = compiler(spec, devices, speculate=speculate)
-    donated = made.slot_state().last if greedy else (made.slot_state().last, made.sampler_state())
+    donated = made.slot_state().latest if greedy else (made.slot_state().latest, made.sampler_state())
     return facts(made.lower_sample(ROWS, greedy), donated, OPTIONS)
 
 

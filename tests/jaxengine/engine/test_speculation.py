@@ -210,7 +210,7 @@ def test_the_device_remembers_the_last_token_that_counts(
     def checking(plan: Plan) -> None:
         nonlocal checked
         complete(plan)
-        last = np.asarray(engine.runner.slot_state.last)
+        last = np.asarray(engine.runner.slot_state.latest.id)
         for row in plan.rows if plan.verifies else ():
             if row.sequence.slot is not None:
                 checked += 1

@@ -9,7 +9,7 @@ import pytest
 from jaxengine.architecture.adaptation import AdapterShapes, LoadedAdapter
 from jaxengine.device import CPU
 from jaxengine.executor.bucket_chooser import BucketChooser
-from jaxengine.executor.shapes import Shapes, names
+from jaxengine.executor.shapes import Shapes
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.plan import Plan, Row
 from jaxengine.startup.defaults import derive_limits
@@ -35,7 +35,7 @@ def plan(*counts: int, adapter: LoadedAdapter | None = None) -> Plan:
 @pytest.fixture
 def compiled() -> set[Hashable]:
     """What is compiled when serving begins."""
-    return {name for shape in SHAPES.essential_steps() for name in names(shape)}
+    return {name for shape in SHAPES.essential_steps() for name in SHAPES.names(shape)}
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def test_from_the_start_there_is_a_step_for_whatever_is_scheduled(chooser: Bucke
 
 def test_the_smallest_compiled_step_that_holds_a_plan_is_taken(chooser: BucketChooser, compiled: set[Hashable]) -> None:
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(32)
-    compiled |= {*names(SHAPES.decode(8))}
+    compiled |= {*SHAPES.names(SHAPES.decode(8))}
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(8)
-    compiled |= {*names(SHAPES.decode(4))} - {("sample", 4, True)}
+    compiled |= {*SHAPES.names(SHAPES.decode(4))} - {("sample", 4, True)}
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(8)
 
 
@@ -73,7 +73,7 @@ def adapting(shape: StepShape) -> StepShape:
 
 @pytest.fixture
 def compiled_with_adapters() -> set[Hashable]:
-    return {name for shape in WITH_ADAPTERS.essential_steps() for name in names(shape)}
+    return {name for shape in WITH_ADAPTERS.essential_steps() for name in WITH_ADAPTERS.names(shape)}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_from_the_start_every_step_is_one_that_may_have_adapters(adapted: Bucket
 def test_a_step_without_adapters_pays_for_none_once_its_program_is_there(
     adapted: BucketChooser, compiled_with_adapters: set[Hashable]
 ) -> None:
-    compiled_with_adapters |= {*names(SHAPES.decode(32)), *names(SHAPES.decode(1))}
+    compiled_with_adapters |= {*SHAPES.names(SHAPES.decode(32)), *SHAPES.names(SHAPES.decode(1))}
     mixed = plan(1, 1, 1, adapter=LoadedAdapter(b"a", {}))
     assert adapted.step(plan(1)) == SHAPES.decode(1)
     assert adapted.step(plan(1, 1, 1)) == SHAPES.decode(32)
@@ -100,7 +100,7 @@ def test_a_step_without_adapters_pays_for_none_once_its_program_is_there(
 def test_a_small_step_that_may_have_adapters_comes_before_a_large_one_that_may_not(
     adapted: BucketChooser, compiled_with_adapters: set[Hashable]
 ) -> None:
-    compiled_with_adapters |= {*names(SHAPES.decode(32))}
+    compiled_with_adapters |= {*SHAPES.names(SHAPES.decode(32))}
     assert adapted.step(plan(1)) == adapting(SHAPES.decode(1))
 
 
@@ -121,7 +121,7 @@ def test_on_a_gpu_only_what_has_run_serves(
     chooser.last_first_run = float("inf")  # no first run under requests
     while chooser.warm_next():
         pass
-    compiled_with_adapters |= {*names(SHAPES.decode(1))}
+    compiled_with_adapters |= {*SHAPES.names(SHAPES.decode(1))}
     assert chooser.step(plan(1, adapter=adapter)) == adapting(SHAPES.decode(1))
     assert chooser.warm_next() and ran[-1] == SHAPES.decode(1)
     assert chooser.step(plan(1, adapter=adapter)).adapters == (adapter is not None)

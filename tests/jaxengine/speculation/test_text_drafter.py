@@ -1,8 +1,8 @@
 """An answer behind an encoder repeats what the encoder read, as other answers repeat their prompt."""
 
 from jaxengine.options.speculation import Speculation
-from jaxengine.speculation.acceptance import Rates
-from jaxengine.speculation.drafter import Drafter
+from jaxengine.speculation.acceptance import LENGTH, Rates
+from jaxengine.speculation.text_drafter import TextDrafter
 
 SOURCE = [21, 22, 23, 24, 25, 26, 27, 28]
 OPTIONS = Speculation(4, prompt_lookup_min=2, prompt_lookup_max=3)
@@ -10,7 +10,7 @@ OPTIONS = Speculation(4, prompt_lookup_min=2, prompt_lookup_max=3)
 
 def test_what_an_encoder_read_is_drafted_from() -> None:
     tokens = [0]
-    drafter = Drafter(tokens, OPTIONS, Rates(), SOURCE)
+    drafter = TextDrafter(tokens, OPTIONS, Rates(LENGTH), SOURCE)
     assert drafter.draft(4) == []
     tokens += [22, 23]
     drafter.read()
@@ -22,7 +22,7 @@ def test_what_an_encoder_read_is_drafted_from() -> None:
 
 def test_without_an_encoder_the_text_is_not_copied() -> None:
     tokens = [1, 2, 3, 1]
-    drafter = Drafter(tokens, OPTIONS, Rates(), [])
+    drafter = TextDrafter(tokens, OPTIONS, Rates(LENGTH), [])
     tokens.append(2)
     drafter.read()
     assert drafter.lookup.tokens is tokens and drafter.draft(1) == [3]

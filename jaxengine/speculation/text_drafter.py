@@ -1,0 +1,39 @@
+"""Drafts from the request's own text."""
+
+from jaxengine.options.speculation import Speculation
+from jaxengine.speculation.acceptance import Rates
+from jaxengine.speculation.drafter import worthwhile
+from jaxengine.speculation.prompt_lookup import PromptLookup
+
+
+class TextDrafter:
+    """A `Drafter`.
+
+    Args:
+        tokens: of the text, to which the caller appends.
+        others: the rates of all requests.
+        source: what an encoder reads, where there is one. An answer may repeat that as another repeats its prompt.
+    """
+
+    def __init__(self, tokens: list[int], options: Speculation, others: Rates, source: list[int] | None = None) -> None:
+        self.tokens, self.source = tokens, source or []
+        self.lookup = PromptLookup([*self.source, *tokens] if source else tokens, options)
+        self.rates = Rates(others.evidence, others)
+
+    def read(self) -> None:
+        lookup = self.lookup
+        if self.source:
+            lookup.tokens += self.tokens[len(lookup.tokens) - len(self.source) :]
+        while lookup.read < len(lookup.tokens):
+            drafted, length = lookup.next > 0, lookup.length
+            hit = lookup.follow()
+            if drafted:
+                self.rates.learn(length, hit)
+
+    def chances(self, count: int) -> list[float]:
+        lookup = self.lookup
+        lengths = range(lookup.length, lookup.length + count if lookup.next else 0)
+        return worthwhile(self.rates.rate(min(length, lookup.longest)) for length in lengths)
+
+    def draft(self, count: int) -> list[int]:
+        return self.lookup.draft(count)
