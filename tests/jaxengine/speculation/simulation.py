@@ -7,19 +7,37 @@ from jaxengine.options.speculation import Speculation
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
+from jaxengine.speculation.proposal import Proposal
 from jaxengine.speculation.speculator import Room, Speculator
 
 TIMES = {4: 1.33, 8: 1.55, 16: 2.0}  # of steps that verify; SmolLM2 on a CPU, where one that decodes a row takes 1
+PROPOSED = 0.3  # more, for what a learnt drafter proposes
 WAITED = 0.06  # more, for a step that is planned once the one before is read
 
 Next = Callable[[Sequence, list[int]], int]  # the next token of a sequence, which knows the draft that is verified
 
 
+class LearntDrafter:
+    """Proposes what `guess` says of a sequence. Counts how often it is asked."""
+
+    def __init__(self, guess: Callable[[Sequence], Proposal]) -> None:
+        self.guess = guess
+        self.asked = 0
+
+    def can_propose(self, rows: int) -> bool:
+        return True
+
+    def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
+        self.asked += 1
+        return [self.guess(sequence) for sequence in sequences]
+
+
 class Server:
     """Serves sequences together until each has so many tokens more than its prompt."""
 
-    def __init__(self, drafts: int = 15) -> None:
-        self.speculator = Speculator(Speculation(drafts), sorted(TIMES), lambda size: True, lambda rows: 1)
+    def __init__(self, drafts: int = 15, drafter: LearntDrafter | None = None) -> None:
+        self.drafter = drafter
+        self.speculator = Speculator(Speculation(drafts), sorted(TIMES), lambda size: True, lambda rows: 1, drafter)
         self.seconds = self.plain_seconds = 0.0
 
     @property
@@ -32,10 +50,12 @@ class Server:
         waits = False
         while live:
             rooms = [Room(each, max(0, each.max_length - len(each.tokens) - 1)) for each in live]
+            asked = self.drafter.asked if self.drafter else 0
             drafts = self.speculator.choose(rooms, len(live)) if waits else [[] for _ in live]
+            proposed = bool(self.drafter and self.drafter.asked > asked)
             plan = self._plan(live, drafts, ahead=not waits)
             waits = plan.verifies or self.speculator.expects(rooms, len(live))
-            self._run(plan, next_token)
+            self._run(plan, next_token, PROPOSED if proposed else 0)
             live = [each for each in live if len(each.tokens) < each.max_length]
 
     def _plan(self, live: list[Sequence], drafts: list[list[int]], *, ahead: bool) -> Plan:
@@ -46,9 +66,9 @@ class Server:
             plan.add(row)
         return plan
 
-    def _run(self, plan: Plan, next_token: Next) -> None:
+    def _run(self, plan: Plan, next_token: Next, more: float) -> None:
         size = next(size for size in TIMES if size >= plan.tokens) if plan.verifies else 1
-        seconds = TIMES.get(size, 1.0) + (0 if plan.ahead else WAITED)
+        seconds = TIMES.get(size, 1.0) + (0 if plan.ahead else WAITED) + more
         answered = sum(self._verify(row, next_token) for row in plan.rows)
         self.speculator.note(plan, size, seconds, answered)
         self.seconds += seconds
