@@ -38,15 +38,21 @@ class Medusa:
         return replace(self, guesses=guesses)
 
     def parameters(self) -> dict[str, Parameter]:
-        """`{h}.blocks.{l}` [hidden, hidden], `{h}.blocks.{l}_bias` [hidden] and `{h}.head` [vocab, hidden]."""
+        """`blocks` [guesses, hidden, hidden] and `blocks_bias` [guesses, hidden] are the first of each head, which read
+        the same; then `{h}.blocks.{l}` [hidden, hidden], `{h}.blocks.{l}_bias` [hidden] and `{h}.head` [vocab, hidden].
+        """
         hidden, table = self.hidden_size, {}
+        if self.layers:
+            table["blocks"] = Parameter((self.guesses, hidden, hidden), (None, None, "embed"), 1)
+            table["blocks_bias"] = Parameter((self.guesses, hidden), (None, None))
         for head in range(self.guesses):
-            for layer in range(self.layers):
+            for layer in range(1, self.layers):
                 table[f"{head}.blocks.{layer}"] = Parameter((hidden, hidden), (None, "embed"), 1)
-                if self.bias:
-                    table[f"{head}.blocks.{layer}_bias"] = Parameter((hidden,), (None,))
+                table[f"{head}.blocks.{layer}_bias"] = Parameter((hidden,), (None,))
             if self.own_heads:
                 table[f"{head}.head"] = Parameter((self.vocab_size, hidden), ("vocab", "embed"), 1)
+        if not self.bias:
+            table = {name: each for name, each in table.items() if not name.endswith("_bias")}
         return _named(table)
 
 

@@ -32,15 +32,17 @@ class MedusaHeads(nnx.Module):
     def __init__(self, spec: Medusa, model: ModelSpec, get: Callable[[str], Any], head: Head) -> None:
         numbers = range(spec.guesses)
         self.tokens = model.tokens
-        self.blocks = nnx.List(
-            nnx.List(Linear.named(f"{DRAFTER}{i}.blocks.{layer}", get) for layer in range(spec.layers)) for i in numbers
+        self.first = Linear.named(f"{DRAFTER}blocks", get) if spec.layers else None
+        self.others = nnx.List(
+            nnx.List(Linear.named(f"{DRAFTER}{i}.blocks.{layer}", get) for layer in range(1, spec.layers))
+            for i in numbers
         )
         own = [Linear.named(f"{DRAFTER}{i}.head", get) for i in numbers] if spec.own_heads else []
         self.heads = nnx.List(own)
         self.shared = None if own else head
 
     def __call__(self, hidden: Array, last: Array) -> Guesses:
-        inputs = [self._input(blocks, hidden) for blocks in self.blocks]
+        inputs = self._inputs(hidden)
         if self.shared is None:
             logits = (_logits(head, x) for head, x in zip(self.heads, inputs, strict=True))
             return _side_by_side([_likeliest(without_padding(each, self.tokens)) for each in logits])
@@ -49,11 +51,19 @@ class MedusaHeads(nnx.Module):
         found = _likeliest(self.shared(jnp.concatenate(inputs)))  # the head is read once
         return Guesses(*(each.reshape(len(inputs), -1).T for each in found))
 
-    def _input(self, blocks: nnx.List[Linear], x: Array) -> Array:
-        """What a head with these blocks multiplies."""
-        for block in blocks:
-            x = x + jax.nn.silu(block(x))
-        return x
+    def _inputs(self, hidden: Array) -> list[Array]:
+        """What each head multiplies, [n, hidden].
+
+        The first blocks are one product: as several with one input, XLA joined their matrices in every step on a GPU.
+        """
+        inputs = [hidden] * len(self.others)
+        if self.first is not None:
+            joined = hidden[:, None] + jax.nn.silu(self.first(hidden))  # [n, guesses, hidden]
+            inputs = [joined[:, i] for i in range(len(self.others))]
+        for i, blocks in enumerate(self.others):
+            for block in blocks:
+                inputs[i] = inputs[i] + jax.nn.silu(block(inputs[i]))
+        return inputs
 
 
 class MLPSpeculatorHeads(nnx.Module):

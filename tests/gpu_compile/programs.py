@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from convert.quantized.mxfp4 import FORMAT as MXFP4
 from jaxengine.architecture.adaptation import AdapterShapes
+from jaxengine.architecture.drafter import DrafterSpec, Medusa, MLPSpeculator
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
@@ -28,7 +29,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.step import buffer, sampling
-from jaxengine.weights.loading import abstract_parameters
+from jaxengine.weights.loading import abstract_drafter, abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
@@ -47,6 +48,7 @@ PAGES = 4096
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
 GUESSES = 7  # of a draft
+HEADS = Medusa(5, 1, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size)
 OPTIONS = COMPILER_OPTIONS["gpu"]
 EXPERTS = ("experts_gate_up", "experts_down")
 
@@ -61,10 +63,11 @@ def compiler(
     experts: WeightFormat | None = None,
     adapters: int = 0,
     speculate: int = 0,
+    drafter: DrafterSpec | None = None,
 ) -> Compiler:
     """The engine's compiler on `devices` imaginary H200s, weights being shapes without data, with sorted inputs if
     `ordered`; `experts` is the format of theirs. Steps mix so many `adapters` of rank 16, of every matrix, and verify
-    drafts of `speculate` tokens.
+    drafts of `speculate` tokens, which `drafter` may have learnt to guess.
     """
     mesh = make_mesh(devices, h200.devices(devices))
     back_end = choose_backend("auto", H200, spec.head_dim, spec.group, "bfloat16", cache)
@@ -77,6 +80,9 @@ def compiler(
     if experts is not None:
         formats |= {name: experts for name in parameter_table(spec) if name.endswith(EXPERTS)}
     weights = abstract_parameters(spec, mesh, "bfloat16", H200, formats)
+    if drafter is not None:
+        shapes = dataclasses.replace(shapes, drafter=drafter)
+        weights |= abstract_drafter(drafter, mesh, "bfloat16", H200)
     return Compiler(shapes, StepModel.build(shapes, weights, mesh, H200, back_end), mesh, H200)
 
 
@@ -111,6 +117,16 @@ def sample(spec: ModelSpec, devices: int, greedy: bool, speculate: int = 0) -> F
     made = compiler(spec, devices, speculate=speculate)
     donated = made.slot_state().latest if greedy else (made.slot_state().latest, made.sampler_state())
     return facts(made.lower_sample(ROWS, greedy), donated, OPTIONS)
+
+
+def propose(drafter: DrafterSpec, rows: int = ROWS, devices: int = 1) -> Facts:
+    made = compiler(FOUR_LAYERS, devices, speculate=drafter.guesses, drafter=drafter)
+    return facts(made.lower_propose(rows), (), OPTIONS)
+
+
+def sample_for_drafter() -> Facts:
+    made = compiler(FOUR_LAYERS, 1, speculate=HEADS.guesses, drafter=HEADS)
+    return facts(made.lower_sample(ROWS, True), made.slot_state().latest, OPTIONS)
 
 
 def sample_without_masks() -> Facts:
@@ -190,6 +206,12 @@ PROGRAMS = {
     "verify_128": lambda: verify(FOUR_LAYERS, 128),
     "sample_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=False, speculate=GUESSES),
     "sample_greedy_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=True, speculate=GUESSES),
+    "sample_for_drafter": sample_for_drafter,
+    "propose_medusa": lambda: propose(HEADS),
+    "propose_medusa_1": lambda: propose(HEADS, rows=1),
+    "propose_medusa_tp8": lambda: propose(HEADS, devices=8),
+    "propose_of_the_models_head": lambda: propose(dataclasses.replace(HEADS, own_heads=False), rows=16),
+    "propose_mlp": lambda: propose(MLPSpeculator(4, 3072, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size)),
     "sample_without_sums": sample_without_sums,
     "write_masks": write_masks,
     "copy_pages": copy_pages,

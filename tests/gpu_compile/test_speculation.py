@@ -30,3 +30,33 @@ def test_counts_with_guesses_are_not_kept_beside_those_without(facts: FactsByPro
     """Of 128 samples of 128,256 ids, twice."""
     counts = 2 * 128 * 128256 * 4
     assert facts["sample_guesses"]["temporaries"] <= facts["sample"]["temporaries"] + counts + 16 * MIB
+
+
+# --- learnt drafters: 5 heads of Medusa, 128,256 ids --------------------------------------------------------------
+
+LOGITS = 128256 * 4  # bytes of a row
+
+
+@pytest.mark.parametrize(
+    ("program", "rows", "kernels"),
+    [
+        ("propose_medusa", 128, 5 * 7),
+        ("propose_medusa_1", 1, 5 * 8),
+        ("propose_medusa_tp8", 128, 5 * 7),
+        ("propose_of_the_models_head", 5 * 16, 12),
+        ("propose_mlp", 128, 4 * 10),
+    ],
+)
+def test_a_drafter_copies_no_weights_and_keeps_one_guess_at_a_time(
+    facts: FactsByProgram, program: str, rows: int, kernels: int
+) -> None:
+    """But where guesses share the model's head they are one product."""
+    found = facts[program]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["temporaries"] <= rows * LOGITS + 8 * MIB
+    assert found["kernels"] <= kernels
+
+
+def test_a_drafter_costs_the_sampler_one_kernel(facts: FactsByProgram) -> None:
+    assert facts["sample_for_drafter"]["kernels"] <= facts["sample_greedy_guesses"]["kernels"] + 1
+    assert facts["sample_for_drafter"]["aliased"] == facts["sample_for_drafter"]["donated"]

@@ -62,8 +62,11 @@ def _medusa(
     for i in range(spec.guesses):
         x = hidden
         for layer in range(spec.layers):
-            bias = arrays.get(f"{i}.blocks.{layer}_bias")
-            x = x + torch.nn.functional.silu(torch.nn.functional.linear(x, arrays[f"{i}.blocks.{layer}"], bias))
+            block = arrays[f"{i}.blocks.{layer}"] if layer else arrays["blocks"][i]
+            bias = None
+            if spec.bias:
+                bias = arrays[f"{i}.blocks.{layer}_bias"] if layer else arrays["blocks_bias"][i]
+            x = x + torch.nn.functional.silu(torch.nn.functional.linear(x, block, bias))
         made.append((arrays[f"{i}.head"] if spec.own_heads else head) @ x)
     return made
 
