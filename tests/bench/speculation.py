@@ -1,7 +1,9 @@
-"""What n-gram speculation gives: the same requests to an engine with it and to one without, in turns.
+"""What speculation gives: the same requests to an engine with it and to one without, in turns.
 
-python -m tests.bench.speculation [--rounds 3] [--speculate 15] [--batches 1 16] [--new-tokens 160] [--quantize int8]
-[--temperature 0] [--sets copy quote code json free]
+python -m tests.bench.speculation [--drafter DIRECTORY] [--rounds 3] [--speculate 15] [--batches 1 16]
+[--new-tokens 160] [--quantize int8] [--temperature 0] [--sets copy quote code json free]
+
+What drafts is n-gram, or what `--drafter` has learnt for the default model (`tests.bench.medusa_training`).
 
 The answers of both are compared too: they must be the same, token for token.
 """
@@ -117,7 +119,8 @@ def compared(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.speculation", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--speculate", type=int, default=15)
+    parser.add_argument("--speculate", type=int, help="15 by n-gram, else as many as the drafter guesses")
+    parser.add_argument("--drafter")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--new-tokens", type=int, default=160)
     parser.add_argument("--quantize", help="of both engines")
@@ -125,9 +128,10 @@ def main() -> int:
     parser.add_argument("--sets", nargs="*", help="all if not given")
     options = parser.parse_args()
     enable_compile_cache(compile_cache_in(cache_root()))
-    model = open_model(None)
+    model = open_model(None, drafter=options.drafter)
+    most = options.speculate or (None if options.drafter else 15)
     engines = []
-    for speculate in (options.speculate, 0):
+    for speculate in (most, 0):
         chosen = EngineOptions(
             speculate=speculate, quantize=options.quantize, prefix_cache=False, max_batch_size=max(options.batches)
         )
@@ -142,7 +146,8 @@ def main() -> int:
         for name in options.sets or sets
         for batch in options.batches
     ]
-    print(f"{described()}, up to {options.speculate} guesses, medians of {options.rounds} rounds\n")
+    most = engines[0].description.max_draft_tokens
+    print(f"{described()}, up to {most} guesses, medians of {options.rounds} rounds\n")
     print(markdown(COLUMNS, rows))
     return 0
 
