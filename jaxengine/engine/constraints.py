@@ -85,7 +85,8 @@ class Constraints:
             if isinstance(result, GrammarError):
                 done(result)
             else:
-                sequence.matcher = Matcher(result, request.reasoning, self._ends)
+                encode = self._grammars.tokenizer.tokenize_bytes if self._grammars else None
+                sequence.matcher = Matcher(result, request.reasoning, self._ends, encode)
                 done(None)
 
         if request.grammar is None:

@@ -22,7 +22,7 @@ from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
 from jaxengine.model.adapters import one_slot
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.proposal import Proposal
+from jaxengine.speculation.drafter import Proposal
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.functions import Adapters
 from jaxengine.step.results import InFlight, Results

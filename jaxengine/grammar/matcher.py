@@ -1,7 +1,7 @@
 """Which ids may come next in one sequence: those of its reasoning first, then those that its grammar allows."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,14 +29,20 @@ class Matcher:
     document: of the answer; None where only the length of the reasoning is bounded.
     allowance: of the document.
     ends: ids that end a text, which reasoning may not do where a document is to follow.
+    encode: text to the ids that the model's tokenizer makes of it.
     """
 
     def __init__(
-        self, document: "LLMatcher | None", reasoning: Reasoning | None = None, ends: tuple[int, ...] = ()
+        self,
+        document: "LLMatcher | None",
+        reasoning: Reasoning | None = None,
+        ends: tuple[int, ...] = (),
+        encode: Callable[[bytes], list[int]] | None = None,
     ) -> None:
         self.document = document
         self.allowance = Allowance()
         self._ends = () if document is None else ends
+        self._encode = encode
         self._reasoning = reasoning
         self._last: tuple[int, ...] = ()  # ids, at most as many as the end of the reasoning has
         self._count = 0  # ids of reasoning
@@ -68,6 +74,13 @@ class Matcher:
     def allows(self, guesses: list[int]) -> int:
         """How many of `guesses` can follow, one behind the other."""
         return self.document.validate_tokens(guesses) if self.document is not None and self.foresees else 0
+
+    def forced(self) -> list[int]:
+        """What must come next, as far as the grammar leaves no choice: the tokens that the tokenizer makes of it."""
+        if self.document is None or self._encode is None or not self.foresees:
+            return []
+        text = self.document.compute_ff_bytes()
+        return self._encode(text) if text else []
 
     def behind(self, guesses: list[int]) -> Iterator["LLMatcher"]:
         """The grammar as it is behind each of `guesses`, which it `allows`. The sequence itself does not go on.

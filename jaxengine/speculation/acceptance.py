@@ -27,6 +27,7 @@ class Evidence(NamedTuple):
 
 LENGTH = Evidence((1, 2, 4, 8, 16, 32), (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.9))  # of a match, in tokens
 CHANCE = Evidence((0.1, 0.2, 0.35, 0.5, 0.7, 0.85), (0.05, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85))  # as a drafter finds
+FORCED = Evidence((), (0.85,))  # of what a grammar forces, in the tokenizer's own tokens
 
 
 class Rates:

@@ -3,13 +3,24 @@
 from collections.abc import Iterable
 from itertools import accumulate, takewhile
 from operator import mul
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 LEAST = 0.05  # a guess that is less likely right is not worth its place in a step
 
 
+class Proposal(NamedTuple):
+    """The tokens that something learnt guesses behind those that are known, and how likely it finds each of them."""
+
+    ids: list[int]
+    chances: list[float]
+
+
 class Drafter(Protocol):
     """Drafts for one request, to whose tokens the engine appends."""
+
+    def offer(self, proposal: Proposal) -> None:
+        """What something learnt guesses behind the tokens that there are now; ignored by who has no use for it."""
+        ...
 
     def read(self) -> None:
         """Read the tokens that were appended, and learn whether they were what a draft would have been.

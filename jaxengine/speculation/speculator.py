@@ -18,10 +18,11 @@ from weakref import WeakKeyDictionary
 from jaxengine.options.speculation import Speculation
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.acceptance import CHANCE, LENGTH, Rates
+from jaxengine.speculation.acceptance import CHANCE, FORCED, LENGTH, Rates
 from jaxengine.speculation.balance import Balance
-from jaxengine.speculation.drafter import Drafter
-from jaxengine.speculation.proposal import Proposal, ProposalDrafter
+from jaxengine.speculation.drafter import Drafter, Proposal
+from jaxengine.speculation.forced_drafter import ForcedDrafter
+from jaxengine.speculation.proposal_drafter import ProposalDrafter
 from jaxengine.speculation.step_times import StepTimes
 from jaxengine.speculation.text_drafter import TextDrafter
 
@@ -73,7 +74,7 @@ class Speculator:
         self.balance = Balance()
         self.proposer = proposer
         self.proposing = 0.0  # seconds that the last proposals took
-        self.rates = Rates(CHANCE if proposer else LENGTH)
+        self.rates, self.forced = Rates(CHANCE if proposer else LENGTH), Rates(FORCED)
         self.drafters: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
         self.start_counting()
 
@@ -97,8 +98,8 @@ class Speculator:
 
     def expects(self, rooms: Items[Room], rows: int) -> bool:
         """Whether drafts are likely to pay once the token of each request that the device computes now is known."""
-        if self.proposer is not None:
-            return self._may_propose(rows) and any(room.most > 1 for room in rooms)
+        if self._may_propose(rows) and any(room.most > 1 for room in rooms):
+            return True
         return any(self._counts(rooms, rows, first=1))
 
     def note(self, plan: Plan, size: int, seconds: float, answered: int) -> None:
@@ -137,9 +138,7 @@ class Speculator:
             return
         began = time.perf_counter()
         for sequence, proposal in zip(sequences, self.proposer.propose(sequences), strict=True):
-            drafter = self._drafter(sequence)
-            assert isinstance(drafter, ProposalDrafter)
-            drafter.offer(proposal)
+            self._drafter(sequence).offer(proposal)
         self.proposing = time.perf_counter() - began
 
     def _affords(self, rows: int) -> bool:
@@ -160,9 +159,14 @@ class Speculator:
         return drafter
 
     def _new_drafter(self, sequence: Sequence) -> Drafter:
+        drafter: Drafter
         if self.proposer is not None:
-            return ProposalDrafter(sequence.tokens, self.rates)
-        return TextDrafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
+            drafter = ProposalDrafter(sequence.tokens, self.rates)
+        else:
+            drafter = TextDrafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
+        if sequence.matcher is None:
+            return drafter
+        return ForcedDrafter(sequence.tokens, sequence.matcher, self.forced, drafter)
 
     def _counts(self, rooms: Items[Room], rows: int, first: int = 0) -> list[int]:
         """How many tokens of each draft make the fastest step; 0 if that has none of them.

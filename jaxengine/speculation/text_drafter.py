@@ -2,7 +2,7 @@
 
 from jaxengine.options.speculation import Speculation
 from jaxengine.speculation.acceptance import Rates
-from jaxengine.speculation.drafter import worthwhile
+from jaxengine.speculation.drafter import Proposal, worthwhile
 from jaxengine.speculation.prompt_lookup import PromptLookup
 
 
@@ -19,6 +19,9 @@ class TextDrafter:
         self.tokens, self.source = tokens, source or []
         self.lookup = PromptLookup([*self.source, *tokens] if source else tokens, options)
         self.rates = Rates(others.evidence, others)
+
+    def offer(self, proposal: Proposal) -> None:
+        """The text is all that it drafts from."""
 
     def read(self) -> None:
         lookup = self.lookup

@@ -1,7 +1,7 @@
 """What speculation gives: the same requests to an engine with it and to one without, in turns.
 
 python -m tests.bench.speculation [--drafter DIRECTORY] [--rounds 3] [--speculate 15] [--batches 1 16]
-[--new-tokens 160] [--quantize int8] [--temperature 0] [--sets copy quote code json free]
+[--new-tokens 160] [--quantize int8] [--temperature 0] [--sets copy quote code json schema free]
 
 What drafts is n-gram, or what `--drafter` has learnt for the default model (`tests.bench.medusa_training`).
 
@@ -9,6 +9,7 @@ The answers of both are compared too: they must be the same, token for token.
 """
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from convert.source import open_model
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
+from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
@@ -31,6 +33,18 @@ HERE = Path(__file__).parent
 PROSE = (HERE / "time_machine.txt").read_text()
 CODE = "\n\n\n".join((HERE / name).read_text() for name in ("adapters.py", "engine.py", "gateway.py", "loading.py"))
 ALIKE = 8  # prompts of a set
+SCHEMA = {  # of the answers of one set
+    "type": "object",
+    "properties": {
+        "scientific_name": {"type": "string", "maxLength": 30},
+        "is_suitable_for_children": {"type": "boolean"},
+        "approximate_age_in_years": {"type": "integer", "minimum": 0, "maximum": 9999},
+        "short_description": {"type": "string", "maxLength": 60},
+        "category_of_interest": {"enum": ["nature_and_science", "technology_and_industry", "arts_and_culture"]},
+    },
+    "required": ["scientific_name", "is_suitable_for_children", "approximate_age_in_years", "short_description"],
+    "additionalProperties": False,
+}
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n{}"
 
 
@@ -56,6 +70,7 @@ def prompts(tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
             f"Add a comment to each function and print all of the code:\n\n```python\n{text}\n```" for text in code
         ],
         "json": [f"List ten {each} as a JSON array of objects with name, description and rank." for each in things],
+        "schema": [f"Describe {each} by the fields of the form." for each in things],
         "free": list(wishes),
     }
     begun = {"copy": [text[:200] for text in prose], "code": ["```python\n" + text[:100] for text in code]}
@@ -68,13 +83,15 @@ def prompts(tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
     }
 
 
-def answered(engine: Engine, asked: list[list[int]], params: SamplingParams) -> tuple[float, list[list[int]]]:
+def answered(
+    engine: Engine, asked: list[list[int]], params: SamplingParams, grammar: Grammar | None = None
+) -> tuple[float, list[list[int]]]:
     """Seconds from the last request's first token to the last token, and the tokens of each."""
     answers: list[list[int]] = [[] for _ in asked]
     for number, ids in enumerate(asked):
-        engine.submit(Request(number, ids, params))
+        engine.submit(Request(number, ids, params, grammar=grammar))
     began = last = time.perf_counter()
-    while not engine.idle:
+    while engine.live or engine.inbox:
         result = engine.step()
         last = time.perf_counter()
         for event in result.events if result else ():
@@ -87,6 +104,7 @@ def compared(
     engines: list[Engine], name: str, asked: list[list[int]], batch: int, rounds: int, params: SamplingParams
 ) -> list[str]:
     """A row of the table: every group of `batch` prompts, so many times."""
+    grammar = Grammar("json_schema", json.dumps(SCHEMA)) if name == "schema" else None
     groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
     speculator = engines[0].speculator
     assert speculator is not None
@@ -96,7 +114,7 @@ def compared(
     for _ in range(rounds):
         total = [0.0, 0.0]
         for group in groups:
-            pairs = [answered(engine, group, params) for engine in engines]
+            pairs = [answered(engine, group, params, grammar) for engine in engines]
             equal += sum(ours == plain for ours, plain in zip(pairs[0][1], pairs[1][1], strict=True))
             tokens += sum(map(len, pairs[0][1]))
             total = [before + seconds for before, (seconds, _) in zip(total, pairs, strict=True)]

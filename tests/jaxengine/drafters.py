@@ -11,7 +11,7 @@ import torch
 from jaxengine.architecture.drafter import DRAFTER, DrafterSpec, Medusa, MLPSpeculator
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.proposal import Proposal
+from jaxengine.speculation.drafter import Proposal
 from jaxengine.speculation.speculator import Room, Speculator
 
 GUESSES = 3

@@ -9,6 +9,8 @@ import pytest
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, GrammarError, Reasoning
 from jaxengine.request.sequence import Sequence
+from jaxengine.speculation.acceptance import FORCED, Rates
+from jaxengine.speculation.step_times import StepTimes
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of
 from tests.jaxengine.engine.test_grammars import PERSON, ROOM, WAYS, is_person
 from tests.jaxengine.engines import Answers, ask, load, prompt, serve
@@ -114,3 +116,20 @@ def test_what_masks_behind_guesses_cost_is_not_charged_to_the_grammar(engine: En
     engine.cancel(request.id)
     while not engine.idle:
         engine.step()
+
+
+def test_what_a_grammar_forces_is_drafted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the policy that serves, as if every step took as long. Nothing of it stood in the text before, and no two of
+    its characters are one token, which a random model would not choose.
+    """
+    note = StepTimes.note
+    monkeypatch.setattr(StepTimes, "note", lambda times, size, seconds: note(times, size, 1.0))
+    assert engine.speculator is not None
+    engine.speculator.forced = Rates(FORCED)  # in other tests a random model wrote the same in other tokens
+    keys = "QZXJKVWYUIHGFPASDMNB0918273645"
+    request = ask(0, prompt(9), temperature=1.0, max_tokens=80, grammar=Grammar("regex", f"[a-z]{keys}"))
+    expected = plain(engine, [request])
+    before, steps = engine.stats().accepted_draft_tokens, engine.stats().steps
+    assert_same(serve(engine, [request])[0], expected[0], request)
+    accepted = sum(engine.stats().accepted_draft_tokens) - sum(before)
+    assert accepted > len(keys) / 2 > engine.stats().steps - steps

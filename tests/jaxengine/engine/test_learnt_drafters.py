@@ -16,7 +16,7 @@ from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.proposal import Proposal
+from jaxengine.speculation.drafter import Proposal
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.drafters import GUESSES, EagerSpeculator, RandomDrafter, Watched
 from tests.jaxengine.drafting import assert_same, plain, speculator

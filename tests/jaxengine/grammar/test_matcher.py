@@ -111,3 +111,15 @@ def test_allow_sets_the_bit_of_the_id_alone() -> None:
         mask = np.zeros(3, np.int32)
         allow(mask, id)
         assert np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist() == [id]
+
+
+def test_what_must_follow_is_known_within_the_answer(tokenizer: LLTokenizer) -> None:
+    matcher = Matcher(grammar(tokenizer, "[78]123[78]"), Reasoning((), (A,)), (), tokenizer.tokenize_bytes)
+    assert matcher.forced() == []
+    matcher.consume(A)
+    assert matcher.forced() == []
+    matcher.consume(*tokenizer.tokenize_str("7"))
+    assert matcher.forced() == tokenizer.tokenize_str("123")
+    for id in tokenizer.tokenize_str("1"):
+        matcher.consume(id)
+    assert matcher.forced() == tokenizer.tokenize_str("23")

@@ -7,7 +7,7 @@ from jaxengine.options.speculation import Speculation
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
-from jaxengine.speculation.proposal import Proposal
+from jaxengine.speculation.drafter import Proposal
 from jaxengine.speculation.speculator import Room, Speculator
 
 TIMES = {4: 1.33, 8: 1.55, 16: 2.0}  # of steps that verify; SmolLM2 on a CPU, where one that decodes a row takes 1

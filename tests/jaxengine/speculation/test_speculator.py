@@ -5,7 +5,7 @@ import random
 import pytest
 
 from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.proposal import Proposal
+from jaxengine.speculation.drafter import Proposal
 from tests.jaxengine.speculation.simulation import LearntDrafter, Next, Server
 
 TOKENS = 3000

@@ -1,7 +1,8 @@
 """What something learnt proposed is offered as a draft, and each proposal is compared with the tokens that came."""
 
 from jaxengine.speculation.acceptance import CHANCE, Rates
-from jaxengine.speculation.proposal import Proposal, ProposalDrafter
+from jaxengine.speculation.drafter import Proposal
+from jaxengine.speculation.proposal_drafter import ProposalDrafter
 
 SURE, UNSURE = 0.9, 0.4
 

@@ -1,16 +1,7 @@
 """Drafts that something learnt proposes on the device, as the host keeps them."""
 
-from typing import NamedTuple
-
 from jaxengine.speculation.acceptance import Rates
-from jaxengine.speculation.drafter import worthwhile
-
-
-class Proposal(NamedTuple):
-    """The tokens that a drafter guesses behind those that are known, and how likely it finds each of them."""
-
-    ids: list[int]
-    chances: list[float]
+from jaxengine.speculation.drafter import Proposal, worthwhile
 
 
 class ProposalDrafter:
