@@ -20,7 +20,7 @@ from jaxengine.speculation.drafter import Proposal
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.drafters import GUESSES, EagerSpeculator, RandomDrafter, Watched
 from tests.jaxengine.drafting import assert_same, plain, speculator
-from tests.jaxengine.engines import Answers, ask, prompt, serve
+from tests.jaxengine.engines import Answers, ask, load, prompt, serve
 from tests.tiny import BASE, VOCAB
 
 pytestmark = pytest.mark.slow
@@ -152,6 +152,13 @@ def test_fewer_guesses_than_there_are_heads(tiny: Callable[[str], Path], compile
 def test_more_guesses_than_there_are_heads_are_refused(tiny: Callable[[str], Path]) -> None:
     with pytest.raises(ValueError, match="speculate 4 is more than the 3 tokens"):
         drafting(tiny("llama2_gqa"), medusa(), speculate=GUESSES + 1)
+
+
+def test_another_method_than_the_drafters_is_refused(tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(ValueError, match="method 'mlp_speculator', but the model's drafter is 'medusa'"):
+        drafting(tiny("llama2_gqa"), medusa(), speculative_config='{"method": "mlp_speculator"}')
+    with pytest.raises(ValueError, match="method 'medusa', but the model brings no drafter"):
+        load(tiny("llama2_gqa"), speculative_config='{"method": "medusa"}')
 
 
 @pytest.mark.parametrize(
