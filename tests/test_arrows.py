@@ -52,7 +52,7 @@ FLOORS = {
         {"source"},
         {"origin", "llama_cpp"},
         {"checkpoint", "compose"},
-        {"families", "tokenizer", "hf", "quantized", "adapters"},
+        {"families", "tokenizer", "hf", "quantized", "adapters", "drafters"},
         {"config", "mapping", "cache"},
         {"formats"},
         {"errors", "announce"},

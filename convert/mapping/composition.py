@@ -41,7 +41,7 @@ class ComposedSource:
         self._tensors = tensors
         self._recipes = {name: _turned(recipe, tensors) for name, recipe in recipes.items()}
         self._parameters = parameter_table(spec)
-        _check(tensors, self._recipes, tuple(ignore))
+        check(tensors, self._recipes, tuple(ignore))
 
     @property
     def dtype(self) -> str:
@@ -49,7 +49,7 @@ class ComposedSource:
 
     def read(self, name: str, index: Index) -> np.ndarray:
         recipe, shape = self._recipes[name], self._parameters[name].shape
-        wanted = _ranges(index, shape)
+        wanted = ranges(index, shape)
         if recipe.unit_rows:
             rows = assemble(recipe, [wanted[0], (0, shape[1])], self._tensors.read)
             return _unit_rows(rows)[:, slice(*wanted[1])]
@@ -87,10 +87,10 @@ class ComposedSource:
             return next(iter(matrices.values())).component(component, shape, index)
         if component in ("values", "words"):
             recipe = self._recipes[name] if component == "values" else _of_words(self._recipes[name])
-            return assemble(recipe, _ranges(index, shape), read)
+            return assemble(recipe, ranges(index, shape), read)
         outputs = len(parameter.shape) - parameter.inputs
         recipe = of_groups(self._recipes[name], outputs, max(1, format.group and shape[-1]))
-        wanted = _ranges(index, shape)
+        wanted = ranges(index, shape)
         if format.group:
             return assemble(recipe, wanted, read)
         return assemble(recipe, [*wanted, (0, 1)], read)[..., 0]
@@ -152,7 +152,8 @@ def _of_words(recipe: Recipe) -> Recipe:
     return Recipe(tuple(parts))
 
 
-def _ranges(index: Index, shape: Sequence[int]) -> list[Range]:
+def ranges(index: Index, shape: Sequence[int]) -> list[Range]:
+    """What `index` takes of each axis of an array."""
     full = (*index, *(slice(None) for _ in shape[len(index) :]))
     return [_bounds(cut, extent) for cut, extent in zip(full, shape, strict=True)]
 
@@ -239,11 +240,14 @@ def _unit_rows(values: np.ndarray) -> np.ndarray:
     return (values / np.maximum(length, 1e-12)).astype(values.dtype)
 
 
-def _check(tensors: Tensors, recipes: Mapping[str, Recipe], ignore: tuple[str, ...]) -> None:
+def check(tensors: Tensors, recipes: Mapping[str, Recipe], ignore: tuple[str, ...], what: str = "checkpoint") -> None:
+    """Raises CheckpointError unless `tensors` are exactly those of `recipes`, in their shapes and in floats. Others may
+    be there whose names match one of `ignore`. `what` holds them is named where one is missing.
+    """
     parts = [part for recipe in recipes.values() for part in recipe.parts]
     missing = list(dict.fromkeys(part.tensor for part in parts if part.tensor not in tensors))
     if missing:
-        raise CheckpointError(f"checkpoint lacks {_several(missing)}")
+        raise CheckpointError(f"{what} lacks {_several(missing)}")
     for part in parts:
         shape, dtype = tensors.shape(part.tensor), tensors.dtype(part.tensor)
         where = f"{tensors.where(part.tensor)}: tensor {part.tensor!r}"
