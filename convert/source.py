@@ -1,7 +1,8 @@
 """From a model's name to its parameters and files: from what a user types to what the engine loads.
 
 A name is a local directory, a `.gguf` file, an id on the Hugging Face Hub, or nothing: the default model. A directory
-or an id may be a PEFT adapter, which is merged with the model that it names. A local path never touches the network.
+or an id may be a PEFT adapter, which is merged with the model that it names, or a learnt drafter, which drafts for that
+model. A local path never touches the network.
 Weights are served in place. Of a GGUF file the tokenizer, which is in its metadata, is written out, into the cache.
 """
 
@@ -23,6 +24,7 @@ from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
 from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
+from convert.drafters.drafter import base_of, is_drafter, open_drafter
 from convert.errors import BAD_DATA, IO, UNREACHABLE, USAGE, CheckpointError, MissingAdapter
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
@@ -62,22 +64,41 @@ class OpenModel:
     drafter: DrafterSource | None = None
 
 
+@dataclass(frozen=True)
+class Added:
+    """What is asked for beside a model: an adapter to merge, and the directory of a drafter."""
+
+    adapter: Adapter | None = None
+    drafter: Path | None = None
+
+
 def open_model(
-    model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None, adapter: str | None = None
+    model_id: str | None,
+    revision: str | None = None,
+    *,
+    cache_dir: Path | None = None,
+    adapter: str | None = None,
+    drafter: str | None = None,
 ) -> OpenModel:
     """Find, fetch, convert and check a model; None or "default" means the default model.
 
-    The name of a PEFT adapter means the model that it was trained on, with the adapter merged.
+    The name of a PEFT adapter means the model that it was trained on, with the adapter merged. That of a learnt drafter
+    means the model that it was learnt for, with it as `drafter`.
 
     Args:
         cache_dir: where the hub's cache and our own are both kept (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
         adapter: a PEFT adapter to merge: a directory, or an id on the hub, with `@revision` or without.
+        drafter: Medusa heads or an MLP speculator, named likewise.
 
     Raises:
         CheckpointError: whatever is wrong, in one line, with the exit code for it.
     """
     try:
-        return _open(model_id, revision, cache_dir, _find_adapter(adapter, cache_dir) if adapter else None)
+        added = Added(
+            _find_adapter(adapter, cache_dir) if adapter else None,
+            _find("drafter", drafter, cache_dir) if drafter else None,
+        )
+        return _with_drafter(_open(model_id, revision, cache_dir, added), added.drafter)
     except OSError as error:  # no permission, a name too long, a disk that fails
         shown = str(model_id)[:100]
         raise CheckpointError(f"model {shown!r} cannot be read: {error.strerror or error}", exit_code=IO) from error
@@ -88,21 +109,21 @@ def with_rope(model: OpenModel, scaling: Scaling, factor: float) -> OpenModel:
     return replace(model, source=SourceWithSpec(model.source, override_rope(model.source.spec, scaling, factor)))
 
 
-def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, adapter: Adapter | None) -> OpenModel:
+def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, added: Added) -> OpenModel:
     if model_id is None or model_id in DEFAULT_NAMES:
         file = default_model.gguf_file(cache_root(cache_dir), _verified(cache_dir))
-        return _open_file(file, default_model.NAME, "", cache_dir, adapter)
+        return _open_file(file, default_model.NAME, "", cache_dir, added.adapter)
     path = _path(model_id)
     if path.is_dir():
-        return _open_directory(path, model_id, "", cache_dir, adapter)
+        return _open_directory(path, model_id, "", cache_dir, added)
     if path.is_file():
-        return _open_file(path, model_id, "", cache_dir, adapter)
+        return _open_file(path, model_id, "", cache_dir, added.adapter)
     gguf = re.fullmatch(r"([^/]+/[^/]+)/(.+\.gguf)", model_id)
     if gguf and hub.is_hub_id(gguf[1]) and ".." not in gguf[2]:
         file = hub.fetch_file(gguf[1], gguf[2], revision, cache_dir)
-        return _open_file(file, model_id, _commit(file), cache_dir, adapter)
+        return _open_file(file, model_id, _commit(file), cache_dir, added.adapter)
     snapshot = _snapshot(model_id, revision, cache_dir)
-    return _open_directory(snapshot, model_id, snapshot.name, cache_dir, adapter)
+    return _open_directory(snapshot, model_id, snapshot.name, cache_dir, added)
 
 
 def _path(name: str) -> Path:
@@ -118,12 +139,17 @@ def _snapshot(
     return hub.fetch_snapshot(model_id, revision, cache_dir, kind, token)
 
 
-def _find_adapter(name: str, cache_dir: Path | None, token: str | None = None) -> Adapter:
+def _find(kind: str, name: str, cache_dir: Path | None, token: str | None = None) -> Path:
+    """The directory that `name` means: a local one, or an id on the hub, with `@revision` or without."""
     path = _path(name)
     if path.is_dir():
-        return open_adapter(path)
+        return path
     model_id, _, revision = name.partition("@")
-    return open_adapter(_snapshot(model_id, revision or None, cache_dir, "adapter", token))
+    return _snapshot(model_id, revision or None, cache_dir, kind, token)
+
+
+def _find_adapter(name: str, cache_dir: Path | None, token: str | None = None) -> Adapter:
+    return open_adapter(_find("adapter", name, cache_dir, token))
 
 
 def _finder(model_id: str, cache_dir: Path | None) -> Callable[[str], Adapter]:
@@ -150,23 +176,35 @@ def _find_added(name: str, model_id: str, cache_dir: Path | None, token: str | N
         raise CheckpointError(message, exit_code=IO) from error
 
 
-def _open_adapted(
-    directory: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None
-) -> OpenModel:
+def _open_adapted(directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: Added) -> OpenModel:
     """The model that the adapter in `directory` was trained on, with it merged, under the adapter's name."""
     found = open_adapter(directory)
     where = directory / CONFIG
-    if adapter:
+    if added.adapter:
         raise CheckpointError(f"{where}: is an adapter itself; merge one adapter, or name its base", exit_code=USAGE)
     if not found.base:
         raise CheckpointError(f"{where}: has no base_model_name_or_path; name the base, and this to --merge-adapter")
     announce(f"merging {model_id} with {found.base!r}")
-    base = _open(found.base, found.revision, cache_dir, found)
+    base = _open(found.base, found.revision, cache_dir, replace(added, adapter=found))
     model = replace(base, model_id=model_id, revision=revision)
     if not (directory / "tokenizer.json").is_file():
         return model
     tokenizer = _own_tokenizer(directory, base.directory, cache_dir)
     return _with_tokenizer(replace(model, directory=tokenizer), base.checkpoint)
+
+
+def _open_drafted(directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: Added) -> OpenModel:
+    """The model that the drafter in `directory` was learnt for, with it, under the drafter's name."""
+    if added.drafter:
+        raise CheckpointError(f"{directory}: is a drafter itself; name one drafter, or its base", exit_code=USAGE)
+    base = base_of(directory)
+    announce(f"{model_id} drafts for {base!r}")
+    model = _open(base, None, cache_dir, replace(added, drafter=directory))
+    return replace(_with_drafter(model, directory), model_id=model_id, revision=revision)
+
+
+def _with_drafter(model: OpenModel, directory: Path | None) -> OpenModel:
+    return replace(model, drafter=open_drafter(directory, model.source.spec)) if directory else model
 
 
 def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
@@ -183,13 +221,13 @@ def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
     return made_once(cache_root(cache_dir) / "tokenizers" / f"{directory.name[:80]}-{key}", copy)
 
 
-def _open_directory(
-    directory: Path, model_id: str, revision: str, cache_dir: Path | None, adapter: Adapter | None
-) -> OpenModel:
+def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: Added) -> OpenModel:
     source: ParameterSource
-    quantization, adapters = None, None
+    adapter, quantization, adapters = added.adapter, None, None
     if is_adapter(directory):
-        return _open_adapted(directory, model_id, revision, cache_dir, adapter)
+        return _open_adapted(directory, model_id, revision, cache_dir, added)
+    if is_drafter(directory):
+        return _open_drafted(directory, model_id, revision, cache_dir, added)
     if (directory / checkpoint.MANIFEST).is_file():
         _refuse_adapter(adapter, directory, "has the engine's own layout")
         source = checkpoint.open_checkpoint(directory, _verified(cache_dir))

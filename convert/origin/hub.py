@@ -19,7 +19,7 @@ from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
-PICKLED = ["pytorch_model*.bin", "adapter_model.bin"]
+PICKLED = ["pytorch_model*.bin", "adapter_model.bin", "medusa_lm_head.pt"]
 SKIPPED = ["*/*", "consolidated*.safetensors"]  # subfolders; Mistral's second copy of the same weights
 ID_PATTERN = r"[A-Za-z0-9][\w.\-]{0,95}(/[A-Za-z0-9][\w.\-]{0,95})?"
 
