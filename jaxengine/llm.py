@@ -116,11 +116,13 @@ class LLM:
         **options: object,
     ) -> None:
         enable_compile_cache(compile_cache_in(cache_root()))
-        opened = open_model(_as_text(model), revision, adapter=_as_text(merge_adapter))
+        settings = EngineOptions(**options)  # type: ignore[arg-type]
+        drafter = settings.speculation.model if settings.speculation else None
+        opened = open_model(_as_text(model), revision, adapter=_as_text(merge_adapter), drafter=drafter)
         self.directory = opened.directory
         self.tokenizer = Tokenizer.load(opened.directory)
         adapters = [NamedAdapter(name, str(path)) for name, path in (lora_adapters or {}).items()]
-        self.engine = load_engine(opened, EngineOptions(**options), adapters=adapters)  # type: ignore[arg-type]
+        self.engine = load_engine(opened, settings, adapters=adapters)
         self.ids = itertools.count()
 
     def load_adapter(self, name: str, path: str | Path, *, in_place: bool = False) -> None:

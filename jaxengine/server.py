@@ -70,7 +70,13 @@ def _load(options: ServeOptions, progress: Progress) -> Loaded:
     from convert.source import open_model, with_rope
 
     progress(f"opening {options.model_id or 'the default model'}")
-    model = open_model(options.model_id, options.revision, cache_dir=options.cache_dir, adapter=options.merge_adapter)
+    model = open_model(
+        options.model_id,
+        options.revision,
+        cache_dir=options.cache_dir,
+        adapter=options.merge_adapter,
+        drafter=options.speculation.model if options.speculation else None,
+    )
     for name in SECRETS:
         os.environ.pop(name, None)
     if options.rope_scaling or options.rope_factor:

@@ -5,6 +5,7 @@ the model; the engine drops it once it has the model.
 """
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from gateway import child_process
 from gateway.config.options import Options
 from jaxengine.options.command_line import arguments
+from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import CheckpointOptions, ComputeOptions, ServeOptions
 from jaxengine.rpc import transport
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
@@ -59,6 +61,7 @@ def command(options: Options, socket: Path, parent: int) -> list[str]:
         | {
             "enable_lora": options.enable_lora or options.allow_runtime_lora_updating,
             "merge_adapter": _location(options.merge_adapter),
+            "speculative_config": _with_location(options.speculative_config),
             "lora_adapters": tuple(f"{each.name}={_location(each.path)}" for each in options.adapters),
         },
     )
@@ -71,8 +74,16 @@ def _passed_on(options: Options) -> dict[str, Any]:
     return {row.name: getattr(options, row.name) for row in rows}
 
 
+def _with_location(config: str | None) -> str | None:
+    """`--speculative-config` with the location of the drafter that it names, if it does."""
+    drafter = Speculation.parse(config).model if config else None
+    if config is None or drafter is None:
+        return config
+    return json.dumps({**json.loads(config), "model": _location(drafter)})
+
+
 def _location(model_id: str | None) -> str | None:
-    """The absolute path of a local model or adapter, for an engine that works elsewhere; any other id as it is.
+    """The absolute path of a local model, adapter or drafter, for an engine that works elsewhere; of others the id.
 
     Ids that are no local path are the hub's, or wrong: the engine finds out and says so.
     """

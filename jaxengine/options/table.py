@@ -9,6 +9,7 @@ set in `gateway/processes/engine_process.py`.
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -205,7 +206,7 @@ def _parsed(row: "dataclasses.Field[Any]", value: Any) -> Any:
     """`value` as the text of the option means it; of several values, each. A dict is the JSON of it."""
     parse = row.metadata["parse"]
     if isinstance(value, dict):
-        return parse(json.dumps(value))
+        return parse(json.dumps(value, default=os.fspath))
     return tuple(parse(str(each)) for each in value) if isinstance(row.default, tuple) else parse(str(value))
 
 
