@@ -46,6 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         return _quantize(options)
     model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
     if options.command == "convert":
+        _refuse_drafter(model)
         _convert(model, options.output_dir, options.dtype)
     print(f"{model.model_id} is ready in {options.output_dir if options.command == 'convert' else model.directory}")
     return 0
@@ -64,9 +65,16 @@ def _quantize(options: argparse.Namespace) -> int:
 
     settings = settings_of(options.bits, options.groupsize, options.percdamp, options.act_order)
     model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    _refuse_drafter(model)
     error = quantize(model, options.output_dir, settings, options.calibration)
     print(f"{model.model_id} is ready in {options.output_dir}; mean squared error of its products {error:.2%}")
     return 0
+
+
+def _refuse_drafter(model: OpenModel) -> None:
+    """What is written would be the base alone."""
+    if model.drafter:
+        raise CheckpointError(f"{model.model_id} is a drafter, which cannot be written; name its base", exit_code=USAGE)
 
 
 def _convert(model: OpenModel, target: Path, dtype: str | None) -> None:
