@@ -10,6 +10,7 @@ import pytest
 
 from convert.cli import main
 from convert.source import open_model
+from tests.tiny_drafters import write_medusa
 
 
 def test_convert_writes_a_checkpoint_that_opens(tiny: Callable[[str], Path], tmp_path: Path, cache: Path) -> None:
@@ -36,6 +37,17 @@ def test_convert_never_overwrites(
     assert main(["convert", str(tiny("llama")), str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"error: output {tmp_path / 'out'} exists and is not an empty directory\n"
     assert (tmp_path / "out" / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", ["convert", "quantize"])
+def test_a_drafter_is_not_written_as_its_base(
+    command: str, tiny: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = write_medusa(tmp_path / "heads", str(tiny("llama")), 64, 320)
+    assert main([command, str(heads), str(tmp_path / "out")]) == 2
+    said = f"error: {heads} is a drafter, which cannot be written; name its base"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

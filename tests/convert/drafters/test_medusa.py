@@ -89,7 +89,7 @@ def logits(drafter: StoredDrafter, hidden: np.ndarray) -> list[np.ndarray]:
 
 
 def block(drafter: StoredDrafter, head: int, layer: int, ending: str = "") -> np.ndarray:
-    if layer or f"{DRAFTER}blocks" not in drafter.spec.parameters():
+    if layer:
         return read(drafter, f"{head}.blocks.{layer}{ending}")
     return drafter.read(f"{DRAFTER}blocks{ending}", (slice(head, head + 1),))[0]
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.convert.fake_hub import SHA, FakeHub, fake_hub
 from tests.convert.tiny_gguf import write_tiny_gguf
 from tests.tiny_adapter import adapted
+from tests.tiny_drafters import write_medusa
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -128,6 +129,40 @@ def test_an_adapter_is_fetched_with_the_token_that_was_there_when_its_model_was_
     assert "MissingAdapter: adapter 'me/secret' is neither a local path nor on the hub" in refused.stderr
     done = run("hf_mine")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("stored", ["safetensors", "pt"])
+def test_a_drafter_is_fetched_and_so_is_the_model_that_it_was_learnt_for(
+    stored: str, download: Command, hub: FakeHub, cache: Path, tmp_path: Path
+) -> None:
+    heads = write_medusa(tmp_path / "heads", "org/tiny", 64, 320)
+    if stored == "pt":
+        torch.save(load_file(heads / "medusa_lm_head.safetensors"), heads / "medusa_lm_head.pt")
+        (heads / "medusa_lm_head.safetensors").unlink()
+    hub.repositories["org/heads"] = heads
+    done = download("org/heads")
+    base = cache / "models--org--tiny" / "snapshots" / SHA
+    assert (done.returncode, done.stdout) == (0, f"org/heads is ready in {base}\n"), done.stderr
+    fetched = {path.name for path in (cache / "models--org--heads" / "snapshots" / SHA).iterdir()}
+    assert fetched == {"config.json", f"medusa_lm_head.{stored}"}
+
+
+def test_a_drafter_may_be_named_by_its_id_and_revision(hub: FakeHub, cache: Path, tmp_path: Path) -> None:
+    hub.repositories["org/heads"] = write_medusa(tmp_path / "heads", "", 64, 320)
+    code = (
+        "import sys; from pathlib import Path; from convert.source import open_model\n"
+        "model = open_model('org/tiny', cache_dir=Path(sys.argv[1]), drafter=sys.argv[2])\n"
+        "print(model.drafter.spec.guesses, model.model_id)"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1"}
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, str(cache), name]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+    assert run("org/heads").stdout == run(f"org/heads@{SHA}").stdout == "3 org/tiny\n"
+    assert "CheckpointError: drafter 'org/heads' has no revision 'v9'" in run("org/heads@v9").stderr
+    assert "CheckpointError: drafter 'org/none' is neither a local path nor on the hub" in run("org/none").stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The table of an engine's options: one row reaches the launcher, the engine's command line and the engine."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gateway.processes import engine_process
 from jaxengine import server
 from jaxengine.options.command_line import arguments, parse
 from jaxengine.options.option import UsageError, flag
+from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import CheckpointOptions, ComputeOptions, EngineOptions, ServeOptions
 from jaxengine.service.process import StartupError
 
@@ -93,6 +95,23 @@ def test_adapters_reach_the_engine_by_name_and_a_local_one_by_its_absolute_path(
         told = parse(engine_process.command(options, Path("/s/engine.sock"), 7)[5:])
         assert told.lora_adapters == (f"mine={tmp_path}/mine", "org/one=org/one@v1", f"two={tmp_path}/mine")
         assert told.merge_adapter == f"{tmp_path}/mine"
+
+
+def test_a_drafter_reaches_the_engine_by_its_absolute_path_and_an_id_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("heads", "ngram", "[ngram]"):
+        (tmp_path / name).mkdir()
+    for config, meant in (
+        ({"model": "heads", "num_speculative_tokens": 2}, Speculation(2, model=f"{tmp_path}/heads")),
+        ({"model": "./heads", "method": "medusa"}, Speculation(method="medusa", model=f"{tmp_path}/heads")),
+        ({"model": "org/heads@v1", "method": None}, Speculation(model="org/heads@v1")),
+        ({"model": "ngram", "num_speculative_tokens": 2}, Speculation(2, "ngram")),
+        ({"model": "[ngram]", "num_speculative_tokens": 2}, Speculation(2, "ngram")),
+    ):
+        options = launcher.parse([f"--speculative-config={json.dumps(config)}"], {})
+        assert parse(engine_process.command(options, Path("/s/engine.sock"), 7)[5:]).speculation == meant
 
 
 def test_the_launcher_takes_no_other_option_of_the_table() -> None:
