@@ -23,6 +23,7 @@ from tests.jaxengine.beam_references import searched
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, load_reference, reference_greedy, tokenizer
 from tests.tiny_adapter import adapted
+from tests.tiny_drafters import write_medusa
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
@@ -336,6 +337,16 @@ def test_adapters_that_no_option_made_room_for_are_refused(llm: LLM, tmp_path: P
         llm.load_adapter("one", tmp_path)
     with pytest.raises(ValueError, match="--enable-lora"):
         llm.generate([[5]], GREEDY, adapter="one")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_drafter_may_be_the_model_or_stand_beside_it(named: bool, directory: Path, tmp_path: Path) -> None:
+    heads = write_medusa(tmp_path / "heads", str(directory), 64, VOCAB)
+    beside = {"model": directory, "speculative_config": {"method": "medusa", "model": heads}}
+    llm = LLM(**({"model": heads} if named else beside), max_batch_size=4, max_batch_prefill_tokens=32)
+    assert llm.engine.description.max_draft_tokens == 3
+    ids = prompt(9)
+    assert llm.generate([ids], GREEDY)[0].token_ids == reference_greedy(directory, ids, 6)
 
 
 def test_an_option_that_does_not_exist_is_named(directory: Path) -> None:
