@@ -1,7 +1,7 @@
-"""A learnt drafter, as data: a few layers beside a model that guess the tokens behind the next one.
+"""A learnt drafter, as data: what stands beside a model and guesses its next tokens.
 
-It reads the hidden state from which the model's own head makes the next token, and perhaps that token too. Its
-parameters are a table like the model's, each name behind `DRAFTER`. No JAX here.
+Heads read the hidden state from which the model's own head makes the next token, and perhaps that token too. A draft
+model reads the text. A drafter's parameters are a table like the model's, each name behind `DRAFTER`. No JAX here.
 """
 
 import math
@@ -10,9 +10,11 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
-from jaxengine.architecture.parameters import Parameter
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 
 DRAFTER = "drafter."  # in front of the names of its parameters
+MOST_GUESSES = 63  # of a draft model, which could go on for ever
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,27 @@ class MLPSpeculator:
         return _named(table)
 
 
-DrafterSpec = Medusa | MLPSpeculator
+@dataclass(frozen=True)
+class DraftModel:
+    """A model of its own with the same tokens, small enough to be asked for each guess (Leviathan et al. 2023, arXiv
+    2211.17192). It keeps keys and values of its own, see `jaxengine/executor/draft_runner.py`.
+    """
+
+    spec: ModelSpec
+    guesses: int = MOST_GUESSES
+    method: ClassVar = "draft_model"
+
+    def first(self, guesses: int) -> Self:
+        """The same with fewer guesses."""
+        return replace(self, guesses=guesses)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Those of the model."""
+        return _named(parameter_table(self.spec))
+
+
+DrafterHeads = Medusa | MLPSpeculator  # they read a hidden state of the model's
+DrafterSpec = DrafterHeads | DraftModel
 
 
 class DrafterSource(Protocol):
@@ -121,6 +143,20 @@ class DrafterSource(Protocol):
         at once. Raises `CheckpointError`-like ValueErrors that name file and tensor.
         """
         ...
+
+
+@dataclass(frozen=True)
+class DraftModelSource:
+    """The `DrafterSource` of a draft model."""
+
+    source: ParameterSource
+
+    @property
+    def spec(self) -> DraftModel:
+        return DraftModel(self.source.spec)
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return self.source.read(name.removeprefix(DRAFTER), index)
 
 
 def _named(table: dict[str, Parameter]) -> dict[str, Parameter]:

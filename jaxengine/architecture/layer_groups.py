@@ -42,6 +42,11 @@ class LayerGroups:
             windows += [window] * -(-len(alike) // arrays)
         return cls(tuple(windows), tuple(layers[layer] for layer in range(spec.num_layers)))
 
+    @classmethod
+    def undivided(cls, spec: ModelSpec) -> Self:
+        """One table for all layers, whatever they see of it."""
+        return cls((0,), tuple((0, layer) for layer in range(spec.num_layers)))
+
     @property
     def arrays(self) -> int:
         """How many layers a page spans."""

@@ -56,13 +56,17 @@ class BucketChooser:
 
     def can_verify(self, tokens: int) -> bool:
         """Whether a step of `tokens` tokens that verifies drafts can run."""
-        (shape,) = self.shapes.for_adapters([self.shapes.verify(tokens)])
-        return self._compiled(shape) and self._is_warm(shape)
+        return self._can_run(self.shapes.verify(tokens))
 
-    def can_propose(self, rows: int) -> bool:
-        """Whether drafts for so many rows can be proposed."""
-        (shape,) = self.shapes.for_adapters([self.shapes.decode(self.plain_size(rows))])
-        return self._compiled(shape) and self._is_warm(shape)
+    def propose_size(self, rows: int) -> int | None:
+        """The fewest rows for which drafts can be proposed now, of as many as there are or more."""
+        sizes = [size for size in self.shapes.limits.decode_buckets if size >= rows and self.shapes.proposes(size)]
+        return next((size for size in sizes if self._can_run(self.shapes.decode(size))), None)
+
+    def read_size(self, tokens: int) -> int:
+        """How many tokens a draft model can read at once, as many as there are or more."""
+        sizes = [size for size in self.shapes.limits.mixed_buckets if size >= tokens]
+        return self._ready(self.shapes.for_adapters([self.shapes.mixed(size) for size in sizes])).tokens
 
     def plain_size(self, rows: int) -> int:
         """The size of a step that decodes `rows` rows."""
@@ -91,6 +95,11 @@ class BucketChooser:
         if self._is_warm(first):
             return first
         return next(shape for shape in candidates if shape in self.warm)
+
+    def _can_run(self, shape: StepShape) -> bool:
+        """Whether a step of `shape` can run now, whatever adapters it has."""
+        (shape,) = self.shapes.for_adapters([shape])
+        return self._compiled(shape) and self._is_warm(shape)
 
     def _is_warm(self, shape: StepShape) -> bool:
         """Whether `shape`, which is compiled, has run before; perhaps it runs now for the first time."""

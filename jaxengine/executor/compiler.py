@@ -23,9 +23,11 @@ from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
 from jaxengine.model.cache import layer_cache
+from jaxengine.ops.cache import storage_dtype
 from jaxengine.sharding import partition, replicated
 from jaxengine.step import functions
 from jaxengine.step.buffer import SampleFields, StepShape
+from jaxengine.step.draft_functions import DraftShape
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
 from jaxengine.step.sampler_state import SamplerState
 
@@ -62,9 +64,18 @@ class Compiler:
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, shapes.cache_dtype)
         return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
 
+    def draft_caches(self) -> list[tuple[Any, ...]]:
+        """Of a draft model, a pair for each of its layers."""
+        shapes = self.shapes
+        assert shapes.draft_model is not None
+        dtype = storage_dtype(shapes.dtype) if self.device.cache_as_bits else shapes.dtype
+        arrays = layer_cache(shapes.draft_model.spec, shapes.pages, shapes.page_size, dtype)
+        return [tuple(self.array(*array) for array in arrays)] * shapes.draft_model.spec.num_layers
+
     def slot_state(self) -> functions.SlotState:
         slots = self.shapes.slots + 1
-        hidden = (self.hidden(slots),) if self.shapes.drafter else ()
+        heads = self.shapes.drafter is not None and self.shapes.draft_model is None
+        hidden = (self.hidden(slots),) if heads else ()
         latest = functions.Latest(self.array((slots,)), hidden)
         return functions.SlotState(self.array((self.shapes.tables * slots, self.shapes.table_width)), latest)
 
@@ -113,8 +124,21 @@ class Compiler:
         return self._lower(sample, arguments, donate=(1, 2), returns=(latest, sampler_state, None))
 
     def lower_propose(self, rows: int) -> Any:
+        if self.model.draft is not None:
+            return self._lower_draft(self.model.draft.guess, self.shapes.draft_guessing(rows), None)
         arguments = (_abstract(self.model.drafter), self.slot_state().latest, self.array((rows,)))
         return self._lower(functions.propose, arguments, donate=(), returns=None)
+
+    def lower_read(self, tokens: int) -> Any:
+        assert self.model.draft is not None
+        return self._lower_draft(self.model.draft.read, self.shapes.draft_reading(tokens))
+
+    def _lower_draft(self, function: Callable[..., Any], shape: DraftShape, *others: None) -> Any:
+        """A function that returns the draft model's caches, and `others`."""
+        caches = self.draft_caches()
+        arguments = (_abstract(self.model.draft_leaves), caches, self.array((shape.size,)))
+        returns = (caches, *others) if others else caches
+        return self._lower(partial(function, shape), arguments, donate=(1,), returns=returns)
 
     def lower_score(self, tokens: int) -> Any:
         arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))
@@ -148,12 +172,16 @@ class Compiler:
         return self._lower(allocate, (), donate=(), returns=(self.caches(), self.slot_state(), self.sampler_state()))
 
     def lower_allocate_adapters(self) -> Any:
-        stacks = self.model.adapters
+        return self._lower_zeros(self.model.adapters)
 
+    def lower_allocate_draft(self) -> Any:
+        return self._lower_zeros(self.draft_caches())
+
+    def _lower_zeros(self, arrays: Any) -> Any:
         def allocate() -> Any:
-            return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), stacks)
+            return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), arrays)
 
-        return self._lower(allocate, (), donate=(), returns=stacks)
+        return self._lower(allocate, (), donate=(), returns=arrays)
 
     def _lower(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], donate: tuple[int, ...], returns: Any
@@ -174,6 +202,7 @@ class Compiler:
         encode_shapes = self.shapes.encode_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
         essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
+        essential += ["allocate_draft"] if self.shapes.draft_model else []
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
         essential += [name for shape in self.shapes.essential_steps() for name in self.shapes.names(shape)]
         essential += [("encode", shape) for shape in (*encode_shapes[-1:], *encode_shapes[:1])]
@@ -182,8 +211,8 @@ class Compiler:
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
         ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; ("encode", shape), where
-        there is an encoder; ("propose", rows), where something learnt drafts; and "allocate_adapters" and
-        "place_adapter", where there may be adapters.
+        there is an encoder; ("propose", rows), where something learnt drafts; ("read", tokens) and "allocate_draft",
+        where that is a model; and "allocate_adapters" and "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -194,6 +223,8 @@ class Compiler:
         }
         if shapes.adapters:
             lower |= {"allocate_adapters": self.lower_allocate_adapters, "place_adapter": self.lower_place_adapter}
+        if shapes.draft_model:
+            lower["allocate_draft"] = self.lower_allocate_draft
         lower |= {("write_masks", slots): partial(self.lower_write_masks, slots) for slots in shapes.mask_writes}
         lower |= {("encode", shape): partial(self.lower_encode, shape) for shape in shapes.encode_shapes()}
         for shape in shapes.step_shapes():
@@ -202,7 +233,9 @@ class Compiler:
             lower["sample", shape.samples, False] = partial(self.lower_sample, shape.samples, False)
             if shape.ragged:
                 lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
-            elif shapes.drafter:
+                if ("read", shape.tokens) in shapes.names(shape):
+                    lower["read", shape.tokens] = partial(self.lower_read, shape.tokens)
+            elif shapes.proposes(shape.rows):
                 lower["propose", shape.rows] = partial(self.lower_propose, shape.rows)
         return {name: partial(self._build, name, function) for name, function in lower.items()}
 

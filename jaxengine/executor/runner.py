@@ -16,6 +16,7 @@ from jaxengine.cache.page_pool import SINK
 from jaxengine.cache.page_tables import Fork
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.compiler import PAGE_COPIES, TABLE_WRITES, Compiler
+from jaxengine.executor.draft_runner import DraftRunner
 from jaxengine.executor.executables import Progress
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
@@ -60,6 +61,9 @@ class Runner:
         self.adapter_slot = {name: one_slot(stack) for name, stack in self.model.adapters.items()}
         self.zeros: dict[Any, Array] = {}  # by abstract shape
         self.buckets = BucketChooser(self.shapes, self.executables, first_run)
+        self.draft: DraftRunner | None = None
+        if self.shapes.draft_model:
+            self.draft = DraftRunner(self.shapes, self.model, self.executables, self.buckets, self._put)
         self.reset()
         self._warm_up()
 
@@ -72,6 +76,8 @@ class Runner:
         self.adapters: Adapters = {}
         if self.shapes.adapters:
             self.adapters = self.executables["allocate_adapters"]()
+        if self.draft:
+            self.draft.reset()
         self.mirror.reset()
         self.masks.reset()
 
@@ -102,8 +108,10 @@ class Runner:
             results += [self._sample(packed_samples, hidden, greedy) for greedy in (True, False)]
             if all_hidden is not None:
                 results.append(self._score(all_hidden, np.zeros(shape.tokens, np.int32)))
-            elif self.model.drafter:
+            elif ("propose", shape.rows) in self.shapes.names(shape) and self.model.drafter:
                 results.append(self._propose(np.full(shape.rows, self.shapes.slots, np.int32)))
+            if self.draft:
+                self.draft.first_run(shape)
         jax.block_until_ready((self.layers, self.slot_state, self.sampler_state, results))
 
     # --- a step -------------------------------------------------------------------------------------------------
@@ -149,13 +157,17 @@ class Runner:
 
     def can_propose(self, rows: int) -> bool:
         """Whether `propose` can run for so many sequences."""
-        return self.buckets.can_propose(rows)
+        return self.buckets.propose_size(rows) is not None
+
+    def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
+        """What heads read of a text is in its slot."""
+        return [*sequences]
 
     def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
-        """What the learnt drafter guesses behind the tokens of `sequences`, each of which has been sampled in its slot
-        last. Waits for the device.
+        """What the heads guess behind the tokens of `sequences`, each of which has been sampled in its slot last. Waits
+        for the device.
         """
-        slots = np.full(self.buckets.plain_size(len(sequences)), self.shapes.slots, np.int32)
+        slots = np.full(self.buckets.propose_size(len(sequences)) or 0, self.shapes.slots, np.int32)
         slots[: len(sequences)] = np.array([sequence.slot for sequence in sequences], np.int32)
         ids, chances = np.split(np.asarray(self._propose(slots))[: len(sequences)], 2, axis=1)
         return list(map(Proposal, ids.tolist(), chances.view(np.float32).tolist()))

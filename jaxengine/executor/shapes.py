@@ -4,11 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxengine.architecture.adaptation import AdapterShapes
-from jaxengine.architecture.drafter import DrafterSpec
+from jaxengine.architecture.drafter import DrafterSpec, DraftModel
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
 from jaxengine.step.buffer import StepShape
+from jaxengine.step.draft_functions import DraftShape
+
+BLOCK = 32  # tokens: ragged steps are whole blocks
+FRESH = 2  # tokens of a row that a draft model reads in the call that guesses: all its guesses were right, and one more
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Shapes:
     def guesses(self) -> int:
         """Most tokens of a request's draft that a step verifies."""
         return self.limits.draft_tokens
+
+    @property
+    def draft_model(self) -> DraftModel | None:
+        """The drafter, where it is a model of its own."""
+        return self.drafter if isinstance(self.drafter, DraftModel) else None
 
     @property
     def guess_masks(self) -> int:
@@ -72,6 +81,20 @@ class Shapes:
     def verify(self, tokens: int) -> StepShape:
         """A mixed step with a sample of each token. Where a step can have so many rows it is the very same."""
         return replace(self.mixed(tokens), samples=tokens)
+
+    def proposes(self, rows: int) -> bool:
+        """Whether drafts may be proposed for so many rows: a step must have room for one."""
+        return self.drafter is not None and rows < self.limits.verify_buckets[-1]
+
+    def draft_reading(self, tokens: int) -> DraftShape:
+        """What a draft model reads in one call, as much as a mixed step."""
+        return DraftShape(tokens, self.limits.rows_of(tokens), self.table_width)
+
+    def draft_guessing(self, rows: int) -> DraftShape:
+        """What it reads in the call that guesses."""
+        blocks = -(-FRESH * rows // BLOCK) * BLOCK
+        tokens = next((size for size in self.limits.verify_buckets if size >= FRESH * rows), blocks)
+        return DraftShape(tokens, rows, self.table_width)
 
     def encode(self, tokens: int) -> StepShape:
         """Its updates bring each prompt's pages, and the first of those behind."""
@@ -111,10 +134,13 @@ class Shapes:
         return self.for_adapters([*mixed, *decode])
 
     def names(self, shape: StepShape) -> list[Any]:
-        """The executables a step of `shape` may call. What proposes drafts belongs to a decode step of as many rows."""
+        """The executables a step of `shape` may call. What proposes drafts belongs to a decode step of as many rows,
+        and what reads for a draft model to a mixed step of as many tokens.
+        """
         if not shape.samples:
             return [("encode", shape)]
         step = [("backbone", shape), ("sample", shape.samples, True), ("sample", shape.samples, False)]
-        if shape.ragged:
-            return [*step, ("score", shape.tokens)]
-        return [*step, ("propose", shape.rows)] if self.drafter else step
+        if not shape.ragged:
+            return [*step, ("propose", shape.rows)] if self.proposes(shape.rows) else step
+        reads = self.draft_model is not None and shape.tokens in self.limits.mixed_buckets
+        return [*step, ("score", shape.tokens), *([("read", shape.tokens)] if reads else [])]

@@ -6,16 +6,19 @@ from typing import Any, Self
 from jax import Array
 from jax.sharding import Mesh
 
+from jaxengine.architecture.drafter import DraftModel
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.shapes import Shapes
 from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.decoder import Decoder
+from jaxengine.model.draft_decoder import DraftDecoder
 from jaxengine.model.drafter import Drafter, drafter_of
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
 from jaxengine.model.linear import ADAPTERS
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
+from jaxengine.step.draft_functions import Draft
 from jaxengine.step.functions import Adapters, Backbone, Encode
 
 
@@ -25,7 +28,8 @@ class StepModel:
 
     backbones, leaves: of steps without adapters and of those with, by that.
     adapters: the abstract stacks that those with adapters take besides.
-    drafter: None where nothing that was learnt drafts.
+    drafter: heads that draft, if that is what drafts.
+    draft: likewise a model that does, with its leaves.
     """
 
     backbones: dict[bool, Backbone]
@@ -35,6 +39,8 @@ class StepModel:
     encoder_leaves: list[Array]
     adapters: Adapters
     drafter: Drafter | None
+    draft: Draft | None
+    draft_leaves: list[Array]
 
     @classmethod
     def build(
@@ -60,5 +66,12 @@ class StepModel:
         backbones = {key: backbone for key, (backbone, _) in made.items()}
         leaves = {key: leaves for key, (_, leaves) in made.items()}
         head = Head(spec, parameters.get)
-        drafter = drafter_of(shapes.drafter, spec, parameters.get, head) if shapes.drafter else None
-        return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter)
+        drafter: Drafter | None = None
+        draft: Draft | None = None
+        draft_leaves: list[Array] = []
+        if isinstance(shapes.drafter, DraftModel):
+            module = DraftDecoder(shapes.drafter, spec.tokens, parameters, device, ops)
+            draft, draft_leaves = Draft.of(module, page_size)
+        elif shapes.drafter:
+            drafter = drafter_of(shapes.drafter, spec, parameters.get, head)
+        return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter, draft, draft_leaves)

@@ -51,9 +51,17 @@ class Decoder(nnx.Module):
         parameters: by the names of `parameter_table`: `Weight`s and, for vectors, arrays. Shapes will do instead.
         device: its traits decide where the rope tables are computed.
         ops: the kernels, on this mesh.
+        groups: if not those of the model.
     """
 
-    def __init__(self, spec: ModelSpec, parameters: dict[str, Any], device: DeviceTraits, ops: Ops) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        parameters: dict[str, Any],
+        device: DeviceTraits,
+        ops: Ops,
+        groups: LayerGroups | None = None,
+    ) -> None:
         scan = state_scan(ops.backend, ops.mesh)
 
         def layer(i: int) -> Layer | StateSpaceLayer:
@@ -67,7 +75,7 @@ class Decoder(nnx.Module):
         self.spec = spec
         self.device = device
         self.ops = ops
-        self.groups = LayerGroups.of(spec)
+        self.groups = groups or LayerGroups.of(spec)
         self.embedding = Embedding(spec, parameters.get)
         self.relative = nnx.List(nnx.Param(parameters[name]) for name in _relative(spec))
         self.layers = nnx.List(layer(i) for i in range(spec.num_layers))

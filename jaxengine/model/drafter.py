@@ -1,4 +1,4 @@
-"""Learnt drafters: from the hidden state of which the next token was made to guesses of those behind it."""
+"""Heads that draft: from the hidden state of which the next token was made to guesses of those behind it."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jaxengine.architecture.drafter import DRAFTER, DrafterSpec, Medusa, MLPSpeculator
+from jaxengine.architecture.drafter import DRAFTER, DrafterHeads, Medusa, MLPSpeculator
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.model.embedding import Head, without_padding
 from jaxengine.model.linear import Linear
@@ -45,10 +45,10 @@ class MedusaHeads(nnx.Module):
         inputs = self._inputs(hidden)
         if self.shared is None:
             logits = (_logits(head, x) for head, x in zip(self.heads, inputs, strict=True))
-            return _side_by_side([_likeliest(without_padding(each, self.tokens)) for each in logits])
+            return _side_by_side([likeliest(without_padding(each, self.tokens)) for each in logits])
         if len(inputs) * len(hidden) > SHARED_ROWS:
-            return _side_by_side([_likeliest(self.shared(x)) for x in inputs])
-        found = _likeliest(self.shared(jnp.concatenate(inputs)))  # the head is read once
+            return _side_by_side([likeliest(self.shared(x)) for x in inputs])
+        found = likeliest(self.shared(jnp.concatenate(inputs)))  # the head is read once
         return Guesses(*(each.reshape(len(inputs), -1).T for each in found))
 
     def _inputs(self, hidden: Array) -> list[Array]:
@@ -91,7 +91,7 @@ class MLPSpeculatorHeads(nnx.Module):
             embedding: Weight = self.embeddings[i].get_value()
             state = project(state) * self.state_weight + embedding.rows(token) * self.embedding_weight
             state = jax.nn.gelu(_normalised(state) * self.norms[i][...] + self.biases[i][...], approximate=False)
-            guesses.append(_likeliest(without_padding(_logits(self.heads[i], state), self.tokens)))
+            guesses.append(likeliest(without_padding(_logits(self.heads[i], state), self.tokens)))
             token = guesses[-1].id
         return _side_by_side(guesses)
 
@@ -99,7 +99,7 @@ class MLPSpeculatorHeads(nnx.Module):
 Drafter = MedusaHeads | MLPSpeculatorHeads
 
 
-def drafter_of(spec: DrafterSpec, model: ModelSpec, get: Callable[[str], Any], head: Head) -> Drafter:
+def drafter_of(spec: DrafterHeads, model: ModelSpec, get: Callable[[str], Any], head: Head) -> Drafter:
     """
     Args:
         model: for which it drafts, and whose `head` it may share.
@@ -114,7 +114,7 @@ def _logits(head: Linear, x: Array) -> Array:
     return head(x, jnp.dtype(jnp.float32))
 
 
-def _likeliest(logits: Array) -> Guesses:
+def likeliest(logits: Array) -> Guesses:
     """Of f32 [n, vocab], the likeliest id of each row, [n]."""
     ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     return Guesses(ids, jnp.exp(logits.max(axis=-1) - jax.nn.logsumexp(logits, axis=-1)))

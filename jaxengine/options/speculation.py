@@ -9,8 +9,9 @@ from jaxengine.options.values import Value
 MAX_DRAFT_TOKENS = 63  # of one request in a step
 MAX_LOOKUP = 1024  # tokens of an n-gram
 MAX_PATH = 4096  # as the kernel's
-NGRAM, LEARNT = "ngram", ("medusa", "mlp_speculator")
-NOT_SERVED = ("eagle", "eagle3", "draft_model", "mtp", "suffix")  # vLLM's other methods
+NGRAM, DRAFT_MODEL = "ngram", "draft_model"
+LEARNT = ("medusa", "mlp_speculator", DRAFT_MODEL)
+NOT_SERVED = ("eagle", "eagle3", "mtp", "suffix")  # vLLM's other methods
 NGRAM_MODELS = (NGRAM, "[ngram]")  # vLLM takes them as `model` where there is no `method`
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 
@@ -22,12 +23,12 @@ class Speculation:
     num_speculative_tokens: most that a step verifies of one request; it takes fewer or none where they do not pay. None
         is as many as a learnt drafter guesses.
     method: ngram: what followed the text's last tokens where they last stood before, in the prompt or in the answer.
-        medusa or mlp_speculator: a drafter that was learnt. None: what `model` is, or else what came with the model
-        that is served, or else ngram.
+        medusa or mlp_speculator: a drafter that was learnt. draft_model: a smaller model with the same tokens. None:
+        what `model` is, or else what came with the model that is served, or else ngram.
     prompt_lookup_min: how many tokens must have stood there before.
     prompt_lookup_max: how many equal tokens are counted there. The more there are, the likelier the next is equal too.
-    model: the learnt drafter: a directory, or an id on the hub, with `@revision` or without. None: the one that came
-        with the model that is served.
+    model: the learnt drafter or the draft model: a directory, or an id on the hub, with `@revision` or without. None:
+        the drafter that came with the model that is served.
 
     Raises:
         ValueError: a value is out of bounds, or does not go with the method.
@@ -47,7 +48,7 @@ class Speculation:
             "prompt_lookup_min": (1, MAX_LOOKUP),
             "prompt_lookup_max": (self.prompt_lookup_min, MAX_LOOKUP),
         }
-        if self.num_speculative_tokens is None and self.method != NGRAM:
+        if self.num_speculative_tokens is None and self.method not in (NGRAM, DRAFT_MODEL):
             del bounds["num_speculative_tokens"]
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
@@ -68,7 +69,7 @@ class Speculation:
         learnt = config.get("method") in LEARNT or ("method" not in config and "model" in config)
         if learnt and (lookup := [name for name in LOOKUP if name in config]):
             raise ValueError(f"has {' and '.join(lookup)}, which only method {NGRAM} has")
-        if not learnt and "num_speculative_tokens" not in config:
+        if (not learnt or config.get("method") == DRAFT_MODEL) and "num_speculative_tokens" not in config:
             raise ValueError("must have num_speculative_tokens")
         return cls(**config) if learnt else cls(**_with_lookup(config))
 
@@ -106,6 +107,8 @@ def _check_method(method: object) -> None:
 
 def _check_model(model: object, method: str | None) -> None:
     if model is None:
+        if method == DRAFT_MODEL:
+            raise ValueError(f"must have model with method {DRAFT_MODEL}")
         return
     if method == NGRAM:
         raise ValueError(f"has model, which method {NGRAM} does not have: it drafts from the text itself")

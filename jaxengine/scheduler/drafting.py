@@ -29,6 +29,9 @@ class Drafting:
         if any(row.sequence.length > len(row.sequence.tokens) or row.of_prompt for row in plan.rows):
             return  # the host does not know all that these rows feed, or they are prompts of one token
         rooms = [self.room(row.sequence) for row in plan.rows]
+        if speculator.may_propose(len(rooms)):  # what drafts may need the pages too
+            for room in rooms:
+                self.tables.grow_for_draft(room.sequence, min(room.most, speculator.most), spare=running)
         for row, draft in zip(plan.rows, speculator.choose(rooms, len(rooms)), strict=True):
             count = min(len(draft), self.tables.token_budget - plan.tokens)
             if row.sequence.matcher is not None and count > 0:

@@ -5,7 +5,8 @@ steps' times by size, the drafts' rates by request. A step that verifies must gi
 per second, and where such steps do not keep what was expected of them they stop for a while (`Balance`).
 
 What a learnt drafter proposes takes time too, whether or not a step then verifies it. So it is asked only while there
-is something to lose, and the balance pays for each time that it was asked.
+is something to lose, and the balance pays for each time that it was asked. It lends what a draft model takes to read a
+prompt, which may be much and is done once.
 """
 
 import time
@@ -36,8 +37,16 @@ class Proposer(Protocol):
         """Whether it could now, for so many requests."""
         ...
 
+    def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
+        """Those behind whose tokens it could propose something now. It may read some of the others' first. Waits for
+        the device.
+        """
+        ...
+
     def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
-        """Behind the tokens of each, all of which the host knows. Waits for the device."""
+        """Behind the tokens of each, all of which the host knows, and which `catch_up` has just returned. Waits for the
+        device.
+        """
         ...
 
 
@@ -73,7 +82,7 @@ class Speculator:
         self.times = StepTimes()
         self.balance = Balance()
         self.proposer = proposer
-        self.proposing = 0.0  # seconds that the last proposals took
+        self.proposing = self.catching_up = 0.0  # seconds that the last proposals took, and the reading before
         self.rates, self.forced = Rates(CHANCE if proposer else LENGTH), Rates(FORCED)
         self.drafters: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
         self.start_counting()
@@ -98,7 +107,7 @@ class Speculator:
 
     def expects(self, rooms: Items[Room], rows: int) -> bool:
         """Whether drafts are likely to pay once the token of each request that the device computes now is known."""
-        if self._may_propose(rows) and any(room.most > 1 for room in rooms):
+        if self.may_propose(rows) and any(room.most > 1 for room in rooms):
             return True
         return any(self._counts(rooms, rows, first=1))
 
@@ -112,11 +121,13 @@ class Speculator:
         rows = len(plan.rows)
         usual = self._plain_seconds(rows)
         if plan.ahead or plan.verifies:
-            self.times.note((size, plan.verifies), seconds - (self.proposing if plan.verifies else 0))
+            drafting = self.proposing + self.catching_up if plan.verifies else 0.0
+            self.times.note((size, plan.verifies), seconds - drafting)
         if plan.ahead or usual is None:
             self.balance.note(1, 1)
         else:
-            self.balance.note(answered / rows, seconds / usual)
+            lent, self.catching_up = self.catching_up, 0.0
+            self.balance.note(answered / rows, (seconds - lent) / usual, lent / usual)
 
     def learn(self, sequence: Sequence, draft: Items[int], accepted: int) -> None:
         """A step has verified `draft`, and its first `accepted` tokens were right."""
@@ -127,19 +138,21 @@ class Speculator:
         for position in range(accepted):
             self.accepted[position] += 1
 
-    def _may_propose(self, rows: int) -> bool:
+    def may_propose(self, rows: int) -> bool:
         """Whether something learnt may be asked to draft for a step of `rows` rows."""
         return self.proposer is not None and self._affords(rows) and self.proposer.can_propose(rows)
 
     def _propose(self, sequences: Items[Sequence], rows: int) -> None:
         """Have drafts for `sequences` proposed, if anything can and may."""
-        self.proposing = 0.0
-        if self.proposer is None or not sequences or not self._may_propose(rows):
+        self.proposing = self.catching_up = 0.0
+        if self.proposer is None or not sequences or not self.may_propose(rows):
             return
         began = time.perf_counter()
-        for sequence, proposal in zip(sequences, self.proposer.propose(sequences), strict=True):
+        ready = self.proposer.catch_up(sequences)
+        caught_up = time.perf_counter()
+        for sequence, proposal in zip(ready, self.proposer.propose(ready) if ready else [], strict=True):
             self._drafter(sequence).offer(proposal)
-        self.proposing = time.perf_counter() - began
+        self.catching_up, self.proposing = caught_up - began, time.perf_counter() - caught_up
 
     def _affords(self, rows: int) -> bool:
         """Whether steps of `rows` rows may verify anything for now."""

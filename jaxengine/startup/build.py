@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from jaxengine.architecture.drafter import DrafterSpec
+from jaxengine.architecture.drafter import DrafterSource, DrafterSpec, DraftModelSource
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import WeightFormat
@@ -43,7 +43,8 @@ from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.adapters import AdapterSetup
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits, resolve_cache_dtype, resolve_dtype, resolve_speculation
-from jaxengine.startup.memory import clamp_total, fitting_pages, pool_pages, temporary_bytes
+from jaxengine.startup.draft_model import fitted
+from jaxengine.startup.memory import clamp_total, draft_page_bytes, fitting_pages, pool_pages, temporary_bytes
 from jaxengine.weights.kv_heads import replicate_adapters, replicate_heads
 from jaxengine.weights.kv_scales import calibrated, scaling
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters, held_bytes, load_drafter, load_parameters
@@ -89,8 +90,8 @@ def load_engine(
         lambda done, total: progress("loading", done, total),
         setup.quantize,
     )
-    if setup.drafter and model.drafter:
-        parameters |= load_drafter(setup.drafter, model.drafter, setup.mesh, setup.dtype, setup.device)
+    if setup.drafter and setup.drafter_source:
+        parameters |= load_drafter(setup.drafter, setup.drafter_source, setup.mesh, setup.dtype, setup.device)
     shapes = setup.shapes(limits, pages)
     store = compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
@@ -120,6 +121,7 @@ class Setup:
     adapters: AdapterSetup
     speculation: Speculation | None
     drafter: DrafterSpec | None  # None where nothing that was learnt drafts
+    drafter_source: DrafterSource | None
 
     @classmethod
     def decide(cls, model: OpenModel, options: EngineOptions, adapters: Sequence[NamedAdapter] = ()) -> "Setup":
@@ -134,17 +136,19 @@ class Setup:
         quantize = resolve(options.quantize, model.quantization, device.on_host)
         check_quantizable(spec, quantize, device)
         check_ends(model.eos_token_ids)
-        drafter = model.drafter.spec if model.drafter else None
-        speculation = resolve_speculation(options, drafter)
+        learnt = model.drafter
+        speculation = resolve_speculation(options, learnt.spec if learnt else None)
         if speculation and spec.state_space:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
+        if isinstance(learnt, DraftModelSource):
+            learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
         source = calibrated(source, cache_dtype)
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
         decided = (source, mesh, device, dtype, cache_dtype, attention, quantize, setup)
-        return cls(options, *decided, speculation, _first_guesses(drafter, speculation))
+        return cls(options, *decided, speculation, _first_guesses(learnt, speculation), learnt)
 
     @property
     def spec(self) -> ModelSpec:
@@ -217,7 +221,8 @@ class Setup:
             temporaries = temporary_bytes(self.compiler(self.shapes(limits, TRIAL_PAGES), abstract))
         stacks = abstract_adapters(self.spec, self.adapters.shapes, self.mesh, self.device)
         weights = held_bytes(abstract) + stack_bytes(stacks)
-        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries)
+        draft = draft_page_bytes(self.drafter, limits.page_size, self.dtype, self.mesh.size)
+        fit = fitting_pages(limits, self.spec, self.cache_dtype, self.mesh, self.device, weights, temporaries, draft)
         limits = clamp_total(self.options, limits, fit)
         return limits, pool_pages(self.options, limits, self.device, fit)
 
@@ -240,7 +245,7 @@ class Setup:
     def speculator(self, limits: Limits, runner: Runner) -> Speculator | None:
         if self.speculation is None:
             return None
-        buckets, proposer = runner.buckets, runner if self.drafter else None
+        buckets, proposer = runner.buckets, (runner.draft or runner) if self.drafter else None
         return Speculator(self.speculation, limits.verify_buckets, buckets.can_verify, buckets.plain_size, proposer)
 
     def adapter_registry(self, model: OpenModel, runner: Runner) -> AdapterRegistry:
@@ -283,8 +288,8 @@ class Setup:
         )
 
 
-def _first_guesses(drafter: DrafterSpec | None, speculation: Speculation | None) -> DrafterSpec | None:
-    """As much of `drafter` as `speculation` uses."""
-    if drafter is None or speculation is None or speculation.method != drafter.method:
+def _first_guesses(learnt: DrafterSource | None, speculation: Speculation | None) -> DrafterSpec | None:
+    """As much of the drafter as `speculation` uses."""
+    if learnt is None or speculation is None or speculation.method != learnt.spec.method:
         return None
-    return drafter.first(speculation.num_speculative_tokens or drafter.guesses)
+    return learnt.spec.first(speculation.num_speculative_tokens or learnt.spec.guesses)

@@ -10,6 +10,7 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
+from jaxengine.architecture.drafter import DrafterSpec, DraftModel
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
@@ -36,6 +37,14 @@ def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int
     return LayerGroups.of(spec).arrays * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
 
 
+def draft_page_bytes(drafter: DrafterSpec | None, page_size: int, dtype: str, devices: int) -> int:
+    """Bytes that a draft model adds to each page, on each device. Its cache has the type of activations, `dtype`."""
+    if not isinstance(drafter, DraftModel):
+        return 0
+    arrays = layer_cache(drafter.spec, 1, page_size, dtype)
+    return drafter.spec.num_layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+
+
 def temporary_bytes(compiler: Compiler) -> int:
     """Bytes that the largest steps need on each device besides their arguments, as XLA plans them. Nothing is run."""
     shapes = compiler.shapes
@@ -45,7 +54,8 @@ def temporary_bytes(compiler: Compiler) -> int:
         *(partial(compiler.lower_backbone, shape) for shape in steps),
         partial(compiler.lower_sample, max(shape.samples for shape in shapes.step_shapes()), greedy=False),
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
-        *([partial(compiler.lower_propose, rows)] if shapes.drafter else []),
+        *[partial(compiler.lower_propose, rows) for rows in filter(shapes.proposes, shapes.limits.decode_buckets)][-1:],
+        *([partial(compiler.lower_read, tokens)] if shapes.draft_model else []),
     )
     with deep_stacks(), ThreadPoolExecutor() as pool:
         analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))
@@ -53,7 +63,14 @@ def temporary_bytes(compiler: Compiler) -> int:
 
 
 def fitting_pages(
-    limits: Limits, spec: ModelSpec, dtype: str, mesh: Mesh, device: DeviceTraits, weights: int, temporaries: int
+    limits: Limits,
+    spec: ModelSpec,
+    dtype: str,
+    mesh: Mesh,
+    device: DeviceTraits,
+    weights: int,
+    temporaries: int,
+    draft: int = 0,
 ) -> int:
     """How many pages fit into memory, without the sink.
 
@@ -61,6 +78,7 @@ def fitting_pages(
         dtype: of the cache.
         weights: their bytes per device.
         temporaries: bytes per device that the largest step needs besides its arguments.
+        draft: bytes per device and page that a draft model adds.
 
     Raises:
         DoesNotFit: not one page fits beside the weights.
@@ -71,7 +89,7 @@ def fitting_pages(
         sampler_state = 3 * 4 * (limits.max_batch_size + 1) * spec.vocab_size
         fixed = weights + sampler_state + temporaries + RESERVED_BYTES
         budget = _device_bytes(mesh.devices.flat[0]) - fixed
-    pages = budget // page_bytes(spec, limits.page_size, dtype, mesh.size) - 1
+    pages = budget // (page_bytes(spec, limits.page_size, dtype, mesh.size) + draft) - 1
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
     return _addressable(spec, limits.page_size, dtype, mesh.size, pages)

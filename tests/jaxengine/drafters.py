@@ -1,5 +1,6 @@
 """Learnt drafters of random numbers, what PyTorch computes with them, and a speculator that always asks them."""
 
+import random
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,8 @@ from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
 from jaxengine.speculation.speculator import Room, Speculator
+from tests.jaxengine.engines import Answers
+from tests.tiny import VOCAB
 
 GUESSES = 3
 
@@ -109,11 +112,33 @@ class Watched:
     def can_propose(self, rows: int) -> bool:
         return bool(self.proposer.can_propose(rows))
 
+    def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
+        ready: list[Sequence] = self.proposer.catch_up(sequences)
+        return ready
+
     def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
         proposals: list[Proposal] = self.proposer.propose(sequences)
         for sequence, proposal in zip(sequences, proposals, strict=True):
             self.asked.append(Asked(sequence.request.id, [*sequence.tokens], proposal))
         return proposals
+
+
+@dataclass
+class Forged(Watched):
+    """Proposes what follows in the `answers` to come, with the first wrong guess at a place that is drawn."""
+
+    answers: Answers = field(default_factory=dict)
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
+        return [self._forged(*each) for each in zip(sequences, super().propose(sequences), strict=True)]
+
+    def _forged(self, sequence: Sequence, proposal: Proposal) -> Proposal:
+        begun, count = len(sequence.tokens) - sequence.prompt_length, len(proposal.ids)
+        ids = [*self.answers[sequence.request.id].ids[begun:], *[0] * count][:count]
+        for place in range(self.chance.randint(0, count), count):
+            ids[place] = (ids[place] + 1) % VOCAB
+        return Proposal(ids, [0.5] * count)
 
 
 class EagerSpeculator(Speculator):

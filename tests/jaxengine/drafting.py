@@ -10,10 +10,16 @@ import pytest
 from jaxengine.engine.engine import Engine
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Request, Sequence
-from tests.jaxengine.engines import Answer, Answers, alone
+from tests.jaxengine.engines import Answer, Answers, alone, ask, prompt
 from tests.jaxengine.forced_drafts import ForcedDrafts
 from tests.tiny import VOCAB
 
+MANNERS = [  # of answering, that drafts must not change
+    ask(10, prompt(9), max_tokens=30, temperature=1.0, repetition_penalty=1.3, logprobs=3),
+    ask(11, prompt(20), max_tokens=30, temperature=0.8, stop_token_ids=tuple(range(40, 60))),
+    ask(12, prompt(5), max_tokens=30, logit_bias={100: 3.0}, min_tokens=9, ignore_eos=False),
+    ask(13, prompt(70), max_tokens=30, prompt_logprobs=True),
+]
 ORACLE: dict[str, Any] = {"kinds": ("right",), "share": 1.0, "waiting": 1.0}
 
 

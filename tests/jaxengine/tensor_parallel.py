@@ -1,5 +1,6 @@
 """One tiny model over 1, 2, 4 and 8 devices, another with too few key/value heads over 8, a mixture of experts over 2
-and 4, a model with an encoder and one of state spaces over 2, and adapters of the second over 2 and 8, as a program:
+and 4, a model with an encoder and one of state spaces over 2, adapters of the second over 2 and 8, and drafts of the
+second for the first over 4, as a program:
 `python -m tests.jaxengine.tensor_parallel DIRECTORY …`, in this order.
 
 How many devices a CPU shows is fixed when JAX starts, so this is a process of its own. It prints one JSON object.
@@ -7,12 +8,19 @@ How many devices a CPU shows is fixed when JAX starts, so this is a process of i
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from convert.source import open_model
+from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.grammar.grammar import Grammar
+from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Token
-from tests.jaxengine.drafting import drafting
+from jaxengine.startup.build import load_engine
+from tests.jaxengine.drafters import EagerSpeculator, Watched
+from tests.jaxengine.drafting import drafting, speculator
 from tests.jaxengine.engines import Answer, ask, load, prompt, serve
 
 DEVICES = (1, 2, 4, 8)
@@ -59,6 +67,25 @@ def speculated(directory: Path, devices: int, answers: list[list[int]]) -> dict[
     }
 
 
+def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
+    """What the model answers on `devices` devices, and what a draft model on them has proposed for it."""
+    model = replace(open_model(str(directory)), drafter=DraftModelSource(open_model(str(draft)).source))
+    config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 3}
+    chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": config}
+    engine = load_engine(model, EngineOptions(**chosen))
+    engine.finish_compiling()
+    own, draft_runner = engine.speculator, engine.runner.draft
+    assert own is not None and draft_runner is not None
+    watched = Watched(draft_runner)
+    with speculator(engine, EagerSpeculator(own.options, own.sizes, own.ready, own.plain_size, watched)):
+        served = serve(engine, REQUESTS[:3])  # without a grammar, which is there when it is compiled
+    return {
+        "ids": [answer.ids for answer in served.values()],
+        "proposed": sorted((asked.request, len(asked.tokens), asked.proposal.ids) for asked in watched.asked),
+        "shard": draft_runner.layers[0][0].addressable_shards[0].data.shape,
+    }
+
+
 def mixed(directory: Path, adapters: Path, devices: int) -> dict[str, object]:
     """What the model and its `adapters` answer on `devices` devices, in steps that mix them."""
     named = {path.name: path for path in sorted(adapters.iterdir())}
@@ -93,6 +120,7 @@ def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states:
     outcome["encoder"] = {devices: report(encoder, devices) for devices in (1, 2)}
     outcome["adapters"] = {devices: mixed(few_heads, adapters, devices) for devices in (1, 2, 8)}
     outcome["speculated"] = speculated(directory, 2, reports[1]["ids"])  # type: ignore[arg-type]
+    outcome["drafted"] = {devices: drafted(directory, few_heads, devices) for devices in (1, 4)}
     outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
     print(json.dumps(outcome))
 

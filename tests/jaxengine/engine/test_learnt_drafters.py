@@ -1,6 +1,5 @@
 """Learnt drafters guess what PyTorch guesses with the same numbers, and whatever they guess changes no answer."""
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,12 +14,10 @@ from jaxengine.architecture.drafter import DrafterSpec, Medusa, MLPSpeculator
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.options.table import EngineOptions
-from jaxengine.request.sequence import Sequence
-from jaxengine.speculation.drafter import Proposal
 from jaxengine.startup.build import load_engine
-from tests.jaxengine.drafters import GUESSES, EagerSpeculator, RandomDrafter, Watched
-from tests.jaxengine.drafting import assert_same, plain, speculator
-from tests.jaxengine.engines import Answers, ask, load, prompt, serve
+from tests.jaxengine.drafters import GUESSES, EagerSpeculator, Forged, RandomDrafter, Watched
+from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
+from tests.jaxengine.engines import ask, load, prompt, serve
 from tests.tiny import BASE, VOCAB
 
 pytestmark = pytest.mark.slow
@@ -97,38 +94,13 @@ def engine(loaded: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     assert loaded.stats().compiles_after_warmup == 0
 
 
-class Forged(Watched):
-    """Proposes what follows, with the first wrong guess at a place that is drawn."""
-
-    expected: Answers
-    chance = random.Random(0)
-
-    def propose(self, sequences: list[Sequence]) -> list[Proposal]:  # type: ignore[override]
-        super().propose(sequences)
-        return [self._forged(each) for each in sequences]
-
-    def _forged(self, sequence: Sequence) -> Proposal:
-        begun = len(sequence.tokens) - sequence.prompt_length
-        ids = [*self.expected[sequence.request.id].ids[begun:], *[0] * GUESSES][:GUESSES]
-        for place in range(self.chance.randint(0, GUESSES), GUESSES):
-            ids[place] = (ids[place] + 1) % VOCAB
-        return Proposal(ids, [0.5] * GUESSES)
-
-
 def test_acceptance_of_every_pattern_changes_no_answer(engine: Engine) -> None:
-    requests = [
-        *REQUESTS,
-        ask(10, prompt(9), max_tokens=30, temperature=1.0, repetition_penalty=1.3, logprobs=3),
-        ask(11, prompt(20), max_tokens=30, temperature=0.8, stop_token_ids=tuple(range(40, 60))),
-        ask(12, prompt(5), max_tokens=30, logit_bias={100: 3.0}, min_tokens=9, ignore_eos=False),
-        ask(13, prompt(70), max_tokens=30, prompt_logprobs=True),
-    ]
-    forged = Forged(engine.runner)
-    forged.expected = plain(engine, requests)
+    requests = [*REQUESTS, *MANNERS]
+    forged = Forged(engine.runner, answers=plain(engine, requests))
     with speculator(engine, eager(engine, forged)) as drafts:
         answers = serve(engine, requests)
     for request in requests:
-        assert_same(answers[request.id], forged.expected[request.id], request)
+        assert_same(answers[request.id], forged.answers[request.id], request)
     assert min(drafts.accepted) > 5 and drafts.draft_tokens > 2 * sum(drafts.accepted) / 3
 
 

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from jaxengine.architecture.adaptation import AdapterShapes, LoadedAdapter
+from jaxengine.architecture.drafter import DraftModel, Medusa
 from jaxengine.device import CPU
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.shapes import Shapes
@@ -14,7 +15,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.plan import Plan, Row
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.step.buffer import StepShape
-from tests.shapes import LLAMA_8B
+from tests.shapes import H200, LLAMA_8B
 
 LIMITS = derive_limits(EngineOptions(max_total_tokens=2048), LLAMA_8B, CPU)
 SHAPES = Shapes(LLAMA_8B, LIMITS, "float32", pages=64, page_size=16, top=0, cache_dtype="float32")
@@ -62,6 +63,45 @@ def test_the_smallest_compiled_step_that_holds_a_plan_is_taken(chooser: BucketCh
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(8)
     compiled |= {*SHAPES.names(SHAPES.decode(4))} - {("sample", 4, True)}
     assert chooser.step(plan(1, 1, 1)) == SHAPES.decode(8)
+
+
+# --- where something learnt drafts --------------------------------------------------------------------------------
+
+DRAFT = replace(LLAMA_8B, num_layers=2)
+LIMITS_OF_DRAFTS = derive_limits(EngineOptions(max_total_tokens=2048, speculate=3, max_batch_size=64), LLAMA_8B, CPU)
+DRAFTING = replace(SHAPES, limits=LIMITS_OF_DRAFTS, drafter=DraftModel(DRAFT, 3))
+
+
+def test_drafts_are_proposed_by_the_smallest_that_can_for_no_more_rows_than_can_have_one() -> None:
+    compiled = {name for rows in (1, 16, 64) for name in DRAFTING.names(DRAFTING.decode(rows))}
+    chooser = BucketChooser(DRAFTING, compiled, None)
+    assert [chooser.propose_size(rows) for rows in (1, 2, 16, 17, 64)] == [1, 16, 16, None, None]
+    compiled.remove(("propose", 16))
+    assert chooser.propose_size(2) is None
+
+
+def test_a_draft_model_reads_as_much_as_some_mixed_step_computes() -> None:
+    compiled = {name for shape in DRAFTING.essential_steps() for name in DRAFTING.names(shape)}
+    chooser = BucketChooser(DRAFTING, compiled, None)
+    assert {("read", 64), ("read", 256), ("propose", 1)} <= compiled
+    assert [chooser.read_size(tokens) for tokens in (1, 64, 65, 256)] == [64, 64, 256, 256]
+
+
+def test_what_is_read_before_guessing_has_room_for_two_tokens_a_row() -> None:
+    for device in (CPU, H200):
+        limits = derive_limits(EngineOptions(speculate=3, max_batch_size=100), LLAMA_8B, device)
+        shapes = replace(DRAFTING, limits=limits)
+        for rows in filter(shapes.proposes, limits.decode_buckets):
+            tokens = shapes.draft_guessing(rows).tokens
+            assert tokens >= 2 * rows and (tokens in limits.verify_buckets or tokens % 32 == 0)
+            assert shapes.draft_guessing(rows).rows == rows
+
+
+def test_heads_read_nothing() -> None:
+    heads = replace(DRAFTING, drafter=Medusa(3, 1, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size))
+    names = {name for shape in heads.step_shapes() for name in heads.names(shape)}
+    assert ("propose", 32) in names and ("propose", 64) not in names
+    assert not any(name[0] == "read" for name in names)
 
 
 # --- where requests may have adapters -----------------------------------------------------------------------------

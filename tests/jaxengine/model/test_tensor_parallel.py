@@ -144,3 +144,11 @@ def test_heads_that_do_not_divide_are_refused(outcome: dict[str, Any]) -> None:
 
 def test_more_devices_than_visible_are_refused(outcome: dict[str, Any]) -> None:
     assert outcome["refusals"]["16"] == "tensor parallelism over 16 devices asked for, 8 visible"
+
+
+def test_a_draft_model_is_split_and_guesses_what_it_does_on_one_device(outcome: dict[str, Any]) -> None:
+    """One of 2 key/value heads on 4 devices, of which two hold each."""
+    one, four = outcome["drafted"]["1"], outcome["drafted"]["4"]
+    assert four["ids"] == one["ids"] == outcome["reports"]["1"]["ids"][:3]
+    assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 10
+    assert four["shard"][2] == 1 and one["shard"][2] == 2

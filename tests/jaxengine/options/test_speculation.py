@@ -32,6 +32,11 @@ FIVE = '{"num_speculative_tokens": 5}'
             '{"method": "mlp_speculator", "model": "/speculator", "num_speculative_tokens": 3}',
             Speculation(3, "mlp_speculator", model="/speculator"),
         ),
+        (
+            None,
+            '{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 4}',
+            Speculation(4, "draft_model", model="org/small"),
+        ),
     ],
 )
 def test_a_number_and_vllms_json_mean_the_same(
@@ -87,6 +92,8 @@ def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method:
         ("{}", "must have num_speculative_tokens"),
         ('{"method": "guess", "num_speculative_tokens": 5}', "method 'guess' is not known; served are ngram, medusa"),
         ('{"num_speculative_tokens": null}', "must have num_speculative_tokens"),
+        ('{"method": "draft_model", "model": "org/small"}', "must have num_speculative_tokens"),
+        ('{"method": "draft_model", "num_speculative_tokens": 4}', "must have model with method draft_model"),
         ('{"method": "ngram"}', "must have num_speculative_tokens"),
         ('{"prompt_lookup_min": 2}', "must have num_speculative_tokens"),
         (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from weakref import WeakKeyDictionary
 
 from jaxengine.options.speculation import Speculation
 from jaxengine.request.plan import Plan, Row
@@ -18,14 +19,28 @@ Next = Callable[[Sequence, list[int]], int]  # the next token of a sequence, whi
 
 
 class LearntDrafter:
-    """Proposes what `guess` says of a sequence. Counts how often it is asked."""
+    """Proposes what `guess` says of a sequence. Counts how often it is asked.
 
-    def __init__(self, guess: Callable[[Sequence], Proposal]) -> None:
+    Args:
+        parts: in which it first reads a prompt, and how long it takes for each, in steps.
+    """
+
+    def __init__(self, guess: Callable[[Sequence], Proposal], parts: int = 0, reading: float = 0.0) -> None:
         self.guess = guess
-        self.asked = 0
+        self.parts, self.reading = parts, reading
+        self.left: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()  # parts
+        self.asked = self.read = 0
 
     def can_propose(self, rows: int) -> bool:
         return True
+
+    def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
+        """It reads a part of one prompt at a time."""
+        unread = [each for each in sequences if self.left.setdefault(each, self.parts)]
+        for each in unread[:1]:
+            self.left[each] -= 1
+            self.read += 1
+        return [each for each in sequences if not self.left[each]]
 
     def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
         self.asked += 1
@@ -50,13 +65,20 @@ class Server:
         waits = False
         while live:
             rooms = [Room(each, max(0, each.max_length - len(each.tokens) - 1)) for each in live]
-            asked = self.drafter.asked if self.drafter else 0
+            asked, read = (self.drafter.asked, self.drafter.read) if self.drafter else (0, 0)
             drafts = self.speculator.choose(rooms, len(live)) if waits else [[] for _ in live]
             proposed = bool(self.drafter and self.drafter.asked > asked)
+            reading = self._reading(read)
             plan = self._plan(live, drafts, ahead=not waits)
             waits = plan.verifies or self.speculator.expects(rooms, len(live))
-            self._run(plan, next_token, PROPOSED if proposed else 0)
+            self._run(plan, next_token, (PROPOSED if proposed else 0) + reading)
             live = [each for each in live if len(each.tokens) < each.max_length]
+
+    def _reading(self, before: int) -> float:
+        """How long the drafter has read since it had read so many parts, as the speculator would have measured it."""
+        taken = (self.drafter.read - before) * self.drafter.reading if self.drafter else 0.0
+        self.speculator.catching_up = taken
+        return taken
 
     def _plan(self, live: list[Sequence], drafts: list[list[int]], *, ahead: bool) -> Plan:
         plan = Plan(ahead=ahead)

@@ -1,10 +1,12 @@
 """Texts that repeat themselves are served faster, and no text much slower, whatever it is made for."""
 
 import random
+from typing import Any
 
 import pytest
 
 from jaxengine.request.sequence import Sequence
+from jaxengine.speculation.balance import MOST_LENT
 from jaxengine.speculation.drafter import Proposal
 from tests.jaxengine.speculation.simulation import LearntDrafter, Next, Server
 
@@ -96,7 +98,7 @@ def test_a_text_that_changes_its_ways_is_served_faster_again() -> None:
 NEW = [random.Random(1).randrange(VOCAB) for _ in range(TOKENS + 700)]
 
 
-def learnt(right: float, claimed: float, rows: int = 1, guesses: int = 3) -> Server:
+def learnt_drafter(right: float, claimed: float, guesses: int = 3, **reading: Any) -> Server:
     """A server whose drafter guesses each token right at a rate of `right`, and finds it likely by `claimed`."""
     chance = random.Random(0)
 
@@ -104,7 +106,12 @@ def learnt(right: float, claimed: float, rows: int = 1, guesses: int = 3) -> Ser
         behind = NEW[len(sequence.tokens) :][:guesses]
         return Proposal([token if chance.random() < right else -1 for token in behind], [claimed] * guesses)
 
-    server = Server(guesses, LearntDrafter(guess))
+    return Server(guesses, LearntDrafter(guess, **reading))
+
+
+def learnt(right: float, claimed: float, rows: int = 1) -> Server:
+    """It has served a long answer to each of so many requests."""
+    server = learnt_drafter(right, claimed)
     server.serve([NEW[:600]] * rows, TOKENS, told(NEW))
     return server
 
@@ -122,6 +129,27 @@ def test_a_learnt_drafter_that_is_seldom_right_costs_little(right: float, claime
     server = learnt(right, claimed, rows)
     assert server.speedup > 0.97
     assert server.drafter is not None and server.drafter.asked > 3
+
+
+def reads_prompts(right: float, requests: int, tokens: int) -> Server:
+    """Of one request after the other, each of so many tokens, a drafter reads the prompt in the time of 40 steps."""
+    server = learnt_drafter(right, claimed=right, parts=8, reading=5.0)
+    for _ in range(requests):
+        server.serve([NEW[:600]], tokens, told(NEW))
+    return server
+
+
+def test_a_drafter_that_reads_long_prompts_is_waited_for() -> None:
+    server = reads_prompts(0.9, requests=5, tokens=600)
+    assert server.speedup > 1.3
+    assert server.speculator.balance.lent < 1
+
+
+def test_a_drafter_that_reads_long_prompts_for_nothing_reads_few() -> None:
+    """It costs a part of 20,000 steps that is as small as any other drafter's, but for what was lent."""
+    server = reads_prompts(0.0, requests=100, tokens=200)
+    assert server.drafter is not None and 8 < server.drafter.read < 100
+    assert server.seconds < server.plain_seconds * 1.03 + MOST_LENT
 
 
 def test_a_learnt_drafter_is_asked_again_once_it_is_right() -> None:

@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from convert.source import open_model
+from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import Setup, load_engine
 from jaxengine.startup.compile_recipe import CompileRecipe
@@ -23,13 +25,22 @@ OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more", [{}, {"quantize": "int8"}, {"enable_lora": True, "max_batch_size": 1}], ids=lambda more: "".join(more)
+    "more",
+    [
+        {},
+        {"quantize": "int8"},
+        {"enable_lora": True, "max_batch_size": 1},
+        {"speculative_config": {"model": "draft", "num_speculative_tokens": 2}, "max_batch_size": 1},
+    ],
+    ids=lambda more: "".join(more),
 )
 def test_an_engine_finds_all_that_a_recipe_made(
     tiny: Callable[[str], Path], empty_compile_cache: Path, tmp_path: Path, more: dict[str, Any]
 ) -> None:
     options = EngineOptions(**{**OPTIONS, **more})
     model = open_model(str(tiny("llama2_gqa")))
+    if options.speculation:
+        model = replace(model, drafter=DraftModelSource(open_model(str(tiny("llama3"))).source))
     engine = load_engine(model, options)
     engine.finish_compiling()
     made_by_engine = sorted(empty_compile_cache.iterdir())

@@ -1,0 +1,154 @@
+"""The device's side of a draft model: what it has read of which request, and what it guesses.
+
+Its caches lie in the same pages as the target's, so they need no accounting. No answer depends on what is in them. So
+nothing is kept of them between requests or over a preemption: the draft model reads a prompt itself, even one whose
+pages the target found in its prefix cache.
+
+It reads nothing until it is asked to draft. What it lacks then, `catch_up` reads in parts, each as large as a step may
+be at most; until it has read all, it proposes nothing for that request. What is new since it was last asked, a token or
+two, it reads in the call that guesses. Guesses are the likeliest tokens, whatever the temperature.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+from jax import Array
+
+from jaxengine.executor.bucket_chooser import BucketChooser
+from jaxengine.executor.executables import Executables
+from jaxengine.executor.shapes import FRESH, Shapes
+from jaxengine.executor.step_model import StepModel
+from jaxengine.request.sequence import Sequence
+from jaxengine.speculation.drafter import Proposal
+from jaxengine.step.buffer import StepShape
+from jaxengine.step.draft_functions import DraftUpload
+
+
+class Reading:
+    """What a draft model has read of one request since that has its pages."""
+
+    def __init__(self, sequence: Sequence, width: int) -> None:
+        self.tables = sequence.tables  # others after a preemption
+        self.read = 0  # tokens whose keys and values it has
+        self.guessed: list[int] = []  # behind these it has those of its own guesses
+        self.page_table = np.zeros(width, np.int32)
+        self.pages = 0  # in it
+
+    def follow(self, sequence: Sequence) -> None:
+        """Of a sequence that has grown. At least the last of its tokens is unread, as the next is guessed from it."""
+        for guess, token in zip(self.guessed, sequence.tokens[self.read :], strict=False):
+            if guess != token:
+                break
+            self.read += 1
+        self.guessed = []
+        self.read = min(self.read, len(sequence.tokens) - 1)
+        pages = sequence.tables[0].pages
+        self.page_table[self.pages : len(pages)] = pages[self.pages :]
+        self.pages = len(pages)
+
+
+class DraftRunner:
+    """A `Proposer`.
+
+    Args:
+        put: sends an array to the devices.
+    """
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        model: StepModel,
+        executables: Executables,
+        buckets: BucketChooser,
+        put: Callable[[Any], Any],
+    ) -> None:
+        assert shapes.draft_model is not None
+        self.shapes = shapes
+        self.spec = shapes.draft_model
+        self.leaves = model.draft_leaves
+        self.executables = executables
+        self.buckets = buckets
+        self.put = put
+
+    def reset(self) -> None:
+        """Fresh, empty caches."""
+        self.layers: Any = None
+        self.layers = self.executables["allocate_draft"]()
+        self.readings: WeakKeyDictionary[Sequence, Reading] = WeakKeyDictionary()
+
+    def first_run(self, shape: StepShape) -> None:
+        """Run on padding what belongs to a step of `shape`."""
+        names = self.shapes.names(shape)
+        if ("read", shape.tokens) in names:
+            self._read(shape.tokens, DraftUpload(self.shapes.draft_reading(shape.tokens)))
+        if ("propose", shape.rows) in names:
+            self._guess(shape.rows, DraftUpload(self.shapes.draft_guessing(shape.rows)))
+        jax.block_until_ready(self.layers)
+
+    def can_propose(self, rows: int) -> bool:
+        return self.buckets.propose_size(rows) is not None
+
+    def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
+        fitting = [each for each in sequences if len(each.tokens) + self.spec.guesses <= self.spec.spec.max_positions]
+        missing = {each: len(each.tokens) - self._reading(each).read for each in fitting}
+        behind = sorted((each for each in fitting if missing[each] > FRESH), key=lambda each: missing[each])
+        if behind:
+            self._read_part(behind)
+        return [each for each in fitting if len(each.tokens) - self.readings[each].read <= FRESH]
+
+    def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
+        rows = self.buckets.propose_size(len(sequences))
+        assert rows is not None
+        upload = DraftUpload(self.shapes.draft_guessing(rows))
+        for each in sequences:
+            self._add(upload, each, len(each.tokens))
+        ids, chances = np.split(np.asarray(self._guess(rows, upload))[: len(sequences)], 2, axis=1)
+        proposals = map(Proposal, ids.tolist(), chances.view(np.float32).tolist())
+        return [self._within_pages(*each) for each in zip(sequences, proposals, strict=True)]
+
+    def _within_pages(self, sequence: Sequence, proposal: Proposal) -> Proposal:
+        """`proposal` as far as it was made of keys that have a page."""
+        room = sequence.page_capacity - len(sequence.tokens)
+        self.readings[sequence].guessed = proposal.ids[: min(room, self.spec.guesses - 1)]
+        return Proposal(proposal.ids[: room + 1], proposal.chances[: room + 1])
+
+    def _reading(self, sequence: Sequence) -> Reading:
+        reading = self.readings.get(sequence)
+        if reading is None or reading.tables is not sequence.tables:
+            reading = self.readings[sequence] = Reading(sequence, self.shapes.table_width)
+        reading.follow(sequence)
+        return reading
+
+    def _read_part(self, sequences: list[Sequence]) -> None:
+        """As much of the unread tokens of `sequences` but the last of each as one call reads. Waits for the device."""
+        left = self.shapes.limits.token_budget
+        parts = []
+        for each in sequences:
+            count = min(left, len(each.tokens) - 1 - self.readings[each].read)
+            left -= count
+            parts += [(each, self.readings[each].read + count)] if count else []
+        tokens = self.buckets.read_size(self.shapes.limits.token_budget - left)
+        upload = DraftUpload(self.shapes.draft_reading(tokens))
+        for each, end in parts:
+            self._add(upload, each, end)
+        self._read(tokens, upload)
+        jax.block_until_ready(self.layers)
+
+    def _add(self, upload: DraftUpload, sequence: Sequence, end: int) -> None:
+        """Have the unread tokens of `sequence` up to `end` read."""
+        reading = self.readings[sequence]
+        ids = sequence.tokens[reading.read : end]
+        upload.add(ids, reading.read, reading.page_table, sequence.page_capacity, sequence.rope_length)
+        reading.read = end
+
+    def _read(self, tokens: int, upload: DraftUpload) -> None:
+        self.layers = self.executables["read", tokens](self.leaves, self.layers, self.put(upload.buffer))
+
+    def _guess(self, rows: int, upload: DraftUpload) -> Array:
+        guess = self.executables["propose", rows]
+        self.layers, packed = guess(self.leaves, self.layers, self.put(upload.buffer))
+        return packed  # type: ignore[no-any-return]

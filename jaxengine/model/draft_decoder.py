@@ -1,0 +1,40 @@
+"""A draft model: a decoder and its head, which guess one token after the other."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jaxengine.architecture.drafter import DRAFTER, DraftModel
+from jaxengine.architecture.layer_groups import LayerGroups
+from jaxengine.device import DeviceTraits
+from jaxengine.model.decoder import Decoder
+from jaxengine.model.drafter import Guesses, likeliest
+from jaxengine.model.embedding import Head, without_padding
+from jaxengine.ops import Ops
+
+
+class DraftDecoder(nnx.Module):
+    """All layers share one page table, and each has a cache of its own.
+
+    Args:
+        tokens: of the model for which it drafts; no other id is guessed.
+        parameters: by the names of `spec.parameters()`, as of `Decoder`.
+    """
+
+    def __init__(
+        self, spec: DraftModel, tokens: int, parameters: dict[str, Any], device: DeviceTraits, ops: Ops
+    ) -> None:
+        own = {name.removeprefix(DRAFTER): each for name, each in parameters.items() if name.startswith(DRAFTER)}
+        own.setdefault("head", own["embedding"])
+        self.guesses = spec.guesses
+        self.tokens = tokens
+        self.device = device
+        self.decoder = Decoder(spec.spec, own, device, ops, LayerGroups.undivided(spec.spec))
+        self.head = Head(spec.spec, own.get)
+
+    def guess(self, hidden: Array) -> Guesses:
+        """What comes next after hidden [n, hidden]: one guess each, [n]."""
+        id, chance = likeliest(without_padding(self.head(hidden), self.tokens))
+        return Guesses(id, jnp.where(jnp.isnan(chance), 0, chance))
