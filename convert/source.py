@@ -24,7 +24,8 @@ from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
 from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
-from convert.drafters.drafter import base_of, is_drafter, open_drafter
+from convert.drafters.draft_model import check_same_tokens
+from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
 from convert.errors import BAD_DATA, IO, UNREACHABLE, USAGE, CheckpointError, MissingAdapter
 from convert.formats.gguf import GgufFile
 from convert.formats.gguf_blocks import NAME as GGUF
@@ -38,7 +39,7 @@ from convert.quantized.methods import method_name
 from convert.tokenizer.slow_tokenizer import tokenizer_directory
 from convert.tokenizer.tokenizer import TOKENIZER_FILES, check_tokenizer, end_of_text_ids
 from jaxengine.architecture.adaptation import AdapterReader
-from jaxengine.architecture.drafter import DrafterSource
+from jaxengine.architecture.drafter import DrafterSource, DraftModelSource
 from jaxengine.architecture.parameters import ParameterSource
 
 DEFAULT_NAMES = ("", "default")
@@ -88,7 +89,8 @@ def open_model(
     Args:
         cache_dir: where the hub's cache and our own are both kept (`HF_HUB_CACHE` and `$XDG_CACHE_HOME` otherwise).
         adapter: a PEFT adapter to merge: a directory, or an id on the hub, with `@revision` or without.
-        drafter: Medusa heads or an MLP speculator, named likewise.
+        drafter: Medusa heads or an MLP speculator, named likewise; or a draft model, named as a model, which may have
+            `@revision`.
 
     Raises:
         CheckpointError: whatever is wrong, in one line, with the exit code for it.
@@ -96,9 +98,10 @@ def open_model(
     try:
         added = Added(
             _find_adapter(adapter, cache_dir) if adapter else None,
-            _find("drafter", drafter, cache_dir) if drafter else None,
+            _find_heads(drafter, cache_dir) if drafter else None,
         )
-        return _with_drafter(_open(model_id, revision, cache_dir, added), added.drafter)
+        model = _with_drafter(_open(model_id, revision, cache_dir, added), added.drafter)
+        return _with_draft_model(model, drafter, cache_dir) if drafter and not added.drafter else model
     except OSError as error:  # no permission, a name too long, a disk that fails
         shown = str(model_id)[:100]
         raise CheckpointError(f"model {shown!r} cannot be read: {error.strerror or error}", exit_code=IO) from error
@@ -146,6 +149,12 @@ def _find(kind: str, name: str, cache_dir: Path | None, token: str | None = None
         return path
     model_id, _, revision = name.partition("@")
     return _snapshot(model_id, revision or None, cache_dir, kind, token)
+
+
+def _find_heads(name: str, cache_dir: Path | None) -> Path | None:
+    """The directory of the drafter that `name` means; None if it means a model."""
+    directory = None if name.endswith(".gguf") else _find("drafter", name, cache_dir)
+    return directory if directory and has_drafter(directory) else None
 
 
 def _find_adapter(name: str, cache_dir: Path | None, token: str | None = None) -> Adapter:
@@ -205,6 +214,17 @@ def _open_drafted(directory: Path, model_id: str, revision: str, cache_dir: Path
 
 def _with_drafter(model: OpenModel, directory: Path | None) -> OpenModel:
     return replace(model, drafter=open_drafter(directory, model.source.spec)) if directory else model
+
+
+def _with_draft_model(model: OpenModel, name: str, cache_dir: Path | None) -> OpenModel:
+    """`model` with that of `name`, which drafts for it. Raises CheckpointError where they have other tokens."""
+    if model.drafter:
+        message = f"model {model.model_id!r} is a drafter; name its base, or no other drafter"
+        raise CheckpointError(message, exit_code=USAGE)
+    model_id, _, revision = (name, "", "") if _path(name).exists() else name.partition("@")
+    draft = _open(model_id, revision or None, cache_dir, Added())
+    check_same_tokens(draft.directory, model.directory)
+    return replace(model, drafter=DraftModelSource(draft.source))
 
 
 def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:

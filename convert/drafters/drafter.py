@@ -27,6 +27,11 @@ def is_drafter(directory: Path) -> bool:
     return config.get("model_type") in KINDS or (_kind(config) is not None and not has_tensors(directory))
 
 
+def has_drafter(directory: Path) -> bool:
+    """Whether there is one in `directory`, perhaps beside a model."""
+    return (directory / CONFIG).is_file() and _kind(Config.load(directory / CONFIG)) is not None
+
+
 def base_of(directory: Path) -> str:
     """The model for which the drafter in `directory` was learnt. Raises CheckpointError if it does not say."""
     config = Config.load(directory / CONFIG)

@@ -352,3 +352,12 @@ def test_a_drafter_may_be_the_model_or_stand_beside_it(named: bool, directory: P
 def test_an_option_that_does_not_exist_is_named(directory: Path) -> None:
     with pytest.raises(TypeError, match="max_tokenz"):
         LLM(directory, max_tokenz=3)
+
+
+def test_a_draft_model_changes_no_answer(llm: LLM, directory: Path, tiny: Callable[[str], Path]) -> None:
+    config = {"method": "draft_model", "model": tiny("llama3"), "num_speculative_tokens": 3}
+    drafting = LLM(directory, speculative_config=config, max_batch_size=1, max_batch_total_tokens=128)
+    assert drafting.engine.runner.draft is not None and drafting.engine.description.max_draft_tokens == 3
+    prompts = ["The quick brown fox", "def add"]
+    expected = llm.generate(prompts, GREEDY)
+    assert [each.token_ids for each in drafting.generate(prompts, GREEDY)] == [each.token_ids for each in expected]

@@ -147,13 +147,13 @@ def test_what_is_no_drafter_is_refused_before_a_model_is_opened(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_another_model_is_no_drafter(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_model_has_no_heads(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as error:
-        open_model(str(tiny(BASE)), drafter=str(tiny("llama")))
+        opened(tiny("llama"))
     said = "model_type of a drafter must be medusa or mlp_speculator, and without medusa_num_heads it is none of them"
     assert f"{said}, got 'llama'" in str(error.value)
     with pytest.raises(CheckpointError, match=r"no config\.json"):
-        open_model(str(tiny(BASE)), drafter=str(tmp_path))
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize(
