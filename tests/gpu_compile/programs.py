@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from convert.quantized.mxfp4 import FORMAT as MXFP4
 from jaxengine.architecture.adaptation import AdapterShapes
-from jaxengine.architecture.drafter import DrafterSpec, Medusa, MLPSpeculator
+from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Medusa, MLPSpeculator
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
@@ -43,7 +43,7 @@ def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
     return dataclasses.replace(spec, num_layers=layers, kinds=spec.kinds[:layers], encoder=encoder)
 
 
-FOUR_LAYERS = cut(LLAMA_8B)
+FOUR_LAYERS, TWO_LAYERS = cut(LLAMA_8B), cut(LLAMA_8B, 2)
 PAGES = 4096
 ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
@@ -122,6 +122,17 @@ def sample(spec: ModelSpec, devices: int, greedy: bool, speculate: int = 0) -> F
 def propose(drafter: DrafterSpec, rows: int = ROWS, devices: int = 1) -> Facts:
     made = compiler(FOUR_LAYERS, devices, speculate=drafter.guesses, drafter=drafter)
     return facts(made.lower_propose(rows), (), OPTIONS)
+
+
+def draft(rows: int, devices: int = 1, guesses: int = 4) -> Facts:
+    """What a draft model of two layers guesses."""
+    made = compiler(FOUR_LAYERS, devices, speculate=guesses, drafter=DraftModel(TWO_LAYERS, guesses))
+    return facts(made.lower_propose(rows), made.draft_caches(), OPTIONS)
+
+
+def draft_reading(tokens: int) -> Facts:
+    made = compiler(FOUR_LAYERS, 1, speculate=GUESSES, drafter=DraftModel(TWO_LAYERS, GUESSES))
+    return facts(made.lower_read(tokens), made.draft_caches(), OPTIONS)
 
 
 def sample_for_drafter() -> Facts:
@@ -212,6 +223,11 @@ PROGRAMS = {
     "propose_medusa_tp8": lambda: propose(HEADS, devices=8),
     "propose_of_the_models_head": lambda: propose(dataclasses.replace(HEADS, own_heads=False), rows=16),
     "propose_mlp": lambda: propose(MLPSpeculator(4, 3072, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size)),
+    "draft_1": lambda: draft(1),
+    "draft_16": lambda: draft(16),
+    "draft_16_tp8": lambda: draft(16, devices=8),
+    "draft_in_a_loop": lambda: draft(16, guesses=10),
+    "draft_reading": lambda: draft_reading(TOKENS),
     "sample_without_sums": sample_without_sums,
     "write_masks": write_masks,
     "copy_pages": copy_pages,

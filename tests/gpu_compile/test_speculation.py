@@ -60,3 +60,29 @@ def test_a_drafter_copies_no_weights_and_keeps_one_guess_at_a_time(
 def test_a_drafter_costs_the_sampler_one_kernel(facts: FactsByProgram) -> None:
     assert facts["sample_for_drafter"]["kernels"] <= facts["sample_greedy_guesses"]["kernels"] + 1
     assert facts["sample_for_drafter"]["aliased"] == facts["sample_for_drafter"]["donated"]
+
+
+# --- a draft model of two layers, 4 guesses -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["draft_1", "draft_16", "draft_16_tp8"])
+def test_all_guesses_of_a_draft_model_are_one_launch_on_caches_in_place(facts: FactsByProgram, program: str) -> None:
+    """Each is two layers of 8 kernels and the head."""
+    found = facts[program]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["aliased"] == found["donated"]
+    assert found["temporaries"] <= 16 * LOGITS + 8 * MIB
+    assert found["kernels"] <= 4 * 2 * 8 + 60
+
+
+def test_many_guesses_are_a_loop_on_caches_in_place(facts: FactsByProgram) -> None:
+    found = facts["draft_in_a_loop"]
+    assert found["copies"] == found["rewrites"] == [] and found["aliased"] == found["donated"]
+    assert found["launched"].count("While") == 1 and found["kernels"] < facts["draft_16"]["kernels"]
+
+
+def test_a_draft_model_reads_as_a_step_does(facts: FactsByProgram) -> None:
+    found = facts["draft_reading"]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["aliased"] == found["donated"]
+    assert found["kernels"] < facts["mixed"]["kernels"]
