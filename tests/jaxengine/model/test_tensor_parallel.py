@@ -150,5 +150,5 @@ def test_a_draft_model_is_split_and_guesses_what_it_does_on_one_device(outcome: 
     """One of 2 key/value heads on 4 devices, of which two hold each."""
     one, four = outcome["drafted"]["1"], outcome["drafted"]["4"]
     assert four["ids"] == one["ids"] == outcome["reports"]["1"]["ids"][:3]
-    assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 10
+    assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 8
     assert four["shard"][2] == 1 and one["shard"][2] == 2
