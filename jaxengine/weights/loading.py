@@ -172,9 +172,15 @@ def load_drafter(
     spec: DrafterSpec, source: DrafterSource, mesh: Mesh, dtype: str, device: DeviceTraits
 ) -> dict[str, Any]:
     """Every parameter of `abstract_drafter`, filled from `source`."""
+    table = spec.parameters()
 
     def load(name: str, target: Any) -> Any:
-        read = partial(source.read, name)
+        shape = table[name].shape
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            """The source may have more guesses than `spec`, so no slice is open."""
+            return source.read(name, tuple(slice(*each.indices(n)[:2]) for each, n in zip(index, shape, strict=True)))
+
         if not isinstance(target, Weight):
             return _fill(target, target.dtype, read)
         values = target.values

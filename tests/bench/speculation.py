@@ -44,6 +44,7 @@ SCHEMA = {  # of the answers of one set
     },
     "required": ["scientific_name", "is_suitable_for_children", "approximate_age_in_years", "short_description"],
     "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},  # the model would write newlines
 }
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n{}"
 
