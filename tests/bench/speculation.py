@@ -3,7 +3,7 @@
 python -m tests.bench.speculation [--drafter DIRECTORY] [--rounds 3] [--speculate 15] [--batches 1 16]
 [--new-tokens 160] [--quantize int8] [--temperature 0] [--sets copy quote code json schema free]
 
-What drafts is n-gram, or what `--drafter` has learnt for the default model (`tests.bench.medusa_training`).
+What drafts is n-gram, or what `--drafter`, a directory, has learnt for the default model.
 
 The answers of both are compared too: they must be the same, token for token.
 """
