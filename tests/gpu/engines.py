@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxengine.architecture.adaptation import AdapterReader
+from jaxengine.architecture.drafter import DrafterSource
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
@@ -38,6 +39,7 @@ class RandomModel:
     quantization: str | None = None
     directory: Path = NOWHERE  # it has no tokenizer
     adapters: AdapterReader | None = None
+    drafter: DrafterSource | None = None
 
 
 def measured_engine(
