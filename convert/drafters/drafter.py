@@ -1,12 +1,13 @@
-"""A learnt drafter in a directory: heads that guess further tokens for a model which lies elsewhere.
+"""A learnt drafter in a directory: what guesses further tokens for a model which lies elsewhere.
 
-`config.json` says of which kind it is, and with `base_model_name_or_path` perhaps for which model it was learnt.
+`config.json` says of which kind it is, and with `base_model_name_or_path` perhaps for which model it was learnt. Only
+EAGLE's layers may be described as if they were a model, and are known by their tensors.
 """
 
 from pathlib import Path
 
 from convert.config.config import Config
-from convert.drafters import medusa, mlp_speculator
+from convert.drafters import eagle, medusa, mlp_speculator
 from convert.drafters.stored_drafter import StoredDrafter
 from convert.errors import CheckpointError
 from convert.formats.shards import has_tensors
@@ -16,26 +17,27 @@ CONFIG = "config.json"
 KINDS = {
     medusa.MODEL_TYPE: medusa.open_medusa,
     mlp_speculator.MODEL_TYPE: mlp_speculator.open_mlp_speculator,
+    eagle.MODEL_TYPE: eagle.open_eagle,
 }
 
 
 def is_drafter(directory: Path) -> bool:
-    """Whether `directory` holds a drafter and no model. A model may have its heads beside it."""
-    if not (directory / CONFIG).is_file():
-        return False
-    config = Config.load(directory / CONFIG)
-    return config.get("model_type") in KINDS or (_kind(config) is not None and not has_tensors(directory))
+    """Whether `directory` holds a drafter and no model. A model may have its Medusa heads beside it."""
+    kind = _kind_in(directory)
+    if kind != medusa.MODEL_TYPE:
+        return kind is not None
+    return Config.load(directory / CONFIG).get("model_type") == kind or not has_tensors(directory)
 
 
 def has_drafter(directory: Path) -> bool:
     """Whether there is one in `directory`, perhaps beside a model."""
-    return (directory / CONFIG).is_file() and _kind(Config.load(directory / CONFIG)) is not None
+    return _kind_in(directory) is not None
 
 
 def base_of(directory: Path) -> str:
     """The model for which the drafter in `directory` was learnt. Raises CheckpointError if it does not say."""
     config = Config.load(directory / CONFIG)
-    if base := config.text("base_model_name_or_path", ""):
+    if base := config.text("base_model_name_or_path", "") or eagle.base_of_speculators(config):
         return base
     advice = "name the base, and this as the model of --speculative-config"
     raise CheckpointError(f"{config.where}: is a drafter without base_model_name_or_path; {advice}")
@@ -50,16 +52,22 @@ def open_drafter(directory: Path, model: ModelSpec) -> StoredDrafter:
     if not (directory / CONFIG).is_file():
         raise CheckpointError(f"{directory}: no {CONFIG}")
     config = Config.load(directory / CONFIG)
-    kind = _kind(config)
+    kind = _kind(directory, config)
     if kind is None:
         known = f"{' or '.join(KINDS)}, and without medusa_num_heads it is none of them"
         raise config.error("model_type", f"of a drafter must be {known}")
     return KINDS[kind](directory, config, model)
 
 
-def _kind(config: Config) -> str | None:
+def _kind_in(directory: Path) -> str | None:
+    return _kind(directory, Config.load(directory / CONFIG)) if (directory / CONFIG).is_file() else None
+
+
+def _kind(directory: Path, config: Config) -> str | None:
     """Medusa's own configurations have no model_type, or an empty one."""
     model_type = config.get("model_type")
     if model_type in KINDS:
         return str(model_type)
-    return medusa.MODEL_TYPE if config.get("medusa_num_heads") is not None else None
+    if config.get("medusa_num_heads") is not None:
+        return medusa.MODEL_TYPE
+    return eagle.MODEL_TYPE if eagle.is_eagle(directory, config) else None

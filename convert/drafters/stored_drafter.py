@@ -21,6 +21,7 @@ class StoredDrafter:
 
     Args:
         ignore: patterns of the names of other tensors that may be there.
+        arrays: parameters that were read already.
 
     Raises:
         CheckpointError: the directory does not hold exactly the tensors of `recipes`, in their shapes.
@@ -33,14 +34,18 @@ class StoredDrafter:
         recipes: Mapping[str, Recipe],
         directory: Path,
         ignore: Iterable[str] = (),
+        arrays: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.spec = spec
         self._tensors = tensors
         self._recipes = recipes
+        self._arrays = arrays or {}
         self._parameters = spec.parameters()
         check(tensors, recipes, tuple(ignore), str(directory))
 
     def read(self, name: str, index: Index) -> np.ndarray:
+        if name in self._arrays:
+            return self._arrays[name][index]
         return assemble(self._recipes[name], ranges(index, self._parameters[name].shape), self._tensors.read)
 
 

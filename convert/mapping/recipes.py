@@ -92,14 +92,22 @@ def checkpoint_names(tensors: Mapping[str, tuple[str, ...]], name: str) -> tuple
     return tuple(each.replace("{i}", layer.group() if layer else "") for each in found or ())
 
 
-def recipes(spec: ModelSpec, tensors: Mapping[str, tuple[str, ...]], layout: Layout) -> dict[str, Recipe]:
+def recipes(
+    spec: ModelSpec,
+    tensors: Mapping[str, tuple[str, ...]],
+    layout: Layout,
+    table: Mapping[str, Parameter] | None = None,
+) -> dict[str, Recipe]:
     """Recipes from a family's names: `tensors["layers.{i}.qkv"] = ("…layers.{i}.q_proj.weight", …)`.
+
+    Args:
+        table: the parameters, if not those of `spec`.
 
     Raises:
         KeyError: the family names no tensor of a parameter.
     """
     made = {}
-    for name, parameter in parameter_table(spec).items():
+    for name, parameter in (parameter_table(spec) if table is None else table).items():
         named = checkpoint_names(tensors, name)
         if not named:
             raise KeyError(name)

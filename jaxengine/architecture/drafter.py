@@ -1,12 +1,13 @@
 """A learnt drafter, as data: what stands beside a model and guesses its next tokens.
 
 Heads read the hidden state from which the model's own head makes the next token, and perhaps that token too. A draft
-model reads the text. A drafter's parameters are a table like the model's, each name behind `DRAFTER`. No JAX here.
+model reads the text, and EAGLE's layers the text and a hidden state of each token, into a cache of their own. A
+drafter's parameters are a table like the model's, each name behind `DRAFTER`. No JAX here.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import Parameter, ParameterSource, parameter_table
 
 DRAFTER = "drafter."  # in front of the names of its parameters
-MOST_GUESSES = 63  # of a draft model, which could go on for ever
+MOST_GUESSES = 63  # of what could go on for ever
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Medusa:
     bias: bool = True
     own_heads: bool = True
     method: ClassVar = "medusa"
+
+    @property
+    def usual(self) -> int:
+        """Guesses where nobody says how many."""
+        return self.guesses
 
     def first(self, guesses: int) -> Self:
         """The same with fewer guesses."""
@@ -79,6 +85,11 @@ class MLPSpeculator:
     trained: int = 0
     method: ClassVar = "mlp_speculator"
 
+    @property
+    def usual(self) -> int:
+        """Guesses where nobody says how many."""
+        return self.guesses
+
     def first(self, guesses: int) -> Self:
         """The same with fewer guesses."""
         return replace(self, guesses=guesses, trained=self.trained or self.guesses)
@@ -118,6 +129,14 @@ class DraftModel:
     spec: ModelSpec
     guesses: int = MOST_GUESSES
     method: ClassVar = "draft_model"
+    usual: ClassVar = None
+
+    @property
+    def fresh(self) -> int:
+        """Tokens of a row that it reads in the call that guesses: what it guessed was right and is read, but for the
+        last guess, and one token more came.
+        """
+        return 2
 
     def first(self, guesses: int) -> Self:
         """The same with fewer guesses."""
@@ -128,8 +147,95 @@ class DraftModel:
         return _named(parameter_table(self.spec))
 
 
+@dataclass(frozen=True)
+class Eagle:
+    """Layers that go on from the model's own hidden states (EAGLE, Li et al. 2024, arXiv 2401.15077; EAGLE-3, Li et al.
+    2025, arXiv 2503.01840). From the feature of a token and the token behind it they make a state; a head guesses from
+    that, and the state is the feature for which the guess is the token behind.
+
+    Without `taps` a feature is the hidden state that the model's head reads, and layers begin with
+    fusion(embedding ‖ feature). With them it is fusion(hidden states in front of these layers of the model, side by
+    side), and the first layer attends to norm(embedding) ‖ norm(feature).
+
+    spec: the layers, and as `vocab_size` the ids that the head knows. Embeddings, features and states have its
+        `hidden_size`.
+    model_hidden_size, model_vocab_size: of the model.
+    usual: guesses where nobody says how many; None where its files do not say.
+    taps: the model's number of layers means behind the last one, in front of the final norm.
+    own_embedding, own_head: it does not read those of the model.
+    own_ids: the head knows a part of the model's ids, and `offsets` say which: id i of the head is i + offsets[i].
+    bias: of the fusion.
+    fusion_norms: in front of the fusion all that it reads is normalised as one, or each tap alone.
+    norm_before_residual: the first layer adds to the normalised feature.
+    norm_output: the state that is the next feature is the normalised one, which the head reads.
+    """
+
+    spec: ModelSpec
+    model_hidden_size: int
+    model_vocab_size: int
+    guesses: int = MOST_GUESSES
+    usual: int | None = None
+    taps: tuple[int, ...] = ()
+    own_embedding: bool = True
+    own_head: bool = True
+    own_ids: bool = False
+    bias: bool = False
+    fusion_norms: Literal["", "joined", "each"] = ""
+    norm_before_residual: bool = False
+    norm_output: bool = False
+
+    @property
+    def method(self) -> str:
+        return "eagle3" if self.taps else "eagle"
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers that are kept of each token."""
+        return self.spec.hidden_size if self.taps else self.model_hidden_size
+
+    @property
+    def fresh(self) -> int:
+        """Tokens of a row that it reads in the call that guesses: its own states stand in for features while it
+        guesses, and are read again as the model has them once a step has verified the guesses.
+        """
+        return self.guesses + 1
+
+    def first(self, guesses: int) -> Self:
+        """The same with fewer guesses."""
+        return replace(self, guesses=guesses)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Those of `spec`, but for what is the model's. `layers.0.attention_norm` is of embeddings and
+        `layers.0.feature_norm` of features; without taps the first layer has neither. `fusion` [hidden, what it reads],
+        `fusion_bias` [hidden]; `fusion_norm` [taps · model hidden] or `fusion_norm.{tap}` [model hidden]; `offsets`
+        i32 [ids of the head].
+        """
+        hidden, first = self.spec.hidden_size, "layers.0."
+        table = parameter_table(self.spec)
+        table["embedding"] = replace(table["embedding"], shape=(self.model_vocab_size, hidden))
+        reads = len(self.taps) * self.model_hidden_size if self.taps else 2 * hidden
+        table["fusion"] = Parameter((hidden, reads), ("embed", None), 1)
+        if self.bias:
+            table["fusion_bias"] = Parameter((hidden,), ("embed",))
+        if self.taps:
+            qkv = table[f"{first}qkv"]
+            table[f"{first}qkv"] = replace(qkv, shape=(*qkv.shape[:-1], 2 * hidden))
+            table[f"{first}feature_norm"] = table[f"{first}attention_norm"]
+        else:
+            del table[f"{first}attention_norm"]
+        if self.fusion_norms == "joined":
+            table["fusion_norm"] = Parameter((reads,), (None,))
+        for i in range(len(self.taps) if self.fusion_norms == "each" else 0):
+            table[f"fusion_norm.{i}"] = Parameter((self.model_hidden_size,), (None,))
+        if self.own_ids:
+            table["offsets"] = Parameter((self.spec.vocab_size,), (None,), dtype="int32")
+        given = {"embedding": self.own_embedding, "head": self.own_head}
+        return _named({name: each for name, each in table.items() if given.get(name, True)})
+
+
 DrafterHeads = Medusa | MLPSpeculator  # they read a hidden state of the model's
-DrafterSpec = DrafterHeads | DraftModel
+DrafterLayers = DraftModel | Eagle  # they read the text, and have caches
+DrafterSpec = DrafterHeads | DrafterLayers
 
 
 class DrafterSource(Protocol):

@@ -22,7 +22,8 @@ class Parameter:
 
     A product contracts the last `inputs` axes of a matrix: `[out…, in…]`, Hugging Face's order. In which order the
     device stores them is the choice of `jaxengine/model/linear.py`. The first `stacked` axes number whole matrices. The
-    rows of a matrix `by_row` are looked up one by one, so the device never stores it input-major.
+    rows of a matrix `by_row` are looked up one by one, so the device never stores it input-major. What is no float has
+    a `dtype` of its own, whatever that of weights is.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +31,7 @@ class Parameter:
     inputs: int = 0
     stacked: int = 0
     by_row: bool = False
+    dtype: str | None = None
 
     def component(self, component: Component, format: WeightFormat) -> "Parameter":
         """One array of a quantised matrix. Values keep all axes; scales and zeros have groups in place of inputs. An

@@ -23,6 +23,7 @@ from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
 from jaxengine.model.adapters import one_slot
 from jaxengine.model.cache import layer_cache
+from jaxengine.model.feature_decoder import Features
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.sharding import partition, replicated
 from jaxengine.step import functions
@@ -62,15 +63,27 @@ class Compiler:
     def caches(self) -> list[tuple[Any, ...]]:
         shapes = self.shapes
         arrays = layer_cache(shapes.spec, shapes.pages, shapes.page_size, shapes.cache_dtype)
-        return [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
+        pairs = [tuple(self.array(*array) for array in arrays)] * LayerGroups.of(shapes.spec).arrays
+        features = self.features()
+        return [*pairs, features] if features else pairs
+
+    def features(self) -> Features:
+        """What a step keeps of each token beside keys and values."""
+        shapes = self.shapes
+        if not shapes.feature_size:
+            return ()
+        return (self.array((shapes.pages, shapes.page_size, shapes.feature_size), self._draft_dtype()),)
 
     def draft_caches(self) -> list[tuple[Any, ...]]:
         """Of a draft model, a pair for each of its layers."""
         shapes = self.shapes
         assert shapes.draft_model is not None
-        dtype = storage_dtype(shapes.dtype) if self.device.cache_as_bits else shapes.dtype
-        arrays = layer_cache(shapes.draft_model.spec, shapes.pages, shapes.page_size, dtype)
+        arrays = layer_cache(shapes.draft_model.spec, shapes.pages, shapes.page_size, self._draft_dtype())
         return [tuple(self.array(*array) for array in arrays)] * shapes.draft_model.spec.num_layers
+
+    def _draft_dtype(self) -> str:
+        """In which a draft model's caches are stored."""
+        return storage_dtype(self.shapes.dtype) if self.device.cache_as_bits else self.shapes.dtype
 
     def slot_state(self) -> functions.SlotState:
         slots = self.shapes.slots + 1
@@ -136,7 +149,7 @@ class Compiler:
     def _lower_draft(self, function: Callable[..., Any], shape: DraftShape, *others: None) -> Any:
         """A function that returns the draft model's caches, and `others`."""
         caches = self.draft_caches()
-        arguments = (_abstract(self.model.draft_leaves), caches, self.array((shape.size,)))
+        arguments = (_abstract(self.model.draft_leaves), caches, self.features(), self.array((shape.size,)))
         returns = (caches, *others) if others else caches
         return self._lower(partial(function, shape), arguments, donate=(1,), returns=returns)
 

@@ -1,4 +1,4 @@
-"""The device's side of a draft model: what it has read of which request, and what it guesses.
+"""The device's side of a draft model or of EAGLE's layers: what was read of which request, and what is guessed.
 
 Its caches lie in the same pages as the target's, so they need no accounting. No answer depends on what is in them. So
 nothing is kept of them between requests or over a preemption: the draft model reads a prompt itself, even one whose
@@ -7,6 +7,9 @@ pages the target found in its prefix cache.
 It reads nothing until it is asked to draft. What it lacks then, `catch_up` reads in parts, each as large as a step may
 be at most; until it has read all, it proposes nothing for that request. What is new since it was last asked, a token or
 two, it reads in the call that guesses. Guesses are the likeliest tokens, whatever the temperature.
+
+EAGLE's layers read at each position the feature that the target left there and the token behind it, so one token less
+than a draft model. What they have read of their own guesses was made of states in place of features, and is read again.
 """
 
 from collections.abc import Callable
@@ -18,10 +21,12 @@ import jax
 import numpy as np
 from jax import Array
 
+from jaxengine.architecture.drafter import Eagle
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.executables import Executables
-from jaxengine.executor.shapes import FRESH, Shapes
+from jaxengine.executor.shapes import Shapes
 from jaxengine.executor.step_model import StepModel
+from jaxengine.model.feature_decoder import Features
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
 from jaxengine.step.buffer import StepShape
@@ -29,26 +34,43 @@ from jaxengine.step.draft_functions import DraftUpload
 
 
 class Reading:
-    """What a draft model has read of one request since that has its pages."""
+    """What was read of one request since that has its pages.
 
-    def __init__(self, sequence: Sequence, width: int) -> None:
+    Args:
+        behind: how far behind its position the token stands that is read there, 0 or 1.
+    """
+
+    def __init__(self, sequence: Sequence, width: int, behind: int) -> None:
         self.tables = sequence.tables  # others after a preemption
-        self.read = 0  # tokens whose keys and values it has
-        self.guessed: list[int] = []  # behind these it has those of its own guesses
+        self.behind = behind
+        self.read = 0  # positions of which there are keys and values
+        self.guessed: list[int] = []  # behind these there are those of these guesses
         self.page_table = np.zeros(width, np.int32)
         self.pages = 0  # in it
 
     def follow(self, sequence: Sequence) -> None:
-        """Of a sequence that has grown. At least the last of its tokens is unread, as the next is guessed from it."""
+        """Of a sequence that has grown. At least its last position is unread, as the next token is guessed there."""
         for guess, token in zip(self.guessed, sequence.tokens[self.read :], strict=False):
             if guess != token:
                 break
             self.read += 1
         self.guessed = []
-        self.read = min(self.read, len(sequence.tokens) - 1)
+        self.read = min(self.read, self.end(sequence) - 1)
         pages = sequence.tables[0].pages
         self.page_table[self.pages : len(pages)] = pages[self.pages :]
         self.pages = len(pages)
+
+    def end(self, sequence: Sequence) -> int:
+        """How many positions can be read."""
+        return len(sequence.tokens) - self.behind
+
+    def missing(self, sequence: Sequence) -> int:
+        """How many of them are unread."""
+        return self.end(sequence) - self.read
+
+    def ids(self, sequence: Sequence, end: int) -> list[int]:
+        """The tokens that are read at the unread positions up to `end`."""
+        return sequence.tokens[self.read + self.behind : end + self.behind]
 
 
 class DraftRunner:
@@ -56,6 +78,7 @@ class DraftRunner:
 
     Args:
         put: sends an array to the devices.
+        features: what the target has left of all tokens.
     """
 
     def __init__(
@@ -65,14 +88,17 @@ class DraftRunner:
         executables: Executables,
         buckets: BucketChooser,
         put: Callable[[Any], Any],
+        features: Callable[[], Features],
     ) -> None:
         assert shapes.draft_model is not None
         self.shapes = shapes
         self.spec = shapes.draft_model
+        self.of_features = isinstance(self.spec, Eagle)
         self.leaves = model.draft_leaves
         self.executables = executables
         self.buckets = buckets
         self.put = put
+        self.features = features
 
     def reset(self) -> None:
         """Fresh, empty caches."""
@@ -93,19 +119,24 @@ class DraftRunner:
         return self.buckets.propose_size(rows) is not None
 
     def catch_up(self, sequences: Items[Sequence]) -> list[Sequence]:
-        fitting = [each for each in sequences if len(each.tokens) + self.spec.guesses <= self.spec.spec.max_positions]
-        missing = {each: len(each.tokens) - self._reading(each).read for each in fitting}
-        behind = sorted((each for each in fitting if missing[each] > FRESH), key=lambda each: missing[each])
+        readings = {each: self._reading(each) for each in sequences if self._fits(each)}
+        behind = [each for each, reading in readings.items() if reading.missing(each) > self.spec.fresh]
         if behind:
-            self._read_part(behind)
-        return [each for each in fitting if len(each.tokens) - self.readings[each].read <= FRESH]
+            self._read_part(sorted(behind, key=lambda each: readings[each].missing(each)))
+        return [each for each, reading in readings.items() if reading.missing(each) <= self.spec.fresh]
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Whether it can be read up to the last guess. EAGLE's layers are trained on short texts and read any."""
+        if self.of_features:
+            return len(sequence.tokens) > 1
+        return len(sequence.tokens) + self.spec.guesses <= self.spec.spec.max_positions
 
     def propose(self, sequences: Items[Sequence]) -> list[Proposal]:
         rows = self.buckets.propose_size(len(sequences))
         assert rows is not None
         upload = DraftUpload(self.shapes.draft_guessing(rows))
         for each in sequences:
-            self._add(upload, each, len(each.tokens))
+            self._add(upload, each, self.readings[each].end(each))
         ids, chances = np.split(np.asarray(self._guess(rows, upload))[: len(sequences)], 2, axis=1)
         proposals = map(Proposal, ids.tolist(), chances.view(np.float32).tolist())
         return [self._within_pages(*each) for each in zip(sequences, proposals, strict=True)]
@@ -113,24 +144,26 @@ class DraftRunner:
     def _within_pages(self, sequence: Sequence, proposal: Proposal) -> Proposal:
         """`proposal` as far as it was made of keys that have a page."""
         room = sequence.page_capacity - len(sequence.tokens)
-        self.readings[sequence].guessed = proposal.ids[: min(room, self.spec.guesses - 1)]
+        if not self.of_features:
+            self.readings[sequence].guessed = proposal.ids[: min(room, self.spec.guesses - 1)]
         return Proposal(proposal.ids[: room + 1], proposal.chances[: room + 1])
 
     def _reading(self, sequence: Sequence) -> Reading:
         reading = self.readings.get(sequence)
         if reading is None or reading.tables is not sequence.tables:
-            reading = self.readings[sequence] = Reading(sequence, self.shapes.table_width)
+            reading = self.readings[sequence] = Reading(sequence, self.shapes.table_width, int(self.of_features))
         reading.follow(sequence)
         return reading
 
     def _read_part(self, sequences: list[Sequence]) -> None:
-        """As much of the unread tokens of `sequences` but the last of each as one call reads. Waits for the device."""
+        """As much of what is unread of `sequences`, but the last of each, as one call reads. Waits for the device."""
         left = self.shapes.limits.token_budget
         parts = []
         for each in sequences:
-            count = min(left, len(each.tokens) - 1 - self.readings[each].read)
+            reading = self.readings[each]
+            count = min(left, reading.missing(each) - 1)
             left -= count
-            parts += [(each, self.readings[each].read + count)] if count else []
+            parts += [(each, reading.read + count)] if count else []
         tokens = self.buckets.read_size(self.shapes.limits.token_budget - left)
         upload = DraftUpload(self.shapes.draft_reading(tokens))
         for each, end in parts:
@@ -139,16 +172,17 @@ class DraftRunner:
         jax.block_until_ready(self.layers)
 
     def _add(self, upload: DraftUpload, sequence: Sequence, end: int) -> None:
-        """Have the unread tokens of `sequence` up to `end` read."""
+        """Have the unread positions of `sequence` up to `end` read."""
         reading = self.readings[sequence]
-        ids = sequence.tokens[reading.read : end]
+        ids = reading.ids(sequence, end)
         upload.add(ids, reading.read, reading.page_table, sequence.page_capacity, sequence.rope_length)
         reading.read = end
 
     def _read(self, tokens: int, upload: DraftUpload) -> None:
-        self.layers = self.executables["read", tokens](self.leaves, self.layers, self.put(upload.buffer))
+        read = self.executables["read", tokens]
+        self.layers = read(self.leaves, self.layers, self.features(), self.put(upload.buffer))
 
     def _guess(self, rows: int, upload: DraftUpload) -> Array:
         guess = self.executables["propose", rows]
-        self.layers, packed = guess(self.leaves, self.layers, self.put(upload.buffer))
+        self.layers, packed = guess(self.leaves, self.layers, self.features(), self.put(upload.buffer))
         return packed  # type: ignore[no-any-return]

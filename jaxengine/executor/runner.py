@@ -21,6 +21,7 @@ from jaxengine.executor.executables import Progress
 from jaxengine.executor.mask_mirror import MaskMirror
 from jaxengine.executor.page_table_mirror import Entry, PageTableMirror
 from jaxengine.model.adapters import one_slot
+from jaxengine.model.feature_decoder import Features
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
@@ -63,7 +64,8 @@ class Runner:
         self.buckets = BucketChooser(self.shapes, self.executables, first_run)
         self.draft: DraftRunner | None = None
         if self.shapes.draft_model:
-            self.draft = DraftRunner(self.shapes, self.model, self.executables, self.buckets, self._put)
+            executables, features = self.executables, self._features
+            self.draft = DraftRunner(self.shapes, self.model, executables, self.buckets, self._put, features)
         self.reset()
         self._warm_up()
 
@@ -171,6 +173,10 @@ class Runner:
         slots[: len(sequences)] = np.array([sequence.slot for sequence in sequences], np.int32)
         ids, chances = np.split(np.asarray(self._propose(slots))[: len(sequences)], 2, axis=1)
         return list(map(Proposal, ids.tolist(), chances.view(np.float32).tolist()))
+
+    def _features(self) -> Features:
+        """What steps have kept of all tokens beside keys and values."""
+        return self.layers[-1] if self.shapes.feature_size else ()  # type: ignore[no-any-return]
 
     def _propose(self, slots: np.ndarray) -> Array:
         propose = self.executables["propose", len(slots)]

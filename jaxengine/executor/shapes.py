@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxengine.architecture.adaptation import AdapterShapes
-from jaxengine.architecture.drafter import DrafterSpec, DraftModel
+from jaxengine.architecture.drafter import DrafterLayers, DrafterSpec, DraftModel, Eagle
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.rpc.limits import MAX_ALTERNATIVES
@@ -12,7 +12,6 @@ from jaxengine.step.buffer import StepShape
 from jaxengine.step.draft_functions import DraftShape
 
 BLOCK = 32  # tokens: ragged steps are whole blocks
-FRESH = 2  # tokens of a row that a draft model reads in the call that guesses: all its guesses were right, and one more
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,14 @@ class Shapes:
         return self.limits.draft_tokens
 
     @property
-    def draft_model(self) -> DraftModel | None:
-        """The drafter, where it is a model of its own."""
-        return self.drafter if isinstance(self.drafter, DraftModel) else None
+    def draft_model(self) -> DrafterLayers | None:
+        """The drafter, where it is a model of its own or EAGLE's layers, which have caches."""
+        return self.drafter if isinstance(self.drafter, DraftModel | Eagle) else None
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers that a step keeps of each token beside keys and values; 0 where nothing reads any."""
+        return self.drafter.feature_size if isinstance(self.drafter, Eagle) else 0
 
     @property
     def guess_masks(self) -> int:
@@ -92,8 +96,9 @@ class Shapes:
 
     def draft_guessing(self, rows: int) -> DraftShape:
         """What it reads in the call that guesses."""
-        blocks = -(-FRESH * rows // BLOCK) * BLOCK
-        tokens = next((size for size in self.limits.verify_buckets if size >= FRESH * rows), blocks)
+        assert self.draft_model is not None
+        fresh = self.draft_model.fresh * rows
+        tokens = next((size for size in self.limits.verify_buckets if size >= fresh), -(-fresh // BLOCK) * BLOCK)
         return DraftShape(tokens, rows, self.table_width)
 
     def encode(self, tokens: int) -> StepShape:

@@ -6,15 +6,17 @@ from typing import Any, Self
 from jax import Array
 from jax.sharding import Mesh
 
-from jaxengine.architecture.drafter import DraftModel
+from jaxengine.architecture.drafter import DraftModel, Eagle
 from jaxengine.device import DeviceTraits
 from jaxengine.executor.shapes import Shapes
 from jaxengine.model.adapters import abstract_adapters
 from jaxengine.model.decoder import Decoder
 from jaxengine.model.draft_decoder import DraftDecoder
 from jaxengine.model.drafter import Drafter, drafter_of
+from jaxengine.model.eagle import EagleDecoder
 from jaxengine.model.embedding import Head
 from jaxengine.model.encoder import Encoder
+from jaxengine.model.feature_decoder import FeatureDecoder
 from jaxengine.model.linear import ADAPTERS
 from jaxengine.model.traced import TracedDecoder
 from jaxengine.ops import Ops
@@ -29,7 +31,7 @@ class StepModel:
     backbones, leaves: of steps without adapters and of those with, by that.
     adapters: the abstract stacks that those with adapters take besides.
     drafter: heads that draft, if that is what drafts.
-    draft: likewise a model that does, with its leaves.
+    draft: likewise a model that does or EAGLE's layers, with its leaves.
     """
 
     backbones: dict[bool, Backbone]
@@ -54,8 +56,11 @@ class StepModel:
         adaptable = {**parameters, **{f"{name}{ADAPTERS}": stack for name, stack in stacks.items()}}
 
         def backbone(parameters: dict[str, Any]) -> tuple[Backbone, list[Array]]:
-            decoder: Decoder | TracedDecoder
-            decoder = TracedDecoder(spec, parameters, ops) if spec.traced else Decoder(spec, parameters, device, ops)
+            if spec.traced:
+                return Backbone.of(TracedDecoder(spec, parameters, ops), page_size)
+            decoder = Decoder(spec, parameters, device, ops)
+            if isinstance(shapes.drafter, Eagle):
+                return Backbone.of(FeatureDecoder(decoder, shapes.drafter, parameters), page_size)
             return Backbone.of(decoder, page_size)
 
         made = {False: backbone(parameters)} | ({True: backbone(adaptable)} if stacks else {})
@@ -70,8 +75,11 @@ class StepModel:
         draft: Draft | None = None
         draft_leaves: list[Array] = []
         if isinstance(shapes.drafter, DraftModel):
-            module = DraftDecoder(shapes.drafter, spec.tokens, parameters, device, ops)
-            draft, draft_leaves = Draft.of(module, page_size)
+            draft_model = DraftDecoder(shapes.drafter, spec.tokens, parameters, device, ops)
+            draft, draft_leaves = Draft.of(draft_model, page_size)
+        elif isinstance(shapes.drafter, Eagle):
+            eagle = EagleDecoder(shapes.drafter, spec, parameters, device, ops, head)
+            draft, draft_leaves = Draft.of(eagle, page_size)
         elif shapes.drafter:
             drafter = drafter_of(shapes.drafter, spec, parameters.get, head)
         return cls(backbones, leaves, head, encode, encoder_leaves, stacks, drafter, draft, draft_leaves)

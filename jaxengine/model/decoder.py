@@ -4,8 +4,7 @@ Layers are unrolled, each a call of one inner `jit`, so that tracing costs one l
 stacked weights would copy every layer's weights each step on a GPU.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,13 +14,13 @@ from flax import nnx
 from jax import Array
 
 from jaxengine.architecture.layer_groups import LayerGroups
-from jaxengine.architecture.model import ModelSpec, Rope
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
 from jaxengine.model.embedding import Embedding
 from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.norm import Norm
 from jaxengine.model.relative import by_distance
-from jaxengine.model.rope import make_rope_tables
+from jaxengine.model.rope import rope_tables_of
 from jaxengine.model.state_space import StateSpaceLayer
 from jaxengine.ops import AttentionBias, Ops, RopeTables, StepBatch
 from jaxengine.ops.scan import state_scan
@@ -87,12 +86,25 @@ class Decoder(nnx.Module):
         There is a batch for each page table of a sequence; a layer uses the batch of its group. If there are more
         layers than caches, as an encoder may have, layer i uses cache i modulo the number of caches.
         """
+        hidden, layers, _ = self.tapped(ids, layers, batches, ())
+        return hidden, layers
+
+    def tapped(
+        self, ids: Array, layers: Layers, batches: Sequence[StepBatch], taps: Sequence[int]
+    ) -> tuple[Array, Layers, list[Array]]:
+        """The same, and the residual streams [T, hidden] in front of the layers `taps`, of which the last may be one
+        more than there are.
+        """
         batch = batches[0]
         stream = ResidualStream(self.embedding(ids, batch.position))  # [T, hidden]
         dtype = stream.x.dtype
-        rope_tables = {kind.rope: self._rope_tables(kind.rope, batch) for kind in self.spec.kinds}
+        ropes = dict.fromkeys(kind.rope for kind in self.spec.kinds)
+        rope_tables = {rope: rope_tables_of(rope, self.spec.head_dim, batch, self.device) for rope in ropes}
         biases, caches = self._biases(), list(layers)
+        tapped = []
         for i, layer in enumerate(self.layers):
+            if i in taps:
+                tapped.append(stream.sum().astype(dtype))
             table, cache = self.groups.layers[i]
             cache %= len(caches)
             rope = rope_tables[self.spec.kind(i).rope]
@@ -100,15 +112,11 @@ class Decoder(nnx.Module):
             stream, keys, values = run_layer(layer, stream, *caches[cache], rope, bias, batches[table])
             caches[cache] = (keys, values)
         x, branch = stream.x.astype(dtype), stream.branch  # the residual stream may have a wider dtype than the weights
+        if len(self.layers) in taps:
+            tapped.append(ResidualStream(x, branch).sum())
         if self.final_norm is None:
-            return ResidualStream(x, branch).sum(), caches
-        return self.final_norm.after(x, branch, self.ops)[1], caches
-
-    def _rope_tables(self, rope: Rope | None, batch: StepBatch) -> RopeTables | None:
-        if rope is None:
-            return None
-        make = partial(make_rope_tables, rope, self.spec.head_dim, batch.position, batch.rope_length)
-        return _computed_once(make, batch) if self.device.duplicates_shared_work else make()
+            return ResidualStream(x, branch).sum(), caches, tapped
+        return self.final_norm.after(x, branch, self.ops)[1], caches, tapped
 
     def _biases(self) -> list[AttentionBias]:
         """The biases of the layers' scores: one for all layers, or one for each."""
@@ -117,16 +125,6 @@ class Decoder(nnx.Module):
         if attention.relative is None:
             return [AttentionBias(slopes)]
         return [AttentionBias(slopes, relative=by_distance(attention.relative, rows[...])) for rows in self.relative]
-
-
-def _computed_once(make: Callable[[], RopeTables], batch: StepBatch) -> RopeTables:
-    """The tables of `make`, computed under a condition that is always true but for a step without tokens.
-
-    On a CPU XLA fuses cos and sin into every layer, despite optimization barriers, but not across a condition. With it
-    the rotation of 256 tokens took 0.5 ms a layer instead of 1.8 (3 + 9 heads of 64, JAX 0.10.2).
-    """
-    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(make))
-    return jax.lax.cond(batch.tokens > 0, make, lambda: zeros)
 
 
 def _relative(spec: ModelSpec) -> list[str]:

@@ -9,10 +9,10 @@ from jax import Array
 from jaxengine.architecture.drafter import DRAFTER, DraftModel
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.device import DeviceTraits
-from jaxengine.model.decoder import Decoder
+from jaxengine.model.decoder import Decoder, Layers
 from jaxengine.model.drafter import Guesses, likeliest
 from jaxengine.model.embedding import Head, without_padding
-from jaxengine.ops import Ops
+from jaxengine.ops import Ops, StepBatch
 
 
 class DraftDecoder(nnx.Module):
@@ -34,7 +34,11 @@ class DraftDecoder(nnx.Module):
         self.decoder = Decoder(spec.spec, own, device, ops, LayerGroups.undivided(spec.spec))
         self.head = Head(spec.spec, own.get)
 
-    def guess(self, hidden: Array) -> Guesses:
-        """What comes next after hidden [n, hidden]: one guess each, [n]."""
+    def __call__(self, ids: Array, features: Array | None, layers: Layers, batch: StepBatch) -> tuple[Array, Layers]:
+        """Tokens `ids` [T] → hidden states [T, hidden], and the caches with them. It reads no features."""
+        return self.decoder(ids, layers, [batch])
+
+    def guess(self, hidden: Array) -> tuple[Guesses, Array]:
+        """What comes next after hidden [n, hidden]: one guess each, [n]; and `hidden`, as of `EagleDecoder.guess`."""
         id, chance = likeliest(without_padding(self.head(hidden), self.tokens))
-        return Guesses(id, jnp.where(jnp.isnan(chance), 0, chance))
+        return Guesses(id, jnp.where(jnp.isnan(chance), 0, chance)), hidden

@@ -6,13 +6,17 @@ transformers' `modeling_rope_utils`; llama3 likewise; yarn Peng et al. 2023 (230
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxengine.architecture.model import Rope
-from jaxengine.ops import RopeTables
+from jaxengine.device import DeviceTraits
+from jaxengine.ops import RopeTables, StepBatch
 
 
 def inverse_frequencies(rope: Rope, dim: int) -> np.ndarray:
@@ -89,3 +93,21 @@ def make_rope_tables(rope: Rope, head_dim: int, position: Array, rope_length: Ar
     if rope.short_attention_factor is not None:
         factor = jnp.where(length > rope.original_positions, factor, rope.short_attention_factor)  # [T, 1]
     return RopeTables(jnp.cos(angle) * factor, jnp.sin(angle) * factor)
+
+
+def rope_tables_of(rope: Rope | None, head_dim: int, batch: StepBatch, device: DeviceTraits) -> RopeTables | None:
+    """The tables of the tokens of `batch`, for all layers that share `rope`; None where nothing is rotated."""
+    if rope is None:
+        return None
+    make = partial(make_rope_tables, rope, head_dim, batch.position, batch.rope_length)
+    return _computed_once(make, batch) if device.duplicates_shared_work else make()
+
+
+def _computed_once(make: Callable[[], RopeTables], batch: StepBatch) -> RopeTables:
+    """The tables of `make`, computed under a condition that is always true but for a step without tokens.
+
+    On a CPU XLA fuses cos and sin into every layer, despite optimization barriers, but not across a condition. With it
+    the rotation of 256 tokens took 0.5 ms a layer instead of 1.8 (3 + 9 heads of 64, JAX 0.10.2).
+    """
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(make))
+    return jax.lax.cond(batch.tokens > 0, make, lambda: zeros)

@@ -10,8 +10,8 @@ MAX_DRAFT_TOKENS = 63  # of one request in a step
 MAX_LOOKUP = 1024  # tokens of an n-gram
 MAX_PATH = 4096  # as the kernel's
 NGRAM, DRAFT_MODEL = "ngram", "draft_model"
-LEARNT = ("medusa", "mlp_speculator", DRAFT_MODEL)
-NOT_SERVED = ("eagle", "eagle3", "mtp", "suffix")  # vLLM's other methods
+LEARNT = ("medusa", "mlp_speculator", "eagle", "eagle3", DRAFT_MODEL)
+NOT_SERVED = ("mtp", "suffix", "dflash", "peagle")  # vLLM's other methods
 NGRAM_MODELS = (NGRAM, "[ngram]")  # vLLM takes them as `model` where there is no `method`
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 
@@ -23,8 +23,8 @@ class Speculation:
     num_speculative_tokens: most that a step verifies of one request; it takes fewer or none where they do not pay. None
         is as many as a learnt drafter guesses.
     method: ngram: what followed the text's last tokens where they last stood before, in the prompt or in the answer.
-        medusa or mlp_speculator: a drafter that was learnt. draft_model: a smaller model with the same tokens. None:
-        what `model` is, or else what came with the model that is served, or else ngram.
+        medusa, mlp_speculator, eagle or eagle3: a drafter that was learnt. draft_model: a smaller model with the same
+        tokens. None: what `model` is, or else what came with the model that is served, or else ngram.
     prompt_lookup_min: how many tokens must have stood there before.
     prompt_lookup_max: how many equal tokens are counted there. The more there are, the likelier the next is equal too.
     model: the learnt drafter or the draft model: a directory, or an id on the hub, with `@revision` or without. None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from jaxengine.architecture.drafter import DrafterSource, DrafterSpec, DraftModelSource
+from jaxengine.architecture.drafter import DrafterSource, DrafterSpec
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import WeightFormat
@@ -141,7 +141,7 @@ class Setup:
         if speculation and spec.state_space:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
-        if isinstance(learnt, DraftModelSource):
+        if learnt:
             learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
@@ -292,4 +292,5 @@ def _first_guesses(learnt: DrafterSource | None, speculation: Speculation | None
     """As much of the drafter as `speculation` uses."""
     if learnt is None or speculation is None or speculation.method != learnt.spec.method:
         return None
-    return learnt.spec.first(speculation.num_speculative_tokens or learnt.spec.guesses)
+    assert speculation.num_speculative_tokens is not None  # `resolve_speculation` has decided
+    return learnt.spec.first(speculation.num_speculative_tokens)

@@ -7,7 +7,7 @@ from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
-from jaxengine.options.speculation import DRAFT_MODEL, LEARNT, Speculation
+from jaxengine.options.speculation import LEARNT, Speculation
 from jaxengine.options.table import EngineOptions
 
 # JAX's names of the types that an 8-bit cache may have.
@@ -110,11 +110,12 @@ def resolve_speculation(options: EngineOptions, drafter: DrafterSpec | None) -> 
     asked = asked or Speculation()
     if asked.method not in (None, drafter.method):
         raise ValueError(f"speculative_config: method {asked.method!r}, but the model's drafter is {drafter.method!r}")
-    if drafter.method == DRAFT_MODEL and asked.num_speculative_tokens is None:
+    most = asked.num_speculative_tokens or drafter.usual
+    if most is None:
         raise ValueError(
-            "speculative_config: a draft model could guess on for ever, so it must have num_speculative_tokens"
+            f"speculative_config: method {drafter.method!r} could guess on for ever, so it must have "
+            "num_speculative_tokens"
         )
-    most = asked.num_speculative_tokens or drafter.guesses
     if most > drafter.guesses:
         raise ValueError(f"speculate {most} is more than the {drafter.guesses} tokens that the model's drafter guesses")
     return replace(asked, method=drafter.method, num_speculative_tokens=most)

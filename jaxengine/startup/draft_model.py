@@ -1,8 +1,8 @@
-"""A draft model as the engine can run it beside the model, or why it cannot."""
+"""A draft model or EAGLE's layers as the engine can run them beside the model, or why it cannot."""
 
 from dataclasses import replace
 
-from jaxengine.architecture.drafter import DraftModelSource
+from jaxengine.architecture.drafter import DrafterSource, DraftModelSource, Eagle
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.device import DeviceTraits
@@ -13,23 +13,31 @@ from jaxengine.weights.wider_experts import widen_experts
 
 
 def fitted(
-    drafter: DraftModelSource, target: ModelSpec, attention: str, devices: int, device: DeviceTraits, dtype: str
-) -> DraftModelSource:
-    """`drafter` with the heads and experts that `devices` devices can share, computed in `dtype`.
+    drafter: DrafterSource, target: ModelSpec, attention: str, devices: int, device: DeviceTraits, dtype: str
+) -> DrafterSource:
+    """`drafter`, computed in `dtype`; a draft model with the heads and experts that `devices` devices can share.
 
     Raises:
-        ValueError: it cannot draft for `target`, or cannot run there; the message begins with "draft model".
+        ValueError: it cannot draft for `target`, or cannot run there; the message begins with what it is.
     """
-    source = widen_experts(replicate_heads(drafter.source, devices), devices, device)
-    spec = source.spec
-    if problem := _problem(spec, target):
-        raise ValueError(f"draft model: {problem}")
+    name, drafted = "draft model", drafter.spec
+    if isinstance(drafter, DraftModelSource):
+        source = widen_experts(replicate_heads(drafter.source, devices), devices, device)
+        drafter, spec = replace(drafter, source=source), source.spec
+        problem = _problem(spec, target)
+    elif isinstance(drafted, Eagle):
+        name, spec = drafted.method, drafted.spec
+        problem = _problem_of_target(target)
+    else:
+        return drafter
+    if problem:
+        raise ValueError(f"{name}: {problem}")
     try:
         check_divisible(spec, devices)
         choose_backend(attention, device, spec.head_dim, spec.group, dtype)
     except ValueError as error:
-        raise ValueError(f"draft model: {error}") from error
-    return replace(drafter, source=source)
+        raise ValueError(f"{name}: {error}") from error
+    return drafter
 
 
 def _problem(spec: ModelSpec, target: ModelSpec) -> str:
@@ -44,4 +52,15 @@ def _problem(spec: ModelSpec, target: ModelSpec) -> str:
         return "all layers of the model have windows, so it keeps no page for each token, which the draft model needs"
     if spec.vocab_size < target.tokens:
         return f"its vocabulary of {spec.vocab_size} lacks some of the model's {target.tokens} tokens"
+    return ""
+
+
+def _problem_of_target(target: ModelSpec) -> str:
+    """Why EAGLE's layers cannot draft for `target`, or ""."""
+    if target.encoder:
+        return "for a model with an encoder none can draft"
+    if target.traced:
+        return "the model runs as transformers' own module, of which no hidden states are read"
+    if LayerGroups.of(target).windows[0]:
+        return "all layers of the model have windows, so it keeps no page for each token, where features could lie"
     return ""

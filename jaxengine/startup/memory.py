@@ -10,7 +10,7 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
-from jaxengine.architecture.drafter import DrafterSpec, DraftModel
+from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Eagle
 from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
@@ -38,11 +38,15 @@ def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int
 
 
 def draft_page_bytes(drafter: DrafterSpec | None, page_size: int, dtype: str, devices: int) -> int:
-    """Bytes that a draft model adds to each page, on each device. Its cache has the type of activations, `dtype`."""
-    if not isinstance(drafter, DraftModel):
+    """Bytes that a draft model or EAGLE's layers add to each page, on each device. Keys and values have the type of
+    activations, `dtype`, and so have features, of which each device has all.
+    """
+    if not isinstance(drafter, DraftModel | Eagle):
         return 0
     arrays = layer_cache(drafter.spec, 1, page_size, dtype)
-    return drafter.spec.num_layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+    cached = drafter.spec.num_layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays) // devices
+    features = drafter.feature_size if isinstance(drafter, Eagle) else 0
+    return cached + page_size * features * arrays[0].dtype.itemsize
 
 
 def temporary_bytes(compiler: Compiler) -> int:

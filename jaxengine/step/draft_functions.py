@@ -1,7 +1,8 @@
 """What a draft model computes on the device: it reads tokens that it has not read yet, and guesses what follows them.
 
 Its caches have the pages of the target's: a token's keys and values lie in the page that the target's first page table
-has for its position. Whatever is in them, only guesses depend on it.
+has for its position. Whatever is in them, only guesses depend on it. EAGLE's layers run alike, but what they read at a
+position is the feature that the target left there and the token behind it.
 Legend: T tokens, R rows, W width of a page table, K guesses.
 """
 
@@ -15,12 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxengine.model import feature_decoder
 from jaxengine.model.decoder import Layers
 from jaxengine.model.draft_decoder import DraftDecoder
 from jaxengine.model.drafter import Guesses
+from jaxengine.model.eagle import EagleDecoder
+from jaxengine.model.feature_decoder import Features
 from jaxengine.ops import StepBatch
 from jaxengine.step.buffer import TokenFields
 from jaxengine.step.functions import Split
+
+Carry = tuple[Layers, Array, Array]  # caches, guesses that are not read yet [R], and the features to read them with
 
 SINK = 0  # the page of padding
 MOST_UNROLLED = 8  # guesses; the graph of more is a loop
@@ -81,7 +87,7 @@ class DraftUpload:
         self.sections.tokens.row[:] = shape.rows
 
     def add(self, ids: list[int], first: int, table: np.ndarray, capacity: int, rope_length: int) -> None:
-        """One more row: the tokens `ids` from position `first` on, of a sequence with the page table `table` [W]."""
+        """One more row: `ids` read at the positions from `first` on, of a sequence with the page table `table` [W]."""
         (begin, row), (_, tokens, rows, tables) = self.sections.real.tolist(), self.sections
         end = begin + len(ids)
         tokens.id[begin:end], tokens.position[begin:end] = ids, np.arange(first, first + len(ids))
@@ -92,44 +98,49 @@ class DraftUpload:
 
 
 class Draft(Split):
-    """The functions of a `DraftDecoder`."""
+    """The functions of a `DraftDecoder` or an `EagleDecoder`; the target keeps `features` for the latter."""
 
-    def read(self, shape: DraftShape, leaves: list[Array], layers: Layers, packed: Array) -> Layers:
+    def read(self, shape: DraftShape, leaves: list[Array], layers: Layers, features: Features, packed: Array) -> Layers:
         """The caches with the tokens of `packed` read."""
-        return self._read(self.merged(leaves, {}), shape.sections(packed), layers)[1]
+        return self._read(self.merged(leaves, {}), shape.sections(packed), layers, features)[1]
 
-    def guess(self, shape: DraftShape, leaves: list[Array], layers: Layers, packed: Array) -> tuple[Layers, Array]:
+    def guess(
+        self, shape: DraftShape, leaves: list[Array], layers: Layers, features: Features, packed: Array
+    ) -> tuple[Layers, Array]:
         """Read the tokens of `packed`, and guess what comes behind the last of each row. Each guess but the last is
         read too, if there is a page for it.
 
         Returns the caches, and i32 [R, 2K]: ids, then the bits of their chances.
         """
-        module: DraftDecoder = self.merged(leaves, {})
+        module: DraftDecoder | EagleDecoder = self.merged(leaves, {})
         sections = shape.sections(packed)
         rows, tables = sections.rows, sections.tables
-        hidden, layers = self._read(module, sections, layers)
-        first = module.guess(hidden[rows.last])
+        hidden, layers = self._read(module, sections, layers, features)
+        first, feature = module.guess(hidden[rows.last])
         behind, number = sections.tokens.position[rows.last] + 1, jnp.arange(shape.rows)
 
-        def read_guess(carry: tuple[Layers, Array], i: Array) -> tuple[tuple[Layers, Array], Guesses]:
-            layers, ids = carry
+        def read_guess(carry: Carry, i: Array) -> tuple[Carry, Guesses]:
+            layers, ids, feature = carry
             # Where there is no page any more, the guess is read in place of the last token that has one, into the sink.
             position = jnp.maximum(jnp.minimum(behind + i, rows.capacity - 1), 0)
             page = jnp.where(behind + i < rows.capacity, tables[number, position // self.page_size], SINK)
             offset = position % self.page_size
             real = sections.real[1]
             batch = StepBatch(position, rows.rope_length, number, page, offset, tables, real, ragged=False)
-            hidden, layers = module.decoder(ids, layers, [batch])
-            next = module.guess(hidden)
-            return (layers, next.id), next
+            hidden, layers = module(ids, feature, layers, batch)
+            next, feature = module.guess(hidden)
+            return (layers, next.id, feature), next
 
         count = module.guesses - 1
         unroll = not module.device.on_host and count < MOST_UNROLLED
-        (layers, _), others = jax.lax.scan(read_guess, (layers, first.id), jnp.arange(count), unroll=unroll)
+        carry: Any = (layers, first.id, feature)
+        (layers, _, _), others = jax.lax.scan(read_guess, carry, jnp.arange(count), unroll=unroll)
         ids, chances = (jnp.concatenate([one[None], more]).T for one, more in zip(first, others, strict=True))
         return layers, jnp.concatenate([ids, jax.lax.bitcast_convert_type(chances, jnp.int32)], axis=1)
 
-    def _read(self, module: DraftDecoder, sections: DraftSections, layers: Layers) -> tuple[Array, Layers]:
+    def _read(
+        self, module: DraftDecoder | EagleDecoder, sections: DraftSections, layers: Layers, features: Features
+    ) -> tuple[Array, Layers]:
         """The hidden states [T, h] of all tokens, and the caches with them."""
         _, tokens, rows, tables = sections
         padded = jnp.concatenate([tables, jnp.full_like(tables[:1], SINK)])  # the row of padding is the last
@@ -143,4 +154,5 @@ class Draft(Split):
             tokens=sections.real[0],
             ragged=True,
         )
-        return module.decoder(tokens.id, layers, [batch])
+        kept = [feature_decoder.read(each, batch) for each in features]
+        return module(tokens.id, kept[0] if kept else None, layers, batch)  # type: ignore[arg-type]

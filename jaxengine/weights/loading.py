@@ -73,7 +73,7 @@ def abstract_parameters(
 
 def _abstract(parameter: Parameter, mesh: Mesh, dtype: str, device: DeviceTraits, format: WeightFormat | None) -> Any:
     if not parameter.inputs:
-        return _shape(parameter, mesh, dtype)
+        return _shape(parameter, mesh, parameter.dtype or dtype)
     share = shared_sizes(parameter, mesh.size)
     layout = weight_layout(parameter, device, format.values if format else dtype, format, share)
     if layout.grouped and format is not None:
