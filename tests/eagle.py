@@ -1,4 +1,4 @@
-"""EAGLE's layers in PyTorch, out of transformers' own Llama: what they guess, and the files that their trainers write."""
+"""EAGLE's layers in PyTorch, out of transformers' own Llama: what they guess, and the files that trainers write."""
 
 import json
 from collections.abc import Sequence

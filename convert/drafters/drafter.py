@@ -54,7 +54,7 @@ def open_drafter(directory: Path, model: ModelSpec) -> StoredDrafter:
     config = Config.load(directory / CONFIG)
     kind = _kind(directory, config)
     if kind is None:
-        known = f"{' or '.join(KINDS)}, and without medusa_num_heads it is none of them"
+        known = f"one of {', '.join(KINDS)}, and without medusa_num_heads or a tensor fc.weight it is none of them"
         raise config.error("model_type", f"of a drafter must be {known}")
     return KINDS[kind](directory, config, model)
 

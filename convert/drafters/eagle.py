@@ -167,7 +167,7 @@ def _usual(config: Config) -> int | None:
 def _check_fits(spec: Eagle, config: Config, model: ModelSpec, tensors: Tensors) -> None:
     """Raises CheckpointError where the layers read states or embeddings of another size than the model's."""
     hidden = spec.spec.hidden_size
-    read = _columns(tensors, "fc.weight") // len(spec.taps) if spec.taps else hidden
+    read = _columns(tensors, "fc.weight") // len(spec.taps) if spec.taps and "fc.weight" in tensors else hidden
     check_fits(config.where, model, read, model.vocab_size)
     if not spec.own_embedding and hidden != model.hidden_size:
         message = f"has no {EMBEDDING} of {hidden} numbers, and the model's has {model.hidden_size}"

@@ -77,7 +77,7 @@ class Module:
         """
         found = []
         for op in self.running:
-            if op.opcode in MOVES_NOTHING or self._does(op, "dot", "scatter"):
+            if op.opcode in MOVES_NOTHING or self._does(op, "dot", "scatter", "dynamic-update-slice"):
                 continue
             written = {elements for elements, _ in op.arrays}
             for parameter in map(self._parameter, op.rewritten):

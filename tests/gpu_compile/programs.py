@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from convert.quantized.mxfp4 import FORMAT as MXFP4
 from jaxengine.architecture.adaptation import AdapterShapes
-from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Medusa, MLPSpeculator
+from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Eagle, Medusa, MLPSpeculator
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
@@ -49,6 +49,15 @@ ROWS, TOKENS = 128, 2048
 SLOTS, RANK = 8, 16  # of adapters
 GUESSES = 7  # of a draft
 HEADS = Medusa(5, 1, LLAMA_8B.hidden_size, LLAMA_8B.vocab_size)
+EAGLE3 = Eagle(  # as published for Llama-3.1-8B, but for the model's number of layers
+    dataclasses.replace(cut(LLAMA_8B, 1), vocab_size=32000),
+    LLAMA_8B.hidden_size,
+    LLAMA_8B.vocab_size,
+    guesses=4,
+    taps=(1, 2, 4),
+    own_embedding=False,
+    own_ids=True,
+)
 OPTIONS = COMPILER_OPTIONS["gpu"]
 EXPERTS = ("experts_gate_up", "experts_down")
 
@@ -132,6 +141,17 @@ def draft(rows: int, devices: int = 1, guesses: int = 4) -> Facts:
 
 def draft_reading(tokens: int) -> Facts:
     made = compiler(FOUR_LAYERS, 1, speculate=GUESSES, drafter=DraftModel(TWO_LAYERS, GUESSES))
+    return facts(made.lower_read(tokens), made.draft_caches(), OPTIONS)
+
+
+def eagle(rows: int, devices: int = 1) -> Facts:
+    """What EAGLE-3's layer guesses."""
+    made = compiler(FOUR_LAYERS, devices, speculate=EAGLE3.guesses, drafter=EAGLE3)
+    return facts(made.lower_propose(rows), made.draft_caches(), OPTIONS)
+
+
+def eagle_reading(tokens: int) -> Facts:
+    made = compiler(FOUR_LAYERS, 1, speculate=EAGLE3.guesses, drafter=EAGLE3)
     return facts(made.lower_read(tokens), made.draft_caches(), OPTIONS)
 
 
@@ -228,6 +248,14 @@ PROGRAMS = {
     "draft_16_tp8": lambda: draft(16, devices=8),
     "draft_in_a_loop": lambda: draft(16, guesses=10),
     "draft_reading": lambda: draft_reading(TOKENS),
+    "eagle_1": lambda: eagle(1),
+    "eagle_16": lambda: eagle(16),
+    "eagle_16_tp8": lambda: eagle(16, devices=8),
+    "eagle_reading": lambda: eagle_reading(TOKENS),
+    "decode_1_for_eagle": lambda: decode(FOUR_LAYERS, 1, rows=1, speculate=EAGLE3.guesses, drafter=EAGLE3),
+    "decode_for_eagle": lambda: decode(FOUR_LAYERS, 1, speculate=EAGLE3.guesses, drafter=EAGLE3),
+    "mixed_for_eagle": lambda: mixed(FOUR_LAYERS, 1, speculate=EAGLE3.guesses, drafter=EAGLE3),
+    "decode_for_eagle_tp8": lambda: decode(FOUR_LAYERS, 8, speculate=EAGLE3.guesses, drafter=EAGLE3),
     "sample_without_sums": sample_without_sums,
     "write_masks": write_masks,
     "copy_pages": copy_pages,

@@ -86,3 +86,35 @@ def test_a_draft_model_reads_as_a_step_does(facts: FactsByProgram) -> None:
     assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
     assert found["aliased"] == found["donated"]
     assert found["kernels"] < facts["mixed"]["kernels"]
+
+
+# --- EAGLE-3's layer, 4 guesses of 32,000 ids ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["decode_1", "decode", "mixed", "decode_tp8"])
+def test_features_cost_a_step_a_few_kernels_and_no_copy(facts: FactsByProgram, step: str) -> None:
+    """Three sums of the residual stream, their product, and where it is written; none in another step."""
+    rows, _, split = step.partition("_")
+    plain = facts["decode_4_layers" if step == "decode" else step]
+    found = facts[f"{step}_for_eagle" if split != "tp8" else f"{rows}_for_eagle_tp8"]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["aliased"] == found["donated"] > plain["donated"]
+    assert found["kernels"] <= plain["kernels"] + 6
+    assert found["collectives"] == plain["collectives"]
+
+
+@pytest.mark.parametrize("program", ["eagle_1", "eagle_16", "eagle_16_tp8"])
+def test_all_guesses_of_eagle_are_one_launch_on_caches_in_place(facts: FactsByProgram, program: str) -> None:
+    """Each is a layer of 8 kernels and two norms, and the head."""
+    found = facts[program]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["aliased"] == found["donated"]
+    assert found["temporaries"] <= 16 * LOGITS + 8 * MIB
+    assert found["kernels"] <= 4 * 10 + 60
+
+
+def test_eagle_reads_prompts_on_caches_in_place(facts: FactsByProgram) -> None:
+    found = facts["eagle_reading"]
+    assert found["copies"] == found["rewrites"] == [] and found["launched"] == ["CommandBuffer"]
+    assert found["aliased"] == found["donated"]
+    assert found["kernels"] < facts["mixed"]["kernels"]

@@ -8,12 +8,10 @@ How many devices a CPU shows is fixed when JAX starts, so this is a process of i
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from convert.source import open_model
-from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
@@ -68,10 +66,9 @@ def speculated(directory: Path, devices: int, answers: list[list[int]]) -> dict[
 
 
 def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
-    """What the model answers on `devices` devices, and what a draft model on them has proposed for it."""
-    model = replace(open_model(str(directory)), drafter=DraftModelSource(open_model(str(draft)).source))
-    config = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 3}
-    chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": config}
+    """What the model answers on `devices` devices, and what a draft model or EAGLE's layers have proposed for it."""
+    model = open_model(str(directory), drafter=str(draft))
+    chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": {"num_speculative_tokens": 3}}
     engine = load_engine(model, EngineOptions(**chosen))
     engine.finish_compiling()
     own, draft_runner = engine.speculator, engine.runner.draft
@@ -107,7 +104,9 @@ def refusal(directory: Path, devices: int) -> str:
     return "served"
 
 
-def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states: Path, adapters: Path) -> None:
+def main(
+    directory: Path, few_heads: Path, experts: Path, encoder: Path, states: Path, adapters: Path, eagle: Path
+) -> None:
     reports = {devices: report(directory, devices) for devices in DEVICES}
     refusals = {devices: refusal(directory, devices) for devices in (3, 16)}
     refusals["experts"] = refusal(experts, 8)
@@ -121,6 +120,7 @@ def main(directory: Path, few_heads: Path, experts: Path, encoder: Path, states:
     outcome["adapters"] = {devices: mixed(few_heads, adapters, devices) for devices in (1, 2, 8)}
     outcome["speculated"] = speculated(directory, 2, reports[1]["ids"])  # type: ignore[arg-type]
     outcome["drafted"] = {devices: drafted(directory, few_heads, devices) for devices in (1, 4)}
+    outcome["eagle"] = {devices: drafted(directory, eagle, devices) for devices in (1, 4)}
     outcome["states"] = {devices: report(states, devices, **STATES) for devices in (1, 2)}
     print(json.dumps(outcome))
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.eagle import Kind, TinyEagle
 from tests.processes import PATIENCE
 from tests.servers import serving
-from tests.tiny import reference_greedy, tokenizer
+from tests.tiny import VOCAB, reference_greedy, tokenizer
 from tests.tiny_drafters import write_medusa, write_mlp_speculator
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,20 @@ def test_it_generates_what_the_base_does(kind: str, named: bool, tiny: Callable[
         counted = server.gauges()
     assert [token["id"] for token in details["tokens"]] == reference_greedy(base, tokenizer().encode(TEXT), NEW)
     assert (info["model_id"], info["speculate"]) == (str(heads if named else base), 3)
+    assert any(name.startswith("vllm:spec_decode_num_drafts_total") for name in counted)
+
+
+def test_layers_of_eagle_beside_a_model_draft_for_it(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    base = tiny("llama2_gqa")
+    eagle = TinyEagle(Kind((0, 2), draft_vocab=100, own_head=True), 64, VOCAB).write(tmp_path / "eagle")
+    config = {"method": "eagle3", "model": str(eagle), "num_speculative_tokens": 3}
+    with serving(tmp_path, f"--model-id={base}", f"--speculative-config={json.dumps(config)}") as server:
+        server.wait_ready()
+        body = {"inputs": TEXT, "parameters": {"max_new_tokens": NEW, "details": True}}
+        details = httpx.post(server.url + "/generate", json=body, timeout=PATIENCE).json()["details"]
+        assert httpx.get(server.url + "/info", timeout=PATIENCE).json()["speculate"] == 3
+        counted = server.gauges()
+    assert [token["id"] for token in details["tokens"]] == reference_greedy(base, tokenizer().encode(TEXT), NEW)
     assert any(name.startswith("vllm:spec_decode_num_drafts_total") for name in counted)
 
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from jaxengine.architecture.adaptation import AdapterShapes, LoadedAdapter
-from jaxengine.architecture.drafter import DraftModel, Medusa
+from jaxengine.architecture.drafter import DraftModel, Eagle, Medusa
 from jaxengine.device import CPU
 from jaxengine.executor.bucket_chooser import BucketChooser
 from jaxengine.executor.shapes import Shapes
@@ -95,6 +95,13 @@ def test_what_is_read_before_guessing_has_room_for_two_tokens_a_row() -> None:
             tokens = shapes.draft_guessing(rows).tokens
             assert tokens >= 2 * rows and (tokens in limits.verify_buckets or tokens % 32 == 0)
             assert shapes.draft_guessing(rows).rows == rows
+
+
+def test_what_eagle_reads_before_guessing_has_room_for_all_that_may_have_been_right() -> None:
+    eagle = Eagle(replace(LLAMA_8B, num_layers=1), LLAMA_8B.hidden_size, LLAMA_8B.vocab_size, 3, taps=(2, 16, 29))
+    shapes = replace(DRAFTING, drafter=eagle)
+    for rows in filter(shapes.proposes, shapes.limits.decode_buckets):
+        assert shapes.draft_guessing(rows).tokens >= 4 * rows
 
 
 def test_heads_read_nothing() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.eagle import Kind, TinyEagle
 from tests.families.seq2seq import write_seq2seq
 from tests.families.zoo import ZOO
 from tests.jaxengine.tensor_parallel import DEVICES
-from tests.tiny import write_model, write_tiny
+from tests.tiny import VOCAB, write_model, write_tiny
 from tests.tiny_adapter import adapted
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     adapters = tmp_path_factory.mktemp("adapters")
     for number in range(3):
         adapted(few_heads, seed=number, r=2 + number).save_pretrained(adapters / f"a{number}")
-    models = map(str, (directory, few_heads, experts, encoder, states, adapters))
+    made = TinyEagle(Kind((0, 2), kv_heads=4, own_head=True, draft_vocab=200), 64, VOCAB)
+    eagle = made.write(tmp_path_factory.mktemp("eagle"))
+    models = map(str, (directory, few_heads, experts, encoder, states, adapters, eagle))
     program = [sys.executable, "-m", "tests.jaxengine.tensor_parallel", *models]
     xla = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"  # half the time to compile
     flags = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
@@ -152,3 +155,11 @@ def test_a_draft_model_is_split_and_guesses_what_it_does_on_one_device(outcome: 
     assert four["ids"] == one["ids"] == outcome["reports"]["1"]["ids"][:3]
     assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 8
     assert four["shard"][2] == 1 and one["shard"][2] == 2
+
+
+def test_eagles_layers_are_split_and_guess_what_they_do_on_one_device(outcome: dict[str, Any]) -> None:
+    """Features are whole on each."""
+    one, four = outcome["eagle"]["1"], outcome["eagle"]["4"]
+    assert four["ids"] == one["ids"] == outcome["reports"]["1"]["ids"][:3]
+    assert four["proposed"] == one["proposed"] and len(one["proposed"]) > 8
+    assert four["shard"][2] == 1 and one["shard"][2] == 4

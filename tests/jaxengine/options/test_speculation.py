@@ -37,6 +37,12 @@ FIVE = '{"num_speculative_tokens": 5}'
             '{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 4}',
             Speculation(4, "draft_model", model="org/small"),
         ),
+        (
+            None,
+            '{"method": "eagle3", "model": "org/eagle", "num_speculative_tokens": 3}',
+            Speculation(3, "eagle3", model="org/eagle"),
+        ),
+        (None, '{"method": "eagle", "model": "org/eagle"}', Speculation(method="eagle", model="org/eagle")),
     ],
 )
 def test_a_number_and_vllms_json_mean_the_same(

@@ -19,6 +19,8 @@ from jaxengine.startup.build import Setup, load_engine
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits
 from jaxengine.weights.loading import abstract_parameters
+from tests.eagle import Kind, TinyEagle
+from tests.tiny import VOCAB
 
 OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
 
@@ -31,6 +33,7 @@ OPTIONS = {"max_batch_size": 2, "max_batch_prefill_tokens": 32}
         {"quantize": "int8"},
         {"enable_lora": True, "max_batch_size": 1},
         {"speculative_config": {"model": "draft", "num_speculative_tokens": 2}, "max_batch_size": 1},
+        {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 2}, "max_batch_size": 1},
     ],
     ids=lambda more: "".join(more),
 )
@@ -39,7 +42,10 @@ def test_an_engine_finds_all_that_a_recipe_made(
 ) -> None:
     options = EngineOptions(**{**OPTIONS, **more})
     model = open_model(str(tiny("llama2_gqa")))
-    if options.speculation:
+    if options.speculation and options.speculation.method == "eagle3":
+        eagle = TinyEagle(Kind((0, 2), draft_vocab=100, own_head=True), 64, VOCAB).write(tmp_path / "eagle")
+        model = open_model(str(tiny("llama2_gqa")), drafter=str(eagle))
+    elif options.speculation:
         model = replace(model, drafter=DraftModelSource(open_model(str(tiny("llama3"))).source))
     engine = load_engine(model, options)
     engine.finish_compiling()

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from convert.source import open_model
-from jaxengine.architecture.drafter import DraftModel, DraftModelSource
+from jaxengine.architecture.drafter import DrafterSource, DraftModel, DraftModelSource, Eagle
 from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Traced
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import Setup
-from jaxengine.startup.defaults import derive_limits
+from jaxengine.startup.defaults import derive_limits, resolve_speculation
 from jaxengine.startup.draft_model import fitted
 from jaxengine.startup.memory import draft_page_bytes, page_bytes
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XL, GEMMA2_9B, H200, LLAMA_8B, LLAMA_70B
@@ -29,7 +29,7 @@ ODD = replace(SMALL, head_dim=20, kinds=(LayerKind(),))
 class Described:
     """A `ParameterSource` without parameters."""
 
-    spec: ModelSpec
+    spec: ModelSpec | Eagle
 
 
 def fit(draft: ModelSpec, target: ModelSpec = LLAMA_70B, devices: int = 1, device: DeviceTraits = CPU) -> ModelSpec:
@@ -88,6 +88,58 @@ def test_its_pages_and_weights_are_counted(tiny: Callable[[str], Path], monkeypa
         return setup.size(limits)[1]
 
     assert pages() == 100 and pages(drafter=DraftModelSource(opened.source)) == 50
+
+
+EAGLE3 = Eagle(replace(LLAMA_8B, num_layers=1), LLAMA_8B.hidden_size, LLAMA_8B.vocab_size, taps=(2, 16, 29))
+
+
+def fit_eagle(target: ModelSpec, devices: int = 1, spec: Eagle = EAGLE3) -> DrafterSource:
+    return fitted(cast(DrafterSource, Described(spec)), target, "auto", devices, CPU, "bfloat16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "devices", "problem"),
+    [
+        (FLAN_T5_XL, 1, "for a model with an encoder none can draft"),
+        (replace(LLAMA_8B, traced=Traced("{}", "", ())), 1, "transformers' own module, of which no hidden states"),
+        (WINDOWS, 1, "all layers of the model have windows"),
+        (LLAMA_8B, 3, "num_kv_heads 8 cannot be split over 3 devices"),
+    ],
+)
+def test_layers_of_eagle_that_cannot_draft_for_a_model_are_refused_with_the_reason(
+    target: ModelSpec, devices: int, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^eagle3: .*{problem}"):
+        fit_eagle(target, devices)
+    with pytest.raises(ValueError, match=f"^eagle: .*{problem}"):
+        fit_eagle(target, devices, replace(EAGLE3, taps=()))
+
+
+def test_layers_of_eagle_that_can_draft_do() -> None:
+    assert fit_eagle(LLAMA_8B).spec == fit_eagle(GEMMA2_9B, 8).spec == EAGLE3
+
+
+def test_features_are_counted_on_each_device() -> None:
+    """8 key/value heads of 128 numbers, keys and values, and 4,096 numbers of a feature."""
+    assert draft_page_bytes(EAGLE3, 16, "bfloat16", 1) == 16 * (2 * 8 * 128 + 4096) * 2
+    assert draft_page_bytes(EAGLE3, 16, "bfloat16", 8) == 16 * (2 * 128 + 4096) * 2
+
+
+@pytest.mark.parametrize(("usual", "asked", "most"), [(5, None, 5), (5, 2, 2), (None, 4, 4)])
+def test_eagle_guesses_as_many_tokens_as_is_said_or_its_files_say(
+    usual: int | None, asked: int | None, most: int
+) -> None:
+    config = {"method": "eagle3"} | ({"num_speculative_tokens": asked} if asked else {})
+    options = EngineOptions(speculative_config=config)  # type: ignore[arg-type]
+    found = resolve_speculation(options, replace(EAGLE3, usual=usual))
+    assert found is not None and found.num_speculative_tokens == most
+
+
+def test_eagle_must_be_told_how_many_tokens_it_guesses_where_its_files_do_not_say() -> None:
+    with pytest.raises(ValueError, match="method 'eagle3' could guess on for ever, so it must have num_speculative_t"):
+        resolve_speculation(EngineOptions(), EAGLE3)
+    with pytest.raises(ValueError, match="method 'eagle', but the model's drafter is 'eagle3'"):
+        resolve_speculation(EngineOptions(speculative_config={"method": "eagle"}), EAGLE3)  # type: ignore[arg-type]
 
 
 def test_how_many_tokens_it_guesses_must_be_said(tiny: Callable[[str], Path]) -> None:
