@@ -42,6 +42,7 @@ NAMES = {
 }
 OFFSETS, EMBEDDING = "d2t", "embed_tokens.weight"
 IGNORED = (r"^t2d$", r"rotary_emb\.inv_freq$", rf"^{OFFSETS}$")
+OWN_KEYS = (SPECULATORS, "draft_vocab_size")  # of no model's configuration
 FEW_LAYERS = 4  # a model of more is not taken for EAGLE's layers, whatever its tensors are called
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 INTEGERS = ("int64", "int32")
@@ -49,9 +50,7 @@ INTEGERS = ("int64", "int32")
 
 def is_eagle(directory: Path, config: Config) -> bool:
     """Whether `directory` holds EAGLE's layers, of which the configuration may say that they are a Llama."""
-    if config.get("model_type") == MODEL_TYPE or config.get(SPECULATORS) is not None:
-        return True
-    if any("eagle" in str(name).lower() for name in config.get("architectures") or ()):
+    if config.get("model_type") == MODEL_TYPE or any(config.get(key) is not None for key in OWN_KEYS):
         return True
     layers = config.get("num_hidden_layers")
     if type(layers) is not int or layers > FEW_LAYERS or not has_tensors(directory):

@@ -142,6 +142,17 @@ def test_a_window_of_its_layers_is_kept(tmp_path: Path) -> None:
     assert isinstance(kind, LayerKind) and kind.window == 16
 
 
+def test_it_is_known_without_its_names_in_the_configuration(tmp_path: Path) -> None:
+    """By what no model has. Nvidia's Eagle 2.5 is a model that sees, and none of these."""
+    TinyEagle(EAGLE3, HIDDEN, VOCAB).write(tmp_path, architectures=None)
+    assert is_drafter(tmp_path)
+    change(tmp_path, draft_vocab_size=None)
+    assert is_drafter(tmp_path)
+    change_tensors(tmp_path / "model.safetensors", without("fc.weight"))
+    change(tmp_path, architectures=["Eagle2_5_VLForConditionalGeneration"])
+    assert not is_drafter(tmp_path)
+
+
 def test_a_small_model_is_none(tiny: Callable[[str], Path]) -> None:
     assert not is_drafter(tiny("llama")) and not has_drafter(tiny("llama"))
 
