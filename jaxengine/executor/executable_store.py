@@ -95,6 +95,9 @@ def _code() -> tuple[str, ...]:
     return digest.hexdigest(), jax.__version__, jaxlib.version.__version__, platform.python_version()
 
 
+_code()  # now, while the source is imported: a file may change while weights load, and this process runs it as it was
+
+
 def _flags() -> tuple[str, ...]:
     names = (name for name in sorted(os.environ) if name.startswith(FLAGS) and name not in NO_FLAGS)
     return tuple(f"{name}={os.environ[name]}" for name in names)

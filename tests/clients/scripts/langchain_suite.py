@@ -28,7 +28,7 @@ class TestServer(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict:
-        return {**SERVER, "max_tokens": 16, "max_retries": 0, "stream_usage": True}
+        return {**SERVER, "max_tokens": 16, "temperature": 0, "max_retries": 0, "stream_usage": True}
 
 
 class Outcomes:

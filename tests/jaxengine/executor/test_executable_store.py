@@ -1,6 +1,7 @@
 """A later start finds its executables without tracing; anything that could change them makes it compile again."""
 
 import os
+import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,16 @@ def test_every_source_file_of_the_engine_counts(tmp_path: Path, monkeypatch: pyt
         file.write_text(text)
         digests.add(executable_store._code.__wrapped__()[0])
     assert len(digests) == 2
+
+
+def test_source_that_changes_after_it_was_imported_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the programs of the old source would be kept as those of the new one."""
+    imported = runpy.run_path(executable_store.__file__)
+    before = executable_store._code.__wrapped__()
+    monkeypatch.setattr(executable_store.jaxengine, "__path__", [str(tmp_path)])
+    assert imported["_code"]() == before != executable_store._code.__wrapped__()
 
 
 @pytest.mark.parametrize("content", [b"", b"no executable", None])
