@@ -68,7 +68,8 @@ def speculated(directory: Path, devices: int, answers: list[list[int]]) -> dict[
 def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
     """What the model answers on `devices` devices, and what a draft model or EAGLE's layers have proposed for it."""
     model = open_model(str(directory), drafter=str(draft))
-    chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": {"num_speculative_tokens": 3}}
+    config = {"model": str(draft), "num_speculative_tokens": 3}
+    chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": config}
     engine = load_engine(model, EngineOptions(**chosen))
     engine.finish_compiling()
     own, draft_runner = engine.speculator, engine.runner.draft
