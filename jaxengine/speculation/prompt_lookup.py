@@ -17,7 +17,7 @@ class PromptLookup:
 
     def __init__(self, tokens: list[int], options: Speculation) -> None:
         self.tokens = tokens
-        self.shortest, self.longest = options.prompt_lookup_min, options.prompt_lookup_max
+        self.shortest, self.longest = options.lookup
         self.next = 0  # index of the token that followed the match; 0 = there is none
         self.length = 0  # tokens of the match, `longest` at most
         self.read = len(tokens)
