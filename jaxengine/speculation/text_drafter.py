@@ -27,6 +27,9 @@ class TextDrafter:
         lookup = self.lookup
         if self.source:
             lookup.tokens += self.tokens[len(lookup.tokens) - len(self.source) :]
+        if not lookup.begun:
+            lookup.read_part()
+            return
         while lookup.read < len(lookup.tokens):
             drafted, length = lookup.next > 0, lookup.length
             hit = lookup.follow()
