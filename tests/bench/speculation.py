@@ -2,7 +2,7 @@
 
 python -m tests.bench.speculation [--methods ngram suffix] [--drafter DIRECTORY] [--rounds 3] [--speculate 15]
 [--batches 1 16] [--new-tokens 160] [--quantize int8] [--temperature 0]
-[--sets copy quote code json schema free tables classes pages again]
+[--sets copy quote code json schema free tables classes pages again] [--suffix '{"suffix_decoding_max_spec_factor": 4}']
 
 What drafts is n-gram unless `--methods` says otherwise, or what `--drafter`, a directory, has learnt for the default
 model. Answers of a round are not known in the next one.
@@ -179,6 +179,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--speculate", type=int, help="15 by n-gram, else as many as the drafter guesses")
     parser.add_argument("--methods", nargs="*", default=["ngram"], choices=["ngram", "suffix"])
+    parser.add_argument("--suffix", type=json.loads, default={}, help="more fields of that method, as JSON")
     parser.add_argument("--drafter")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--new-tokens", type=int, default=160)
@@ -192,7 +193,8 @@ def main() -> int:
     methods = ["learnt"] if options.drafter else options.methods
     engines = {}
     for method in (*methods, "none"):
-        config = {"method": method, "num_speculative_tokens": most} if method in options.methods else None
+        own = options.suffix if method == "suffix" else {}
+        config = {"method": method, "num_speculative_tokens": most, **own} if method in options.methods else None
         engines[method] = load_engine(
             model,
             EngineOptions(
