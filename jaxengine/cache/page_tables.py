@@ -297,9 +297,8 @@ class PageTables:
     def _extend_prefix_keys(self, sequence: Sequence, pages: int | None = None) -> None:
         """Compute the keys of the first `pages` pages of `sequence`, or of all full ones."""
         count = len(sequence.tokens) // self.pool.page_size if pages is None else pages
-        adapter = sequence.adapter.digest if sequence.adapter else b""
         for i in range(len(sequence.prefix_keys), count):
-            parent = sequence.prefix_keys[-1] if i else root_key(self.model, sequence.request.salt, adapter)
+            parent = sequence.prefix_keys[-1] if i else root_key(self.model, *sequence.scope)
             sequence.prefix_keys.append(page_key(parent, self._page_ids(sequence, i)))
 
 

@@ -7,13 +7,23 @@ from typing import Any
 from jaxengine.options.values import Value
 
 MAX_DRAFT_TOKENS = 63  # of one request in a step
-MAX_LOOKUP = 1024  # tokens of an n-gram
+MAX_LOOKUP = 1024  # tokens of an n-gram, or of a match
+MAX_CACHED_REQUESTS = 1_000_000
 MAX_PATH = 4096  # as the kernel's
-NGRAM, DRAFT_MODEL = "ngram", "draft_model"
+NGRAM, SUFFIX, DRAFT_MODEL = "ngram", "suffix", "draft_model"
 LEARNT = ("medusa", "mlp_speculator", "eagle", "eagle3", DRAFT_MODEL)
-NOT_SERVED = ("mtp", "suffix", "dflash", "peagle")  # vLLM's other methods
+NOT_SERVED = ("mtp", "dflash", "peagle")  # vLLM's other methods
 NGRAM_MODELS = (NGRAM, "[ngram]")  # vLLM takes them as `model` where there is no `method`
 LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
+OWN_FIELDS = {  # of the methods that have some
+    NGRAM: LOOKUP,
+    SUFFIX: (
+        "suffix_decoding_max_tree_depth",
+        "suffix_decoding_max_cached_requests",
+        "suffix_decoding_max_spec_factor",
+        "suffix_decoding_min_token_prob",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -21,14 +31,19 @@ class Speculation:
     """What drafts tokens for a step to verify; names as in vLLM's `SpeculativeConfig`.
 
     num_speculative_tokens: most that a step verifies of one request; it takes fewer or none where they do not pay. None
-        is as many as a learnt drafter guesses.
+        is as many as a learnt drafter guesses, and with suffix the depth.
     method: ngram: what followed the text's last tokens where they last stood before, in the prompt or in the answer.
+        suffix: that, or what followed them in recent answers to requests that may share its cached prefix.
         medusa, mlp_speculator, eagle or eagle3: a drafter that was learnt. draft_model: a smaller model with the same
         tokens. None: what `model` is, or else what came with the model that is served, or else ngram.
     prompt_lookup_min: how many tokens must have stood there before.
     prompt_lookup_max: how many equal tokens are counted there. The more there are, the likelier the next is equal too.
     model: the learnt drafter or the draft model: a directory, or an id on the hub, with `@revision` or without. None:
         the drafter that came with the model that is served.
+    suffix_decoding_max_tree_depth: as `prompt_lookup_max`, of suffix.
+    suffix_decoding_max_cached_requests: how many answers are recent; 0 is none, so each request has its own text alone.
+    suffix_decoding_max_spec_factor: how many times as long as the match a draft may be.
+    suffix_decoding_min_token_prob: how likely a guess must be right, and those before it.
 
     Raises:
         ValueError: a value is out of bounds, or does not go with the method.
@@ -39,6 +54,10 @@ class Speculation:
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 16
     model: str | None = None
+    suffix_decoding_max_tree_depth: int = 24
+    suffix_decoding_max_cached_requests: int = 10_000
+    suffix_decoding_max_spec_factor: float = 1.0
+    suffix_decoding_min_token_prob: float = 0.1
 
     def __post_init__(self) -> None:
         _check_method(self.method)
@@ -47,6 +66,8 @@ class Speculation:
             "num_speculative_tokens": (1, MAX_DRAFT_TOKENS),
             "prompt_lookup_min": (1, MAX_LOOKUP),
             "prompt_lookup_max": (self.prompt_lookup_min, MAX_LOOKUP),
+            "suffix_decoding_max_tree_depth": (1, MAX_LOOKUP),
+            "suffix_decoding_max_cached_requests": (0, MAX_CACHED_REQUESTS),
         }
         if self.num_speculative_tokens is None and self.method not in (NGRAM, DRAFT_MODEL):
             del bounds["num_speculative_tokens"]
@@ -54,6 +75,16 @@ class Speculation:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise ValueError(f"{name} must be a whole number between {low} and {high}, got {value!r}")
+        _check_number("suffix_decoding_max_spec_factor", self.suffix_decoding_max_spec_factor, MAX_LOOKUP)
+        _check_number("suffix_decoding_min_token_prob", self.suffix_decoding_min_token_prob, 1)
+
+    @property
+    def lookup(self) -> tuple[int, int]:
+        """Tokens of a match in a request's own text: how many there must be, and how many are counted."""
+        if self.method == SUFFIX:
+            longest = self.suffix_decoding_max_tree_depth
+            return min(Speculation.prompt_lookup_min, longest), longest
+        return self.prompt_lookup_min, self.prompt_lookup_max
 
     @classmethod
     def parse(cls, text: str) -> "Speculation":
@@ -67,9 +98,9 @@ class Speculation:
         if unknown := sorted(set(config) - set(known)):
             raise ValueError(f"has {', '.join(unknown)}, which is not known; known are {', '.join(known)}")
         learnt = config.get("method") in LEARNT or ("method" not in config and "model" in config)
-        if learnt and (lookup := [name for name in LOOKUP if name in config]):
-            raise ValueError(f"has {' and '.join(lookup)}, which only method {NGRAM} has")
-        if (not learnt or config.get("method") == DRAFT_MODEL) and "num_speculative_tokens" not in config:
+        _check_own_fields(config, config.get("method", "" if learnt else NGRAM))
+        counts = config.get("method") == SUFFIX or (learnt and config.get("method") != DRAFT_MODEL)
+        if not counts and "num_speculative_tokens" not in config:
             raise ValueError("must have num_speculative_tokens")
         return cls(**config) if learnt else cls(**_with_lookup(config))
 
@@ -100,9 +131,21 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _check_method(method: object) -> None:
-    if method is not None and method not in (served := (NGRAM, *LEARNT)):
+    if method is not None and method not in (served := (NGRAM, *LEARNT, SUFFIX)):
         problem = "served" if method in NOT_SERVED else "known"
         raise ValueError(f"method {method!r} is not {problem}; served are {', '.join(served)}")
+
+
+def _check_own_fields(config: dict[str, Any], method: str) -> None:
+    """That no field is given which only another method has."""
+    for owner, names in OWN_FIELDS.items():
+        if owner != method and (given := [name for name in names if name in config]):
+            raise ValueError(f"has {' and '.join(given)}, which only method {owner} has")
+
+
+def _check_number(name: str, value: object, high: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= high:
+        raise ValueError(f"{name} must be a number between 0 and {high}, got {value!r}")
 
 
 def _check_model(model: object, method: str | None) -> None:
@@ -110,8 +153,8 @@ def _check_model(model: object, method: str | None) -> None:
         if method == DRAFT_MODEL:
             raise ValueError(f"must have model with method {DRAFT_MODEL}")
         return
-    if method == NGRAM:
-        raise ValueError(f"has model, which method {NGRAM} does not have: it drafts from the text itself")
+    if method in OWN_FIELDS:
+        raise ValueError(f"has model, which method {method} does not have: it drafts from the text itself")
     if not isinstance(model, str) or not model.isprintable() or not 0 < len(model) <= MAX_PATH:
         shown = repr(model)[:64]
         raise ValueError(f"model must be a directory or an id on the hub, at most {MAX_PATH} characters, got {shown}")
@@ -132,6 +175,8 @@ def decide(speculate: int | None, config: str | None) -> Speculation | None:
     asked = Speculation.parse(config) if config else None
     if asked is None:
         return Speculation(speculate) if speculate else None
+    if asked.num_speculative_tokens is None and asked.method == SUFFIX and speculate is None:
+        return replace(asked, num_speculative_tokens=min(asked.suffix_decoding_max_tree_depth, MAX_DRAFT_TOKENS))
     if speculate and asked.num_speculative_tokens is None:
         return replace(asked, num_speculative_tokens=speculate)
     if speculate is not None and speculate != asked.num_speculative_tokens:

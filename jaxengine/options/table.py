@@ -135,9 +135,9 @@ class ComputeOptions:
     speculative_config: str | None = option(
         None,
         speculative_config,
-        "the same and more as JSON: method (ngram, medusa, mlp_speculator, eagle, eagle3, draft_model), model (what "
-        "drafts: a directory or an id on the hub, with @revision or without), num_speculative_tokens, "
-        "prompt_lookup_min, prompt_lookup_max",
+        "the same and more as JSON: method (ngram, suffix, medusa, mlp_speculator, eagle, eagle3, draft_model), model "
+        "(what drafts: a directory or an id on the hub, with @revision or without), num_speculative_tokens, "
+        "prompt_lookup_min, prompt_lookup_max, and vLLM's suffix_decoding fields",
         after="speculate",
     )
     attention: str = option(

@@ -129,6 +129,11 @@ class Sequence:
         self.prefix_keys, self.offered_pages = [*parent.prefix_keys], parent.offered_pages
 
     @property
+    def scope(self) -> tuple[bytes, bytes]:
+        """Requests share what was computed, and what was answered, only where theirs is the same."""
+        return self.request.salt, self.adapter.digest if self.adapter else b""
+
+    @property
     def first(self) -> bool:
         """Whether it stands for its request."""
         return self.members[0] is self

@@ -347,6 +347,8 @@ class Scheduler:
         if sequence.finish is not FinishReason.NOT_FINISHED:
             return
         sequence.finish = reason
+        if self.speculator:
+            self.speculator.remember(sequence)
         if sequence.slot is not None:
             self._stop(sequence)
             if sequence.in_flight:

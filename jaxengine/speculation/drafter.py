@@ -5,6 +5,8 @@ from itertools import accumulate, takewhile
 from operator import mul
 from typing import NamedTuple, Protocol
 
+from jaxengine.speculation.acceptance import Rates
+
 LEAST = 0.05  # a guess that is less likely right is not worth its place in a step
 
 
@@ -43,3 +45,10 @@ class Drafter(Protocol):
 def worthwhile(rates: Iterable[float]) -> list[float]:
     """The `Drafter.chances` of guesses each of which is right at such a rate if those before it are."""
     return list(takewhile(lambda chance: chance >= LEAST, accumulate(rates, mul)))
+
+
+def behind_match(rates: Rates, length: int, longest: int, count: int) -> list[float]:
+    """The `Drafter.chances` of `count` guesses behind a match of `length` tokens: each that is right makes it longer,
+    up to `longest`.
+    """
+    return worthwhile(rates.rate(min(each, longest)) for each in range(length, length + count))

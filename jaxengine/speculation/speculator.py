@@ -16,15 +16,18 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from jaxengine.options.speculation import Speculation
+from jaxengine.options.speculation import SUFFIX, Speculation
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.acceptance import CHANCE, FORCED, LENGTH, Rates
+from jaxengine.speculation.answer_drafter import AnswerDrafter
 from jaxengine.speculation.balance import Balance
 from jaxengine.speculation.drafter import Drafter, Proposal
 from jaxengine.speculation.forced_drafter import ForcedDrafter
 from jaxengine.speculation.proposal_drafter import ProposalDrafter
+from jaxengine.speculation.recent_answers import RecentAnswers
 from jaxengine.speculation.step_times import StepTimes
+from jaxengine.speculation.suffix_drafter import SuffixDrafter
 from jaxengine.speculation.text_drafter import TextDrafter
 
 WORTH = 1.05
@@ -84,6 +87,7 @@ class Speculator:
         self.proposer = proposer
         self.proposing = self.catching_up = 0.0  # seconds that the last proposals took, and the reading before
         self.rates, self.forced = Rates(CHANCE if proposer else LENGTH), Rates(FORCED)
+        self.answer_rates, self.answers = Rates(LENGTH), _recent_answers(options)
         self.drafters: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
         self.start_counting()
 
@@ -138,6 +142,13 @@ class Speculator:
         for position in range(accepted):
             self.accepted[position] += 1
 
+    def remember(self, sequence: Sequence) -> None:
+        """It has ended: what it was answered may be drafted for others."""
+        if self.answers is None or sequence.beams is not None or sequence.nonfinite:
+            return
+        prompt, answer = sequence.tokens[: sequence.prompt_length], sequence.tokens[sequence.prompt_length :]
+        self.answers.add(sequence.scope, prompt, answer)
+
     def may_propose(self, rows: int) -> bool:
         """Whether something learnt may be asked to draft for a step of `rows` rows."""
         return self.proposer is not None and self._affords(rows) and self.proposer.can_propose(rows)
@@ -176,10 +187,19 @@ class Speculator:
         if self.proposer is not None:
             drafter = ProposalDrafter(sequence.tokens, self.rates)
         else:
-            drafter = TextDrafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
+            drafter = self._text_drafter(sequence)
         if sequence.matcher is None:
             return drafter
         return ForcedDrafter(sequence.tokens, sequence.matcher, self.forced, drafter)
+
+    def _text_drafter(self, sequence: Sequence) -> Drafter:
+        own = TextDrafter(sequence.tokens, self.options, self.rates, sequence.encoder_input)
+        if self.options.method != SUFFIX:
+            return own
+        if self.answers is None:
+            return SuffixDrafter(sequence.tokens, self.options, own)
+        answers = AnswerDrafter(sequence.tokens, sequence.scope, self.answers, self.answer_rates)
+        return SuffixDrafter(sequence.tokens, self.options, own, answers)
 
     def _counts(self, rooms: Items[Room], rows: int, first: int = 0) -> list[int]:
         """How many tokens of each draft make the fastest step; 0 if that has none of them.
@@ -209,3 +229,9 @@ class Speculator:
     def _chances(self, sequence: Sequence, first: int, count: int) -> list[float]:
         """Those of `count` tokens of its draft, from number `first` on."""
         return self._drafter(sequence).chances(first + count)[first:] if count > 0 else []
+
+
+def _recent_answers(options: Speculation) -> RecentAnswers | None:
+    """Those that requests share, if `options` say so."""
+    most = options.suffix_decoding_max_cached_requests if options.method == SUFFIX else 0
+    return RecentAnswers(most, options.suffix_decoding_max_tree_depth) if most else None

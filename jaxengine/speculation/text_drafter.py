@@ -2,7 +2,7 @@
 
 from jaxengine.options.speculation import Speculation
 from jaxengine.speculation.acceptance import Rates
-from jaxengine.speculation.drafter import Proposal, worthwhile
+from jaxengine.speculation.drafter import Proposal, behind_match
 from jaxengine.speculation.prompt_lookup import PromptLookup
 
 
@@ -27,6 +27,9 @@ class TextDrafter:
         lookup = self.lookup
         if self.source:
             lookup.tokens += self.tokens[len(lookup.tokens) - len(self.source) :]
+        if not lookup.begun:
+            lookup.read_part()
+            return
         while lookup.read < len(lookup.tokens):
             drafted, length = lookup.next > 0, lookup.length
             hit = lookup.follow()
@@ -34,9 +37,12 @@ class TextDrafter:
                 self.rates.learn(length, hit)
 
     def chances(self, count: int) -> list[float]:
-        lookup = self.lookup
-        lengths = range(lookup.length, lookup.length + count if lookup.next else 0)
-        return worthwhile(self.rates.rate(min(length, lookup.longest)) for length in lengths)
+        return behind_match(self.rates, self.length, self.lookup.longest, count if self.lookup.next else 0)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the match."""
+        return self.lookup.length
 
     def draft(self, count: int) -> list[int]:
         return self.lookup.draft(count)

@@ -7,7 +7,7 @@ from jaxengine.architecture.layer_groups import LayerGroups
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.cache.limits import Limits
 from jaxengine.device import DeviceTraits
-from jaxengine.options.speculation import LEARNT, Speculation
+from jaxengine.options.speculation import LEARNT, OWN_FIELDS, Speculation
 from jaxengine.options.table import EngineOptions
 
 # JAX's names of the types that an 8-bit cache may have.
@@ -105,7 +105,7 @@ def resolve_speculation(options: EngineOptions, drafter: DrafterSpec | None) -> 
     asked = options.speculation
     if drafter is None and asked and asked.method in LEARNT:
         raise ValueError(f"speculative_config: method {asked.method!r}, but the model brings no drafter: name a model")
-    if drafter is None or options.speculate == 0 or (asked and asked.method == "ngram"):
+    if drafter is None or options.speculate == 0 or (asked and asked.method in OWN_FIELDS):
         return asked
     asked = asked or Speculation()
     if asked.method not in (None, drafter.method):

@@ -1,11 +1,13 @@
-"""What speculation gives: the same requests to an engine with it and to one without, in turns.
+"""What speculation gives: the same requests to engines with it and to one without, in turns.
 
-python -m tests.bench.speculation [--drafter DIRECTORY] [--rounds 3] [--speculate 15] [--batches 1 16]
-[--new-tokens 160] [--quantize int8] [--temperature 0] [--sets copy quote code json schema free]
+python -m tests.bench.speculation [--methods ngram suffix] [--drafter DIRECTORY] [--rounds 3] [--speculate 15]
+[--batches 1 16] [--new-tokens 160] [--quantize int8] [--temperature 0]
+[--sets copy quote code json schema free tables classes pages again] [--suffix '{"suffix_decoding_max_spec_factor": 4}']
 
-What drafts is n-gram, or what `--drafter`, a directory, has learnt for the default model.
+What drafts is n-gram unless `--methods` says otherwise, or what `--drafter`, a directory, has learnt for the default
+model. Answers of a round are not known in the next one.
 
-The answers of both are compared too: they must be the same, token for token.
+The answers of all are compared too: they must be the same, token for token.
 """
 
 import argparse
@@ -24,11 +26,23 @@ from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
+from jaxengine.speculation.speculator import Speculator
 from jaxengine.startup.build import load_engine
 from tests.bench.machine import described
 from tests.bench.table import markdown
 
-COLUMNS = ("answers", "batch", "tok/s", "without", "ratio", "seen", "tokens a step and row", "right guesses", "equal")
+COLUMNS = (
+    "answers",
+    "batch",
+    "drafts by",
+    "tok/s",
+    "without",
+    "ratio",
+    "seen",
+    "tokens a step and row",
+    "right guesses",
+    "equal",
+)
 HERE = Path(__file__).parent
 PROSE = (HERE / "time_machine.txt").read_text()
 CODE = "\n\n\n".join((HERE / name).read_text() for name in ("adapters.py", "engine.py", "gateway.py", "loading.py"))
@@ -50,7 +64,7 @@ CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n{}"
 
 
 def prompts(tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
-    """Of each set, ids; the first are expected to be answered with the most repetition."""
+    """Of each set, ids; the first are expected to repeat themselves the most, the last one another."""
     prose = [PROSE[i * 2000 :][:1000] for i in range(ALIKE)]
     code = [CODE[i * 1500 :][:1000] for i in range(ALIKE)]
     things = ("cities", "planets", "computer languages", "fruits", "rivers", "painters", "birds", "mountains")
@@ -64,6 +78,8 @@ def prompts(tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
         "What did people eat in the Middle Ages?",
         "Give me advice for my first day in a new job.",
     )
+    names = ("customers", "orders", "products", "employees", "suppliers", "invoices", "payments", "shipments")
+    shops = ("bakery", "bookshop", "florist", "barber", "bicycle shop", "toy shop", "cafe", "pharmacy")
     asked = {
         "copy": [f"Repeat this text word by word:\n\n{text}" for text in prose],
         "quote": [f"Summarise this text, and quote its most important sentences:\n\n{text}" for text in prose],
@@ -73,6 +89,10 @@ def prompts(tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
         "json": [f"List ten {each} as a JSON array of objects with name, description and rank." for each in things],
         "schema": [f"Describe {each} by the fields of the form." for each in things],
         "free": list(wishes),
+        "tables": [f"Write a SQL script that creates a table of {each} and inserts five rows." for each in names],
+        "classes": [f"Write a Python class for {each} with getters and setters." for each in names],
+        "pages": [f"Write an HTML page for a {each}." for each in shops],
+        "again": list(wishes[: ALIKE // 2] * 2),
     }
     begun = {"copy": [text[:200] for text in prose], "code": ["```python\n" + text[:100] for text in code]}
     return {
@@ -102,43 +122,64 @@ def answered(
 
 
 def compared(
-    engines: list[Engine], name: str, asked: list[list[int]], batch: int, rounds: int, params: SamplingParams
-) -> list[str]:
-    """A row of the table: every group of `batch` prompts, so many times."""
+    engines: dict[str, Engine], name: str, asked: list[list[int]], batch: int, rounds: int, params: SamplingParams
+) -> list[list[str]]:
+    """Rows of the table: every group of `batch` prompts, so many times. The last engine has no drafts."""
     grammar = Grammar("json_schema", json.dumps(SCHEMA)) if name == "schema" else None
     groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
-    speculator = engines[0].speculator
-    assert speculator is not None
-    speculator.start_counting()
-    times: list[list[float]] = []  # of each round, with and without
-    equal, tokens = 0, 0
+    times: list[list[float]] = []  # of each round, by engine
+    equal, tokens = [0] * len(engines), 0
+    start_counting(engines)
     for _ in range(rounds):
-        total = [0.0, 0.0]
+        total = [0.0] * len(engines)
+        forget_answers(engines)
         for group in groups:
-            pairs = [answered(engine, group, params, grammar) for engine in engines]
-            equal += sum(ours == plain for ours, plain in zip(pairs[0][1], pairs[1][1], strict=True))
-            tokens += sum(map(len, pairs[0][1]))
-            total = [before + seconds for before, (seconds, _) in zip(total, pairs, strict=True)]
+            told = [answered(engine, group, params, grammar) for engine in engines.values()]
+            for i, (seconds, answers) in enumerate(told):
+                total[i] += seconds
+                equal[i] += sum(ours == plain for ours, plain in zip(answers, told[-1][1], strict=True))
+            tokens += sum(map(len, told[-1][1]))
         times.append(total)
+    rows = []
+    for i, (method, engine) in enumerate(engines.items()):
+        if engine.speculator is not None:
+            figures = speeds([(each[i], each[-1]) for each in times], tokens)
+            same = f"{equal[i]} of {rounds * len(asked)}"
+            rows.append([name, str(batch), method, *figures, *guesses(engine.speculator, tokens), same])
+    return rows
+
+
+def start_counting(engines: dict[str, Engine]) -> None:
+    for engine in engines.values():
+        if engine.speculator is not None:
+            engine.speculator.start_counting()
+
+
+def forget_answers(engines: dict[str, Engine]) -> None:
+    for engine in engines.values():
+        if engine.speculator is not None and engine.speculator.answers is not None:
+            engine.speculator.answers.answers.clear()
+
+
+def speeds(times: list[tuple[float, float]], tokens: int) -> list[str]:
+    """Of each round the seconds with and without drafts: tokens per second with and without, and how they compare."""
     ratios = sorted(plain / ours for ours, plain in times)
-    rates = [tokens / rounds / median(each) for each in zip(*times, strict=True)]
+    rates = [tokens / len(times) / median(each) for each in zip(*times, strict=True)]
+    return [*(f"{rate:.1f}" for rate in rates), f"{median(ratios):.2f}", f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
+
+
+def guesses(speculator: Speculator, tokens: int) -> list[str]:
+    """Tokens a step and row, and how many guesses were right."""
     right = sum(speculator.accepted)
-    return [
-        name,
-        str(batch),
-        *(f"{rate:.1f}" for rate in rates),
-        f"{median(ratios):.2f}",
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
-        f"{tokens / (tokens - right):.2f}",
-        f"{right} of {speculator.draft_tokens}",
-        f"{equal} of {rounds * len(asked)}",
-    ]
+    return [f"{tokens / (tokens - right):.2f}", f"{right} of {speculator.draft_tokens}"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.speculation", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--speculate", type=int, help="15 by n-gram, else as many as the drafter guesses")
+    parser.add_argument("--methods", nargs="*", default=["ngram"], choices=["ngram", "suffix"])
+    parser.add_argument("--suffix", type=json.loads, default={}, help="more fields of that method, as JSON")
     parser.add_argument("--drafter")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16])
     parser.add_argument("--new-tokens", type=int, default=160)
@@ -149,23 +190,33 @@ def main() -> int:
     enable_compile_cache(compile_cache_in(cache_root()))
     model = open_model(None, drafter=options.drafter)
     most = options.speculate or (None if options.drafter else 15)
-    engines = []
-    for speculate in (most, 0):
-        chosen = EngineOptions(
-            speculate=speculate, quantize=options.quantize, prefix_cache=False, max_batch_size=max(options.batches)
+    methods = ["learnt"] if options.drafter else options.methods
+    engines = {}
+    for method in (*methods, "none"):
+        own = options.suffix if method == "suffix" else {}
+        config = {"method": method, "num_speculative_tokens": most, **own} if method in options.methods else None
+        engines[method] = load_engine(
+            model,
+            EngineOptions(
+                speculate=0 if method == "none" else most,
+                speculative_config=json.dumps(config) if config else None,
+                quantize=options.quantize,
+                prefix_cache=False,
+                max_batch_size=max(options.batches),
+            ),
         )
-        engines.append(load_engine(model, chosen))
-        engines[-1].finish_compiling()
+        engines[method].finish_compiling()
     params = SamplingParams(temperature=options.temperature, max_tokens=options.new_tokens, seed=0)
     sets = prompts(Tokenizer.load(model.directory))
-    for engine in engines:
+    for engine in engines.values():
         answered(engine, sets["free"], params)  # warms up
     rows = [
-        compared(engines, name, sets[name] * max(1, batch // ALIKE), batch, options.rounds, params)
+        row
         for name in options.sets or sets
         for batch in options.batches
+        for row in compared(engines, name, sets[name] * max(1, batch // ALIKE), batch, options.rounds, params)
     ]
-    most = engines[0].description.max_draft_tokens
+    most = next(iter(engines.values())).description.max_draft_tokens
     print(f"{described()}, up to {most} guesses, medians of {options.rounds} rounds\n")
     print(markdown(COLUMNS, rows))
     return 0

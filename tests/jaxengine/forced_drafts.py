@@ -45,7 +45,7 @@ class ForcedDrafts(Speculator):
         self.largest = largest
         self.share = share
         self.waiting = waiting
-        self.proposer = None
+        self.proposer = self.answers = None
         self.start_counting()
 
     def choose(self, rooms: Items[Room], rows: int) -> list[list[int]]:

@@ -124,7 +124,7 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("log_level", "loud", "must be one of debug, info, warn, error"),
         ("speculate", "64", "must be between 0 and 63"),
         ("speculative_config", "{method: ngram}", "must be a JSON object"),
-        ("speculative_config", '{"method": "eagle3", "model": "m"}', "method 'eagle3' is not served; served are"),
+        ("speculative_config", '{"method": "dflash", "model": "m"}', "method 'dflash' is not served; served are"),
     ],
 )
 def test_a_wrong_value_names_its_source_itself_and_what_would_be_right(name: str, value: str, reason: str) -> None:

@@ -43,6 +43,26 @@ FIVE = '{"num_speculative_tokens": 5}'
             Speculation(3, "eagle3", model="org/eagle"),
         ),
         (None, '{"method": "eagle", "model": "org/eagle"}', Speculation(method="eagle", model="org/eagle")),
+        (None, '{"method": "suffix"}', Speculation(24, "suffix")),
+        (6, '{"method": "suffix"}', Speculation(6, "suffix")),
+        (None, '{"method": "suffix", "num_speculative_tokens": 32}', Speculation(32, "suffix")),
+        (
+            None,
+            '{"method": "suffix", "suffix_decoding_max_tree_depth": 64}',
+            Speculation(63, "suffix", suffix_decoding_max_tree_depth=64),
+        ),
+        (
+            None,
+            '{"method": "suffix", "num_speculative_tokens": 9, "suffix_decoding_max_cached_requests": 0, '
+            '"suffix_decoding_max_spec_factor": 2, "suffix_decoding_min_token_prob": 0.25}',
+            Speculation(
+                9,
+                "suffix",
+                suffix_decoding_max_cached_requests=0,
+                suffix_decoding_max_spec_factor=2.0,
+                suffix_decoding_min_token_prob=0.25,
+            ),
+        ),
     ],
 )
 def test_a_number_and_vllms_json_mean_the_same(
@@ -60,6 +80,19 @@ def test_a_bound_that_is_not_given_makes_room_for_the_one_that_is(lowest: int, h
     assert (read.prompt_lookup_min, read.prompt_lookup_max) == (1, 1)
 
 
+def test_defaults_of_suffix_decoding_are_vllms() -> None:
+    """Of its release 0.11: https://docs.vllm.ai/en/v0.11.1/features/spec_decode.html#speculating-using-suffix-decoding"""
+    read = Speculation.parse('{"method": "suffix"}')
+    assert (read.suffix_decoding_max_tree_depth, read.suffix_decoding_max_cached_requests) == (24, 10_000)
+    assert (read.suffix_decoding_max_spec_factor, read.suffix_decoding_min_token_prob) == (1.0, 0.1)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 30])
+def test_the_depth_of_suffixes_is_that_of_matches_in_the_own_text_too(depth: int) -> None:
+    assert Speculation(4, "suffix", suffix_decoding_max_tree_depth=depth).lookup == (min(2, depth), depth)
+    assert Speculation(4, "ngram", 3, 9, suffix_decoding_max_tree_depth=depth).lookup == (3, 9)
+
+
 @pytest.mark.parametrize("speculate", [0, 3])
 def test_two_numbers_that_differ_are_refused_wherever_options_are_made(speculate: int) -> None:
     told = f"speculate {speculate} contradicts num_speculative_tokens 5 of speculative_config: give one of them"
@@ -72,8 +105,9 @@ def test_two_numbers_that_differ_are_refused_wherever_options_are_made(speculate
 def test_no_tokens_contradict_a_drafter() -> None:
     with pytest.raises(ValueError, match="speculate 0 contradicts model 'org/heads' of speculative_config"):
         decide(0, '{"model": "org/heads"}')
-    with pytest.raises(ValueError, match="speculate 0 contradicts method 'medusa' of speculative_config"):
-        decide(0, '{"method": "medusa"}')
+    for method in ("medusa", "suffix"):
+        with pytest.raises(ValueError, match=f"speculate 0 contradicts method '{method}' of speculative_config"):
+            decide(0, json.dumps({"method": method}))
 
 
 def test_no_tokens_are_told_from_none_that_are_named() -> None:
@@ -124,6 +158,27 @@ def test_a_method_of_vllms_that_is_not_served_is_refused_saying_which_is(method:
         ('{"num_speculative_tokens": 2.5}', "num_speculative_tokens must be a whole number between 1 and 63"),
         ('{"num_speculative_tokens": 1, "prompt_lookup_min": "2"}', "prompt_lookup_min must be a whole number between"),
         ('{"num_speculative_tokens": 1, "prompt_lookup_min": 5, "prompt_lookup_max": 4}', "prompt_lookup_max must be"),
+        ('{"method": "suffix", "model": "org/small"}', "has model, which method suffix does not have"),
+        ('{"method": "suffix", "prompt_lookup_min": 2}', "has prompt_lookup_min, which only method ngram has"),
+        (
+            '{"num_speculative_tokens": 5, "suffix_decoding_max_tree_depth": 9}',
+            "has suffix_decoding_max_tree_depth, which only method suffix has",
+        ),
+        (
+            '{"method": "medusa", "suffix_decoding_max_spec_factor": 1, "suffix_decoding_min_token_prob": 0}',
+            "has suffix_decoding_max_spec_factor and suffix_decoding_min_token_prob, which only method suffix has",
+        ),
+        ('{"method": "suffix", "num_speculative_tokens": 64}', "num_speculative_tokens must be a whole number between"),
+        *(
+            (f'{{"method": "suffix", "suffix_decoding_{name}": {value}}}', f"suffix_decoding_{name} must be a {bounds}")
+            for name, values, bounds in (
+                ("max_tree_depth", ("0", "1025", "2.5", "true"), "whole number between 1 and 1024"),
+                ("max_cached_requests", ("-1", "1000001", '"9"'), "whole number between 0 and 1000000"),
+                ("max_spec_factor", ("-0.1", "NaN", "Infinity", '"1"', "true"), "number between 0 and 1024"),
+                ("min_token_prob", ("-0.1", "1.1", "NaN", "[]"), "number between 0 and 1, got"),
+            )
+            for value in values
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(config: str, reason: str) -> None:

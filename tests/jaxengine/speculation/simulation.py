@@ -50,9 +50,9 @@ class LearntDrafter:
 class Server:
     """Serves sequences together until each has so many tokens more than its prompt."""
 
-    def __init__(self, drafts: int = 15, drafter: LearntDrafter | None = None) -> None:
-        self.drafter = drafter
-        self.speculator = Speculator(Speculation(drafts), sorted(TIMES), lambda size: True, lambda rows: 1, drafter)
+    def __init__(self, drafts: int = 15, drafter: LearntDrafter | None = None, method: str | None = None) -> None:
+        self.drafter, options = drafter, Speculation(drafts, method)
+        self.speculator = Speculator(options, sorted(TIMES), lambda size: True, lambda rows: 1, drafter)
         self.seconds = self.plain_seconds = 0.0
 
     @property
@@ -72,7 +72,9 @@ class Server:
             plan = self._plan(live, drafts, ahead=not waits)
             waits = plan.verifies or self.speculator.expects(rooms, len(live))
             self._run(plan, next_token, (PROPOSED if proposed else 0) + reading)
-            live = [each for each in live if len(each.tokens) < each.max_length]
+            for each in [each for each in live if len(each.tokens) == each.max_length]:
+                self.speculator.remember(each)
+                live.remove(each)
 
     def _reading(self, before: int) -> float:
         """How long the drafter has read since it had read so many parts, as the speculator would have measured it."""

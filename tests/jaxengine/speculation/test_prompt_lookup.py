@@ -5,7 +5,7 @@ import random
 import pytest
 
 from jaxengine.options.speculation import Speculation
-from jaxengine.speculation.prompt_lookup import PromptLookup
+from jaxengine.speculation.prompt_lookup import PART, PromptLookup
 
 
 def last_place(tokens: list[int], length: int) -> int:
@@ -34,6 +34,23 @@ def test_a_match_is_followed_while_it_goes_on_and_else_the_latest_is_taken(short
         went_on = lookup.follow()
         assert went_on == (tokens[-1] == right)
         place = place + 1 if went_on else last_place(tokens, shortest)
+
+
+@pytest.mark.parametrize("shortest", [1, 2, 3])
+@pytest.mark.parametrize("length", [PART - 1, PART, PART + 1, PART + 3, 3 * PART - 1, 3 * PART + 2])
+def test_a_long_prompt_is_read_in_parts_and_then_known_whole(shortest: int, length: int) -> None:
+    chance = random.Random(length)
+    tokens = [chance.randrange(40) for _ in range(length)]
+    lookup = PromptLookup(tokens, Speculation(4, prompt_lookup_min=shortest, prompt_lookup_max=shortest))
+    before = lookup.read
+    while not lookup.begun:
+        assert lookup.draft(4) == []
+        tokens.append(chance.randrange(40))  # one for each step that goes on meanwhile
+        lookup.read_part()
+        assert lookup.read - before <= PART
+        before = lookup.read
+    ends = {tuple(tokens[end - shortest : end]): end for end in range(shortest, len(tokens))}
+    assert lookup.behind == ends and lookup.next == last_place(tokens, shortest)
 
 
 def test_a_draft_is_what_followed_and_a_period_goes_on() -> None:

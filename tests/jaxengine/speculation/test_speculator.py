@@ -93,6 +93,51 @@ def test_a_text_that_changes_its_ways_is_served_faster_again() -> None:
     assert (server.plain_seconds - plain) / (server.seconds - lost) > 2
 
 
+# --- recent answers -----------------------------------------------------------------------------------------------
+
+
+def answers_like_one_another(same: int, other: int, requests: int) -> list[list[int]]:
+    """Texts of which none repeats itself, with so many tokens in turns that are those of all and that are its own."""
+    own, begun = random.Random(0), list(range(same))
+    common = [VOCAB + number for number in range(1000)]
+    made = []
+    for _ in range(requests):
+        text = [own.randrange(VOCAB) for _ in range(600)]
+        for place in range(0, len(common) - same, same):
+            text += [*common[place : place + same], *(own.randrange(VOCAB) for _ in range(other))]
+        made.append([*text, *begun])
+    return made
+
+
+def served_in_turn(known: list[list[int]], method: str) -> float:
+    server = Server(method=method)
+    for each in known:
+        server.serve([each[:600]], len(each) - 601, told(each))
+    return server.speedup
+
+
+@pytest.mark.parametrize(("same", "other", "least"), [(40, 1, 2.0), (20, 5, 1.4), (20, 20, 1.1)])
+def test_answers_that_are_like_others_are_served_faster(same: int, other: int, least: float) -> None:
+    known = answers_like_one_another(same, other, requests=12)
+    assert served_in_turn(known, "suffix") > least > 1.01 > served_in_turn(known, "ngram")
+
+
+@pytest.mark.parametrize("same", [3, 4, 5])
+def test_answers_that_are_hardly_like_others_are_served_hardly_slower(same: int) -> None:
+    assert served_in_turn(answers_like_one_another(same, 12, requests=12), "suffix") > 0.97
+
+
+@pytest.mark.parametrize(
+    "known", [text(3, 3), one_of(2), one_of(8), matches_that_go_on_for(1)], ids=["3-3", "2", "8", "1"]
+)
+def test_texts_that_cost_n_grams_little_cost_suffixes_little(known: list[int]) -> None:
+    server = Server(method="suffix")
+    for _ in range(3):
+        server.serve([known[:600]], TOKENS, told(known))
+        known = [(token * 7) % VOCAB for token in known]  # the same with other tokens
+    assert server.speedup > 0.97
+
+
 # --- learnt drafters ----------------------------------------------------------------------------------------------
 
 NEW = [random.Random(1).randrange(VOCAB) for _ in range(TOKENS + 700)]
