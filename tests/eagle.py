@@ -34,6 +34,7 @@ class Kind:
     norms: str = ""
     norm_before_residual: bool = False
     norm_output: bool = False
+    window: int = 0
 
 
 class TinyEagle(nn.Module):
@@ -93,6 +94,9 @@ class TinyEagle(nn.Module):
             settings |= {"architectures": ["LlamaForCausalLMEagle3"], "eagle_aux_hidden_state_layer_ids": ids}
             settings |= {"norm_before_residual": self.kind.norm_before_residual, "norm_output": self.kind.norm_output}
             settings |= {"draft_vocab_size": self.kind.draft_vocab or self.config.vocab_size}
+        if self.kind.window:
+            types = ["sliding_attention"] * self.kind.layers
+            settings |= {"layer_types": types, "sliding_window": self.kind.window}
         settings |= config
         (directory / "config.json").write_text(
             json.dumps({key: value for key, value in settings.items() if value is not None})
@@ -108,17 +112,23 @@ class TinyEagle(nn.Module):
         return {name if "lm_head" in name or "2" in name[:3] else prefix + name: each for name, each in tensors.items()}
 
     @torch.no_grad()
-    def guesses(self, model: Any, tokens: Sequence[int], count: int) -> tuple[list[int], list[float]]:
-        """What is guessed behind `tokens`, the last of which `model` has just sampled, and the chances."""
+    def guesses(
+        self, model: Any, tokens: Sequence[int], count: int, known: int | None = None
+    ) -> tuple[list[int], list[float]]:
+        """What is guessed behind `tokens`, the last of which `model` has just sampled, and the chances. Only the first
+        `known` ids are tokens.
+        """
         ids, chances, read = [], [], [*tokens[1:]]
         features = self._features(model, tokens[:-1])
         for _ in range(count):
             states = self._states(model, torch.tensor([read]), features)
             normed = self.norm(states) if self.kind.taps else states
             head = self.lm_head if self.kind.own_head else model.lm_head
-            chance = head(normed[0, -1]).softmax(-1)
+            logits = head(normed[0, -1])
+            own = self.d2t + torch.arange(len(logits)) if self.kind.draft_vocab else torch.arange(len(logits))
+            chance = logits.masked_fill(own >= (known or self.config.vocab_size), -torch.inf).softmax(-1)
             best = int(chance.argmax())
-            ids.append(best + int(self.d2t[best]) if self.kind.draft_vocab else best)
+            ids.append(int(own[best]))
             chances.append(float(chance[best]))
             read.append(ids[-1])
             following = normed if self.kind.norm_output else states
@@ -150,7 +160,8 @@ class TinyEagle(nn.Module):
         embedded = (self.embed_tokens if self.kind.own_embedding else model.model.embed_tokens)(ids)
         count = ids.shape[1]
         rotation = self.rotary(embedded, torch.arange(count)[None])
-        mask = torch.full((1, 1, count, count), torch.finfo(torch.float32).min).triu(1)
+        seen = torch.ones(count, count).tril().triu(1 - (self.kind.window or count))
+        mask = torch.zeros(count, count).masked_fill(seen == 0, torch.finfo(torch.float32).min)[None, None]
         first: Any = self.layers[0]
         if self.kind.taps:
             normed = first.hidden_norm(features)

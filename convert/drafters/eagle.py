@@ -40,10 +40,11 @@ NAMES = {
     "fusion_norm": ("input_norm.weight",),
     "fusion_norm.{i}": ("fc_norm.{i}.weight",),
 }
-OFFSETS, EMBEDDING = "d2t", "embed_tokens.weight"
+OFFSETS, EMBEDDING, HEAD = "d2t", "embed_tokens.weight", "lm_head.weight"
 IGNORED = (r"^t2d$", r"rotary_emb\.inv_freq$", rf"^{OFFSETS}$")
 OWN_KEYS = (SPECULATORS, "draft_vocab_size")  # of no model's configuration
 FEW_LAYERS = 4  # a model of more is not taken for EAGLE's layers, whatever its tensors are called
+FEWEST_TAPPED = 6  # layers of a model for which those that are tapped need not be said
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 INTEGERS = ("int64", "int32")
 
@@ -101,30 +102,34 @@ def _taps(config: Config, tensors: Tensors, model: ModelSpec) -> tuple[int, ...]
     if not nested.flag("use_aux_hidden_state", True):
         raise nested.error("use_aux_hidden_state", "other than true is not supported")
     last = model.num_layers
-    usual = [2, last // 2, last - 3]
     where, shift = (nested, 1) if config.get(LAYER_IDS) is None else (config, 0)
-    given = where.get(LAYER_IDS) or None
-    found = [each + shift if type(each) is int else -1 for each in given] if isinstance(given, list) else usual
-    if found != sorted(set(found)) or not 0 <= min(found, default=-1) <= max(found) <= last:
+    given = where.get(LAYER_IDS)
+    if given in (None, []):
+        if last < FEWEST_TAPPED:
+            raise where.error(LAYER_IDS, f"must be given for a model of {last} layers")
+        return (2, last // 2, last - 3)
+    found = [each + shift if type(each) is int else -1 for each in given] if isinstance(given, list) else [-1]
+    if found != sorted(set(found)) or not 0 <= min(found) <= max(found) <= last:
         raise where.error(LAYER_IDS, f"must be ascending numbers of the model's {last} layers")
     return tuple(found)
 
 
 def _spec(config: Config, layers: Config, tensors: Tensors, model: ModelSpec, taps: tuple[int, ...]) -> Eagle:
     nested = config.section("eagle_config") or Config({}, config.where)
-    own_head = "lm_head.weight" in tensors
-    joined = config.flag("norm_before_fc", nested.flag("norm_before_fc", False)) or "input_norm.weight" in tensors
-    each = config.flag("fc_norm", False) or "fc_norm.0.weight" in tensors
+    own_head = HEAD in tensors
+    ids = _rows(tensors, HEAD) if own_head else model.vocab_size
+    joined = nested.flag("norm_before_fc", config.flag("norm_before_fc", "input_norm.weight" in tensors))
+    each = nested.flag("fc_norm", config.flag("fc_norm", "fc_norm.0.weight" in tensors))
     norms: Literal["", "joined", "each"] = "joined" if joined else "each" if each else ""
     return Eagle(
-        _llama(layers, tensors, model, _rows(tensors, "lm_head.weight") if own_head else model.vocab_size),
+        _llama(layers, tensors, model, ids),
         model_hidden_size=model.hidden_size,
         model_vocab_size=_rows(tensors, EMBEDDING),
         usual=_usual(config),
         taps=taps,
         own_embedding=bool(taps) and EMBEDDING in tensors,
         own_head=own_head,
-        own_ids=OFFSETS in tensors,
+        own_ids=OFFSETS in tensors and own_head and ids != model.vocab_size,
         bias="fc.bias" in tensors,
         fusion_norms=norms if taps else "",
         norm_before_residual=config.flag("norm_before_residual", config.get(SPECULATORS) is not None),
@@ -146,7 +151,7 @@ def _llama(config: Config, tensors: Tensors, model: ModelSpec, vocab: int) -> Mo
         )
         full = spec.kinds[0]
         sliding = replace(full, window=window(config, model.max_positions))
-        kinds = layer_kinds(config, spec.num_layers, full, sliding, lambda _: False)
+        kinds = layer_kinds(_own_types(config, spec.num_layers), spec.num_layers, full, sliding, lambda _: False)
         return replace(spec, kinds=kinds, max_positions=model.max_positions)
     except CheckpointError:
         raise
@@ -154,30 +159,44 @@ def _llama(config: Config, tensors: Tensors, model: ModelSpec, vocab: int) -> Mo
         raise CheckpointError(f"{config.where}: {error}") from error
 
 
+def _own_types(config: Config, layers: int) -> Config:
+    """`config` without the `layer_types` of further layers: it may have been copied from the model's."""
+    types = config.get("layer_types")
+    return Config({**config.values, "layer_types": types[:layers]}, config.where) if isinstance(types, list) else config
+
+
 def _usual(config: Config) -> int | None:
-    """How many guesses a "speculators" configuration proposes."""
+    """How many guesses a "speculators" configuration proposes, if it does."""
     methods = (config.section("speculators_config") or config).get("proposal_methods")
     first = methods[0] if isinstance(methods, list) and methods else None
-    if not isinstance(first, dict):
+    if not isinstance(first, dict) or first.get("speculative_tokens") is None:
         return None
     return count(Config(first, f"{config.where}: proposal_methods"), "speculative_tokens")
 
 
 def _check_fits(spec: Eagle, config: Config, model: ModelSpec, tensors: Tensors) -> None:
-    """Raises CheckpointError where the layers read states or embeddings of another size than the model's."""
-    hidden = spec.spec.hidden_size
+    """Raises CheckpointError where the layers read states or embeddings of another size than the model's, or guess ids
+    of which it is not known what they stand for.
+    """
+    hidden, ids = spec.spec.hidden_size, spec.spec.vocab_size
     read = _columns(tensors, "fc.weight") // len(spec.taps) if spec.taps and "fc.weight" in tensors else hidden
     check_fits(config.where, model, read, model.vocab_size)
     if not spec.own_embedding and hidden != model.hidden_size:
         message = f"has no {EMBEDDING} of {hidden} numbers, and the model's has {model.hidden_size}"
         raise CheckpointError(f"{config.where}: the drafter {message}")
+    if not spec.own_head and hidden != model.hidden_size:
+        message = f"has no {HEAD} that reads {hidden} numbers, and the model's reads {model.hidden_size}"
+        raise CheckpointError(f"{config.where}: the drafter {message}")
+    if not spec.own_ids and ids < model.tokens:
+        message = f"guesses {ids} ids and has no {OFFSETS!r}, the model has {model.tokens} tokens"
+        raise CheckpointError(f"{tensors.where(HEAD)}: the drafter {message}")
     if spec.own_embedding and spec.model_vocab_size < model.tokens:
         message = f"embeds {spec.model_vocab_size} ids, the model has {model.tokens} tokens"
         raise CheckpointError(f"{tensors.where(EMBEDDING)}: the drafter {message}")
 
 
 def _offsets(tensors: Tensors, spec: Eagle, model: ModelSpec) -> np.ndarray:
-    """i32 [ids of the head]: the model's id less the head's. Raises CheckpointError where one is no token."""
+    """i32 [ids of the head]: the model's id less the head's. Raises CheckpointError where one is not of the model."""
     where = f"{tensors.where(OFFSETS)}: tensor {OFFSETS!r}"
     size = spec.spec.vocab_size
     if tensors.dtype(OFFSETS) not in INTEGERS or tensors.shape(OFFSETS) != (size,):
@@ -185,8 +204,9 @@ def _offsets(tensors: Tensors, spec: Eagle, model: ModelSpec) -> np.ndarray:
         raise CheckpointError(f"{where} is {found}, must be one of {', '.join(INTEGERS)} with shape [{size}]")
     offsets = whole(tensors, OFFSETS).astype(np.int64)
     ids = offsets + np.arange(size)
-    if ids.min() < 0 or ids.max() >= model.tokens:
-        raise CheckpointError(f"{where} names id {ids.min() if ids.min() < 0 else ids.max()} of {model.tokens} tokens")
+    if ids.min() < 0 or ids.max() >= model.vocab_size:
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise CheckpointError(f"{where} names id {wrong}, the model's vocabulary has {model.vocab_size}")
     return offsets.astype(np.int32)
 
 

@@ -130,6 +130,7 @@ class DraftModel:
     guesses: int = MOST_GUESSES
     method: ClassVar = "draft_model"
     usual: ClassVar = None
+    behind: ClassVar = 0  # how far behind its position the token stands that is read there
 
     @property
     def fresh(self) -> int:
@@ -183,6 +184,7 @@ class Eagle:
     fusion_norms: Literal["", "joined", "each"] = ""
     norm_before_residual: bool = False
     norm_output: bool = False
+    behind: ClassVar = 1  # how far behind its position the token stands that is read there
 
     @property
     def method(self) -> str:

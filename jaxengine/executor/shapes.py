@@ -95,9 +95,9 @@ class Shapes:
         return DraftShape(tokens, self.limits.rows_of(tokens), self.table_width)
 
     def draft_guessing(self, rows: int) -> DraftShape:
-        """What it reads in the call that guesses."""
+        """What it reads in the call that guesses: no more than a step has verified, and a token for each row."""
         assert self.draft_model is not None
-        fresh = self.draft_model.fresh * rows
+        fresh = min(self.draft_model.fresh * rows, self.limits.verify_buckets[-1] + rows)
         tokens = next((size for size in self.limits.verify_buckets if size >= fresh), -(-fresh // BLOCK) * BLOCK)
         return DraftShape(tokens, rows, self.table_width)
 

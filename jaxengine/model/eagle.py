@@ -16,7 +16,7 @@ from jaxengine.device import DeviceTraits
 from jaxengine.model.attention import Attention
 from jaxengine.model.decoder import Layers, run_layer
 from jaxengine.model.drafter import Guesses, likeliest
-from jaxengine.model.embedding import Head, without_padding
+from jaxengine.model.embedding import PADDING, Head, without_padding
 from jaxengine.model.layer import Layer, ResidualStream
 from jaxengine.model.linear import Linear
 from jaxengine.model.mlp import MLP
@@ -84,7 +84,7 @@ class EagleDecoder(nnx.Module):
         layers = spec.spec
         self.spec = spec
         self.guesses = spec.guesses
-        self.tokens = layers.vocab_size if spec.own_ids else model.tokens
+        self.tokens = model.tokens
         self.device = device
         self.ops = ops
         self.embedding = nnx.Param(get("embedding") if spec.own_embedding else parameters["embedding"])
@@ -117,14 +117,20 @@ class EagleDecoder(nnx.Module):
         tokens behind.
         """
         normed = states if self.final_norm is None else self.final_norm(states)
-        if isinstance(self.head, Head):
-            logits = self.head(normed)
-        else:
-            logits = without_padding(self.head(normed, jnp.dtype(jnp.float32)), self.tokens)
-        id, chance = likeliest(logits)
+        id, chance = likeliest(self._logits(normed))
         if self.offsets is not None:
             id = id + self.offsets[...][id]
         return Guesses(id, jnp.where(jnp.isnan(chance), 0, chance)), normed if self.spec.norm_output else states
+
+    def _logits(self, normed: Array) -> Array:
+        """f32 [n, ids of the head], `PADDING` for ids that are no tokens of the model."""
+        if isinstance(self.head, Head):
+            return self.head(normed)
+        logits = self.head(normed, jnp.dtype(jnp.float32))
+        if self.offsets is None:
+            return without_padding(logits, self.tokens)
+        ids = jnp.arange(logits.shape[1]) + self.offsets[...]
+        return jnp.where(ids < self.tokens, logits, PADDING)
 
 
 def _of_layer(i: int, get: Callable[[str], Any]) -> Callable[[str], Any]:

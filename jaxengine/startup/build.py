@@ -141,6 +141,8 @@ class Setup:
         if speculation and spec.state_space:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
+        if learnt and not _drafts(learnt, speculation):
+            learnt = None
         if learnt:
             learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype)
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
@@ -288,9 +290,14 @@ class Setup:
         )
 
 
+def _drafts(learnt: DrafterSource, speculation: Speculation | None) -> bool:
+    """Whether that is what drafts."""
+    return speculation is not None and speculation.method == learnt.spec.method
+
+
 def _first_guesses(learnt: DrafterSource | None, speculation: Speculation | None) -> DrafterSpec | None:
     """As much of the drafter as `speculation` uses."""
-    if learnt is None or speculation is None or speculation.method != learnt.spec.method:
+    if learnt is None or speculation is None:
         return None
     assert speculation.num_speculative_tokens is not None  # `resolve_speculation` has decided
     return learnt.spec.first(speculation.num_speculative_tokens)

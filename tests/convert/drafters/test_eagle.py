@@ -13,7 +13,7 @@ import torch
 from convert.drafters.drafter import base_of, has_drafter, is_drafter
 from convert.errors import CheckpointError
 from jaxengine.architecture.drafter import DRAFTER, Eagle
-from jaxengine.architecture.model import LayerKind, ModelSpec
+from jaxengine.architecture.model import Head, LayerKind, ModelSpec
 from tests.convert.drafters.opened import HIDDEN, MODEL, VOCAB, change, change_tensors, opened, read
 from tests.eagle import Kind, TinyEagle
 
@@ -173,8 +173,9 @@ def put(name: str, values: np.ndarray) -> Changed:
         (without("norm.weight"), {}, None),  # then the head reads the state as it is
         (put("mask_hidden", np.ones(3, np.float32)), {}, "the model has no place for tensor 'mask_hidden'"),
         (put("layers.0.self_attn.q_norm.weight", np.ones(16, np.float32)), {}, "no place for tensor"),
-        (put("d2t", np.full(200, -1)), {}, "tensor 'd2t' names id -1 of 320 tokens"),
-        (put("d2t", np.full(200, 121)), {}, "tensor 'd2t' names id 320 of 320 tokens"),
+        (put("d2t", np.full(200, -1)), {}, "tensor 'd2t' names id -1, the model's vocabulary has 320"),
+        (put("d2t", np.full(200, 121)), {}, "tensor 'd2t' names id 320, the model's vocabulary has 320"),
+        (without("d2t"), {}, "guesses 200 ids and has no 'd2t', the model has 320 tokens"),
         (put("d2t", np.zeros(199, np.int64)), {}, "tensor 'd2t' is int64 [199], must be one of int64, int32 with"),
         (put("d2t", np.zeros(200, np.float32)), {}, "tensor 'd2t' is float32 [200], must be one of int64, int32 with"),
         (
@@ -195,6 +196,7 @@ def put(name: str, values: np.ndarray) -> Changed:
         ),
         (lambda tensors: None, {"eagle_aux_hidden_state_layer_ids": [6, 2, 9]}, "must be ascending numbers"),
         (lambda tensors: None, {"eagle_aux_hidden_state_layer_ids": [2, "6", 9]}, "must be ascending numbers"),
+        (lambda tensors: None, {"eagle_aux_hidden_state_layer_ids": "2,6,9"}, "must be ascending numbers"),
         (
             lambda tensors: None,
             {"eagle_aux_hidden_state_layer_ids": None, "eagle_config": {"use_aux_hidden_state": False}},
@@ -229,9 +231,52 @@ def test_the_model_must_have_embeddings_of_its_size_unless_it_has_its_own(tmp_pa
     made.write(tmp_path)
     spec = spec_of(tmp_path, wide)
     assert (spec.model_hidden_size, spec.feature_size, spec.model_vocab_size) == (96, HIDDEN, VOCAB)
+    change_tensors(tmp_path / "model.safetensors", without("lm_head.weight", "d2t"))
+    with pytest.raises(
+        CheckpointError, match=r"has no lm_head\.weight that reads 64 numbers, and the model's reads 96"
+    ):
+        opened(tmp_path, wide)
     change_tensors(tmp_path / "model.safetensors", without("embed_tokens.weight"))
     with pytest.raises(CheckpointError, match=r"has no embed_tokens\.weight of 64 numbers, and the model's has 96"):
         opened(tmp_path, wide)
+
+
+def test_ids_that_are_no_tokens_may_be_in_the_head(tmp_path: Path) -> None:
+    """The rows of the model's vocabulary that pad it: they are never guessed. A head of all ids has no choice of some,
+    whatever `d2t` says of it.
+    """
+    padded = replace(DEEP, head=Head(tokens=250))
+    TinyEagle(replace(EAGLE3, draft_vocab=300), HIDDEN, VOCAB).write(tmp_path)
+    assert spec_of(tmp_path, padded).own_ids
+    TinyEagle(replace(EAGLE3, draft_vocab=None), HIDDEN, VOCAB).write(tmp_path)
+    change_tensors(tmp_path / "model.safetensors", put("d2t", np.zeros(VOCAB, np.int64)))
+    spec = spec_of(tmp_path, padded)
+    assert (spec.own_ids, spec.spec.vocab_size) == (False, VOCAB)
+
+
+def test_what_was_copied_from_the_models_configuration_does_no_harm(tmp_path: Path) -> None:
+    TinyEagle(EAGLE3, HIDDEN, VOCAB).write(tmp_path, layer_types=["full_attention"] * 12)
+    assert spec_of(tmp_path, DEEP).spec.num_layers == 1
+
+
+def test_without_numbers_the_layers_of_a_small_model_are_not_guessed(tmp_path: Path) -> None:
+    TinyEagle(EAGLE3, HIDDEN, VOCAB).write(tmp_path, eagle_aux_hidden_state_layer_ids=None)
+    with pytest.raises(CheckpointError, match="eagle_aux_hidden_state_layer_ids must be given for a model of 2 layers"):
+        opened(tmp_path)
+
+
+def test_what_is_said_within_eagle_config_counts_before_what_the_tensors_suggest(tmp_path: Path) -> None:
+    made = TinyEagle(replace(EAGLE3, norms="joined"), HIDDEN, VOCAB)
+    made.write(tmp_path, eagle_config={"norm_before_fc": False}, norm_before_fc=True)
+    with pytest.raises(CheckpointError, match=r"no place for tensor 'input_norm\.weight'"):
+        opened(tmp_path, DEEP)
+
+
+def test_a_proposal_without_a_number_leaves_it_to_the_user(tmp_path: Path) -> None:
+    made = TinyEagle(Kind((1, 2), own_head=True, draft_vocab=200), HIDDEN, VOCAB)
+    config = {"proposal_methods": [{"proposal_type": "greedy"}]}
+    speculators(tmp_path, made, eagle_aux_hidden_state_layer_ids=[1, 2], speculators_config=config)
+    assert spec_of(tmp_path).usual is None
 
 
 def test_by_its_name_alone_it_is_refused_unless_it_says_for_which_model(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from convert.mapping.composition import SourceWithSpec
 from convert.source import open_model
 from jaxengine.architecture.drafter import DrafterSource, DraftModel, DraftModelSource, Eagle
 from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Traced
@@ -117,6 +118,18 @@ def test_layers_of_eagle_that_cannot_draft_for_a_model_are_refused_with_the_reas
 
 def test_layers_of_eagle_that_can_draft_do() -> None:
     assert fit_eagle(LLAMA_8B).spec == fit_eagle(GEMMA2_9B, 8).spec == EAGLE3
+
+
+@pytest.mark.parametrize("options", [{"speculate": 0}, {"speculative_config": '{"method": "suffix"}'}])
+def test_what_does_not_draft_need_not_fit(tiny: Callable[[str], Path], options: dict[str, Any]) -> None:
+    opened = open_model(str(tiny("llama2_gqa")))
+    spec = replace(EAGLE3, spec=replace(EAGLE3.spec, num_kv_heads=1, num_heads=7))
+    windows = replace(opened.source.spec, kinds=(replace(opened.source.spec.kinds[0], window=16),))
+    model = replace(opened, source=SourceWithSpec(opened.source, windows), drafter=cast(DrafterSource, Described(spec)))
+    setup = Setup.decide(model, EngineOptions(**options))
+    assert setup.drafter is None and setup.drafter_source is None
+    with pytest.raises(ValueError, match=r"^eagle3: all layers of the model have windows"):
+        Setup.decide(model, EngineOptions(speculate=2))
 
 
 def test_features_are_counted_on_each_device() -> None:
