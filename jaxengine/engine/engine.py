@@ -257,7 +257,7 @@ class Engine:
     def _mask(self, launch: BackboneLaunch, result: StepResult) -> None:
         """Send the masks of the samples whose sequences have grammars. One that cannot go on ends with an error."""
         rows = [row for row in launch.plan.rows if row.samples and row.sequence.matcher]
-        rows = [row for row in rows if row.sequence.request.id in self.live]
+        rows = [row for row in rows if self._is_live(row.sequence)]
         masks, broken = self.constraints.masks([row.sequence for row in rows])
         for sequence, error in broken:
             if event := self._finish_early(sequence.request.id, finish_of(error), str(error)):
@@ -289,7 +289,7 @@ class Engine:
         self.lone_failures = 0
         self.answers.count(flight.plan, result)
         for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
-            if tokens and row.sequence.request.id in self.live:
+            if tokens and self._is_live(row.sequence):
                 self._accept(row, tokens, now, result)
             if not finite:
                 self._give_up(row.sequence, result)
@@ -302,6 +302,12 @@ class Engine:
             sampled = [row.sequence for row in flight.samples.rows]
             self.culprit_search.step_succeeded([each.request.id for each in sampled if not each.waits_for_beams])
 
+    def _is_live(self, sequence: Sequence) -> bool:
+        """Whether the request of `sequence` has not ended. Its id may be another's meanwhile, which began while the
+        last step of this one was on its way.
+        """
+        return self.live.get(sequence.request.id) is sequence.members[0]
+
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)
         self.answers.note_prompts(flight.scored_samples, results.scored)
@@ -310,7 +316,8 @@ class Engine:
     def _give_up(self, sequence: Sequence, result: StepResult) -> None:
         """A row was not finite. Its pages must not be shared, even if its request has ended meanwhile."""
         self.scheduler.finish(sequence, FinishReason.ERROR)
-        if self.live.pop(sequence.request.id, None):
+        if self._is_live(sequence):
+            del self.live[sequence.request.id]
             error = "the model's logits are not finite"
             result.events.append(Event(sequence.request.id, finish=FinishReason.ERROR, error=error))
 
@@ -330,7 +337,7 @@ class Engine:
     def _grow_beams(self, plan: Plan, now: float, result: StepResult) -> None:
         """Go on with the searches all of whose beams have been sampled, and let those go that are done."""
         for first in dict.fromkeys(row.sequence.members[0] for row in plan.rows if row.sequence.beams):
-            if first.beams is None or not first.beams.ready or first.request.id not in self.live:
+            if first.beams is None or not first.beams.ready or not self._is_live(first):
                 continue
             moves = first.beams.advance()
             if first.beams.done:

@@ -171,6 +171,20 @@ def test_as_many_alternatives_as_asked_for_come_with_each_token(engine: Engine) 
         assert all(token.top[0] == (token.id, token.logprob) for token in answer.tokens if number)
 
 
+def test_what_was_computed_behind_the_end_of_a_request_is_not_the_answer_of_the_next_with_its_id(
+    engine: Engine,
+) -> None:
+    """Steps are launched one ahead, so there is one behind each end that nobody foresaw."""
+    ends = ask(1, prompt(5), max_tokens=9, stop_token_ids=(77,), logit_bias={77: 1000.0})
+    follows = ask(1, prompt(7, seed=1), max_tokens=4)
+    expected, answers = alone(engine, follows), {1: Answer()}
+    engine.submit(ends)
+    while not answers[1].tokens:
+        step(engine, answers)
+    assert (answers[1].ids, engine.live) == ([77], {}) and engine.flight is not None
+    assert serve(engine, [follows])[1].ids == expected.ids
+
+
 # --- leaving early ------------------------------------------------------------------------------------------------
 
 
