@@ -98,7 +98,7 @@ def _taps(config: Config, tensors: Tensors, model: ModelSpec) -> tuple[int, ...]
     """In front of which of the model's layers EAGLE-3 reads; none if this is EAGLE."""
     if "layers.0.hidden_norm.weight" not in tensors:
         return ()
-    nested = config.section("eagle_config") or Config({}, config.where)
+    nested = _nested(config)
     if not nested.flag("use_aux_hidden_state", True):
         raise nested.error("use_aux_hidden_state", "other than true is not supported")
     last = model.num_layers
@@ -115,16 +115,16 @@ def _taps(config: Config, tensors: Tensors, model: ModelSpec) -> tuple[int, ...]
 
 
 def _spec(config: Config, layers: Config, tensors: Tensors, model: ModelSpec, taps: tuple[int, ...]) -> Eagle:
-    nested = config.section("eagle_config") or Config({}, config.where)
+    nested = _nested(config)
     own_head = HEAD in tensors
-    ids = _rows(tensors, HEAD) if own_head else model.vocab_size
+    ids = _size(tensors, HEAD, 0) if own_head else model.vocab_size
     joined = nested.flag("norm_before_fc", config.flag("norm_before_fc", "input_norm.weight" in tensors))
     each = nested.flag("fc_norm", config.flag("fc_norm", "fc_norm.0.weight" in tensors))
     norms: Literal["", "joined", "each"] = "joined" if joined else "each" if each else ""
     return Eagle(
         _llama(layers, tensors, model, ids),
         model_hidden_size=model.hidden_size,
-        model_vocab_size=_rows(tensors, EMBEDDING),
+        model_vocab_size=_size(tensors, EMBEDDING, 0),
         usual=_usual(config),
         taps=taps,
         own_embedding=bool(taps) and EMBEDDING in tensors,
@@ -179,7 +179,7 @@ def _check_fits(spec: Eagle, config: Config, model: ModelSpec, tensors: Tensors)
     of which it is not known what they stand for.
     """
     hidden, ids = spec.spec.hidden_size, spec.spec.vocab_size
-    read = _columns(tensors, "fc.weight") // len(spec.taps) if spec.taps and "fc.weight" in tensors else hidden
+    read = _size(tensors, "fc.weight", 1) // len(spec.taps) if spec.taps and "fc.weight" in tensors else hidden
     check_fits(config.where, model, read, model.vocab_size)
     if not spec.own_embedding and hidden != model.hidden_size:
         message = f"has no {EMBEDDING} of {hidden} numbers, and the model's has {model.hidden_size}"
@@ -210,10 +210,11 @@ def _offsets(tensors: Tensors, spec: Eagle, model: ModelSpec) -> np.ndarray:
     return offsets.astype(np.int32)
 
 
-def _rows(tensors: Tensors, name: str) -> int:
+def _size(tensors: Tensors, name: str, axis: int) -> int:
     """Of a matrix; 0 where it is missing or none, which is refused later."""
-    return tensors.shape(name)[0] if name in tensors and len(tensors.shape(name)) == 2 else 0
+    return tensors.shape(name)[axis] if name in tensors and len(tensors.shape(name)) == 2 else 0
 
 
-def _columns(tensors: Tensors, name: str) -> int:
-    return tensors.shape(name)[1] if name in tensors and len(tensors.shape(name)) == 2 else 0
+def _nested(config: Config) -> Config:
+    """What is said within `eagle_config`."""
+    return config.section("eagle_config") or Config({}, config.where)

@@ -141,10 +141,8 @@ class Setup:
         if speculation and spec.state_space:
             raise ValueError("speculate: this model's layers keep states, which cannot take a rejected token back")
         dtype = resolve_dtype(options, spec, source.dtype, device)
-        if learnt and not _drafts(learnt, speculation):
-            learnt = None
-        if learnt:
-            learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype)
+        wanted = learnt is not None and _drafts(learnt, speculation)
+        learnt = fitted(learnt, spec, options.attention, mesh.size, device, dtype) if learnt and wanted else None
         cache_dtype = resolve_cache_dtype(options, spec, dtype)
         attention = choose_backend(options.attention, device, spec.head_dim, spec.group, dtype, cache_dtype)
         source = calibrated(source, cache_dtype)

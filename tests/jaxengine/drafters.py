@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from jaxengine.architecture.drafter import DRAFTER, DrafterSpec, Medusa, MLPSpeculator
+from jaxengine.engine.engine import Engine
 from jaxengine.request.plan import Plan
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
@@ -157,3 +158,10 @@ class EagerSpeculator(Speculator):
             counts.append(min(room.most, len(drafted), left))
             left -= counts[-1]
         return counts
+
+
+def eager(engine: Engine, proposer: object) -> EagerSpeculator:
+    """One for `engine`, in place of its own."""
+    own = engine.speculator
+    assert own is not None
+    return EagerSpeculator(own.options, own.sizes, own.ready, own.plain_size, proposer)  # type: ignore[arg-type]

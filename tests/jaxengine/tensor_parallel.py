@@ -17,7 +17,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Token
 from jaxengine.startup.build import load_engine
-from tests.jaxengine.drafters import EagerSpeculator, Watched
+from tests.jaxengine.drafters import Watched, eager
 from tests.jaxengine.drafting import drafting, speculator
 from tests.jaxengine.engines import Answer, ask, load, prompt, serve
 
@@ -72,10 +72,10 @@ def drafted(directory: Path, draft: Path, devices: int) -> dict[str, object]:
     chosen: dict[str, Any] = {**SMALL, "tensor_parallel": devices, "speculative_config": config}
     engine = load_engine(model, EngineOptions(**chosen))
     engine.finish_compiling()
-    own, draft_runner = engine.speculator, engine.runner.draft
-    assert own is not None and draft_runner is not None
+    draft_runner = engine.runner.draft
+    assert draft_runner is not None
     watched = Watched(draft_runner)
-    with speculator(engine, EagerSpeculator(own.options, own.sizes, own.ready, own.plain_size, watched)):
+    with speculator(engine, eager(engine, watched)):
         served = serve(engine, REQUESTS[:3])  # without a grammar, which is there when it is compiled
     return {
         "ids": [answer.ids for answer in served.values()],

@@ -20,7 +20,7 @@ from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sequence import Sequence
 from jaxengine.startup.build import load_engine
-from tests.jaxengine.drafters import EagerSpeculator, Forged, Watched
+from tests.jaxengine.drafters import Forged, Watched, eager
 from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
 from tests.jaxengine.engines import ask, prompt, serve
 from tests.tiny import load_reference, write_tiny
@@ -48,12 +48,6 @@ def drafting(directory: Path, draft: Path, guesses: int = GUESSES, **options: ob
     engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
-
-
-def eager(engine: Engine, proposer: object) -> EagerSpeculator:
-    own = engine.speculator
-    assert own is not None
-    return EagerSpeculator(own.options, own.sizes, own.ready, own.plain_size, proposer)  # type: ignore[arg-type]
 
 
 @cache

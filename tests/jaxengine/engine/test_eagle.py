@@ -19,7 +19,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.sequence import Sequence
 from jaxengine.startup.build import load_engine
 from tests.eagle import Kind, TinyEagle, reference
-from tests.jaxengine.drafters import EagerSpeculator, Forged, Watched
+from tests.jaxengine.drafters import Forged, Watched, eager
 from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
 from tests.jaxengine.engines import ask, prompt, serve
 from tests.tiny import BASE, TINY, VOCAB
@@ -52,12 +52,6 @@ def drafting(directory: Path, drafter: Path, guesses: int = GUESSES, tokens: int
     engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
-
-
-def eager(engine: Engine, proposer: object) -> EagerSpeculator:
-    own = engine.speculator
-    assert own is not None
-    return EagerSpeculator(own.options, own.sizes, own.ready, own.plain_size, proposer)  # type: ignore[arg-type]
 
 
 @cache

@@ -15,7 +15,7 @@ from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.options.table import EngineOptions
 from jaxengine.startup.build import load_engine
-from tests.jaxengine.drafters import GUESSES, EagerSpeculator, Forged, RandomDrafter, Watched
+from tests.jaxengine.drafters import GUESSES, Forged, RandomDrafter, Watched, eager
 from tests.jaxengine.drafting import MANNERS, assert_same, plain, speculator
 from tests.jaxengine.engines import ask, load, prompt, serve
 from tests.tiny import BASE, VOCAB
@@ -46,12 +46,6 @@ def drafting(directory: Path, spec: DrafterSpec, **options: object) -> Engine:
     engine = load_engine(model, EngineOptions(**chosen))  # type: ignore[arg-type]
     engine.finish_compiling()
     return engine
-
-
-def eager(engine: Engine, proposer: object) -> EagerSpeculator:
-    own = engine.speculator
-    assert own is not None
-    return EagerSpeculator(own.options, own.sizes, own.ready, own.plain_size, proposer)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=DRAFTERS)
