@@ -63,7 +63,7 @@ def _spec(config: Config) -> ModelSpec:
     heads, layers = config.integer("num_heads"), config.integer("num_layers")
     fields = sizes(config, head_dim=config.integer("d_kv"), positions=POSITIONS)
     tied = config.flag("tie_word_embeddings", True)
-    divided = {"t5": config.flag("scale_decoder_outputs", tied), "mt5": False, "umt5": tied}[config.text("model_type")]
+    divided = config.text("model_type") != "mt5" and config.flag("scale_decoder_outputs", tied)
     activation, gated = _feed_forward(config)
     start = config.integer("decoder_start_token_id", config.integer("pad_token_id", 0, least=0), least=0)
     own = {

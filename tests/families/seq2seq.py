@@ -112,10 +112,11 @@ def _add_head(target: Path, fields: dict[str, Any], seed: int) -> None:
 @torch.no_grad()
 def seq2seq_logits(directory: Path, source: list[int], ids: list[int]) -> np.ndarray:
     """Logits after every prefix of the decoder's `ids`, start token first: float32 [len(ids), vocab]."""
-    decoder_ids = torch.tensor([ids])
-    logits = load_seq2seq(directory)(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
-    # transformers 5 treats every umT5 as tied and divides hidden states; 4 does so only where the head is tied.
-    factor = T5["d_model"] ** 0.5 if directory.name == "umt5" else 1.0
+    model, decoder_ids = load_seq2seq(directory), torch.tensor([ids])
+    logits = model(torch.tensor([source]), decoder_input_ids=decoder_ids, use_cache=False).logits
+    # transformers 5.0 to 5.23 divide hidden states of every umT5; 4 and 5.24 do so only where the head is tied.
+    always_divided = directory.name == "umt5" and not hasattr(model.config, "scale_decoder_outputs")
+    factor = T5["d_model"] ** 0.5 if always_divided else 1.0
     return factor * logits[0].numpy()  # type: ignore[no-any-return]
 
 

@@ -48,9 +48,10 @@ def test_a_head_is_tied_where_the_configuration_does_not_say(name: str, seq2seq:
     assert compose(Config(unsaid, said.where), tensors).spec == compose(said, tensors).spec
 
 
-def test_an_untied_t5_saved_by_transformers_5_is_known_by_its_output_scale(seq2seq: Zoo) -> None:
+@pytest.mark.parametrize("name", ["flan_t5", "umt5"])
+def test_an_untied_t5_saved_by_transformers_5_is_known_by_its_output_scale(name: str, seq2seq: Zoo) -> None:
     """transformers 5 calls every head tied, and writes in `scale_decoder_outputs` whether hidden states are divided."""
-    said, tensors = Config.load(seq2seq("flan_t5") / "config.json"), open_tensors(seq2seq("flan_t5"))
+    said, tensors = Config.load(seq2seq(name) / "config.json"), open_tensors(seq2seq(name))
     saved = {**said.values, "tie_word_embeddings": True, "scale_decoder_outputs": False}
     assert compose(Config(saved, said.where), tensors).spec == compose(said, tensors).spec
 
