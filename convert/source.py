@@ -22,6 +22,8 @@ from convert.cache import cache_root, made_once, stamp
 from convert.compose import adapter_reader, compose
 from convert.config.config import Config, read_json
 from convert.config.generation_config import announce_unread
+from convert.config.pooling import DEFAULT as DEFAULT_POOLING
+from convert.config.pooling import pooling_of
 from convert.config.quantization import add_quantization
 from convert.config.rope_override import Scaling, override_rope
 from convert.drafters.draft_model import check_same_tokens
@@ -51,7 +53,8 @@ class OpenModel:
     """A model ready to load. `directory` has tokenizer.json, tokenizer_config.json and, where the model has them,
     chat_template.jinja and generation_config.json. `checkpoint` is what it was read from: a directory, or a GGUF file.
     `quantization` is the method by which the weights are quantised, `adapter` is merged with them. `adapters` reads
-    those that requests may name; None where there cannot be any. `drafter` was learnt to draft for it."""
+    those that requests may name; None where there cannot be any. `drafter` was learnt to draft for it. `pooling` is how
+    its authors make embeddings, see `pooling_of`."""
 
     source: ParameterSource
     directory: Path
@@ -63,6 +66,7 @@ class OpenModel:
     adapter: Adapter | None = None
     adapters: AdapterReader | None = None
     drafter: DrafterSource | None = None
+    pooling: str = DEFAULT_POOLING
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
     model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter, adapters)
-    return _with_tokenizer(model, directory)
+    return replace(_with_tokenizer(model, directory), pooling=pooling_of(directory))
 
 
 def _refuse_adapter(adapter: Adapter | None, path: Path, problem: str) -> None:

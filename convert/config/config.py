@@ -17,20 +17,32 @@ MAX_BYTES = 16 * 2**20
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`."""
+    """The JSON object in `path`. Raises CheckpointError."""
+    value = _parsed(path)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """The JSON array in `path`. Raises CheckpointError."""
+    value = _parsed(path)
+    if not isinstance(value, list):
+        raise CheckpointError(f"{path}: must hold a JSON array, got {type(value).__name__}")
+    return value
+
+
+def _parsed(path: Path) -> Any:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CheckpointError(f"{path}: {path.stat().st_size} bytes, at most {MAX_BYTES}")
-        value = json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object, got {type(value).__name__}")
-    return value
 
 
 class Config:

@@ -20,7 +20,8 @@ from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
 PICKLED = ["pytorch_model*.bin", "adapter_model.bin", "medusa_lm_head.pt"]
-SKIPPED = ["*/*", "consolidated*.safetensors"]  # subfolders; Mistral's second copy of the same weights
+# Subfolders, but 1_Pooling, which has one file; Mistral's second copy of the same weights.
+SKIPPED = ["[!1]*/*", "1[!_]*/*", "1_[!P]*/*", "*/*/*", "consolidated*.safetensors"]
 ID_PATTERN = r"[A-Za-z0-9][\w.\-]{0,95}(/[A-Za-z0-9][\w.\-]{0,95})?"
 
 

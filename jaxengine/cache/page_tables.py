@@ -253,7 +253,7 @@ class PageTables:
 
     def _may_share(self, sequence: Sequence, pages: int | None = None) -> bool:
         """Whether `sequence` may start from cached pages. If so, the keys of its first `pages`, or all, are known."""
-        may_share = self.prefix_cache and not sequence.params.prompt_logprobs
+        may_share = self.prefix_cache and not sequence.reads_whole_prompt
         if may_share:
             self._extend_prefix_keys(sequence, pages)
         return may_share

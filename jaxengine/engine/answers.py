@@ -5,6 +5,8 @@ Nothing is scheduled here and nothing is let go: `Engine` does that for the requ
 
 from collections.abc import Collection
 
+import numpy as np
+
 from jaxengine.engine.constraints import finish_of
 from jaxengine.grammar.grammar import GrammarError
 from jaxengine.grammar.matcher import Matcher
@@ -12,7 +14,7 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.beams import Beams
 from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import StepResult
-from jaxengine.request.plan import Plan
+from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Sequence
 from jaxengine.step.samples import Samples
@@ -45,6 +47,13 @@ class Answers:
             if position == len(row.sequence.prompt_logprobs):
                 row.sequence.prompt_logprobs.append(token)
 
+    def note_pooled(self, pooled: list[tuple[Row, np.ndarray]]) -> None:
+        """Sums of hidden states, or the last one, arrive row by row; after a preemption from the first token again."""
+        for row, hidden in pooled:
+            sequence = row.sequence
+            before = sequence.pooled if row.start and sequence.pooling == "mean" else None
+            sequence.pooled = hidden if before is None else before + hidden
+
     def extend(self, sequence: Sequence, tokens: list[Token], now: float, result: StepResult) -> Event:
         """Append `tokens` to `sequence`, up to its last if that is among them."""
         event = Event(sequence.request.id, preemptions=sequence.preemptions)
@@ -57,8 +66,11 @@ class Answers:
                 self._match(sequence.matcher, token.id, event)
             if event.finish is not FinishReason.NOT_FINISHED:
                 break
-        self.generated_tokens += len(taken)
-        result.answered_tokens += len(taken)
+        if sequence.pooled is not None:
+            event.embedding = _embedding(sequence, sequence.pooled)
+        else:
+            self.generated_tokens += len(taken)
+            result.answered_tokens += len(taken)
         if sequence.first_token_at is None:
             self._begin(sequence, event, now, result)
         return event
@@ -103,3 +115,9 @@ class Answers:
         if token in self.eos_token_ids and not params.ignore_eos:
             return FinishReason.EOS
         return FinishReason.STOP_TOKEN if token in params.stop_token_ids else FinishReason.NOT_FINISHED
+
+
+def _embedding(sequence: Sequence, pooled: np.ndarray) -> bytes:
+    """As an event carries it: f32, little-endian."""
+    count = sequence.prompt_length if sequence.pooling == "mean" else 1
+    return (pooled / count).astype("<f4").tobytes()

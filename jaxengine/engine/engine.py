@@ -311,6 +311,7 @@ class Engine:
     def _fetch(self, flight: InFlight) -> Results:
         results = self.runner.fetch(flight)
         self.answers.note_prompts(flight.scored_samples, results.scored)
+        self.answers.note_pooled(results.pooled)
         return results
 
     def _give_up(self, sequence: Sequence, result: StepResult) -> None:

@@ -157,6 +157,10 @@ class Compiler:
         arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))
         return self._lower(partial(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
 
+    def lower_sum_hidden(self, tokens: int) -> Any:
+        function = partial(functions.sum_hidden, self.shapes.limits.rows_of(tokens))
+        return self._lower(function, (self.hidden(tokens), self.array((tokens,))), donate=(), returns=None)
+
     def lower_write_page_table(self) -> Any:
         table = self.slot_state().table
         return self._lower(
@@ -225,7 +229,8 @@ class Compiler:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
         ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; ("encode", shape), where
         there is an encoder; ("propose", rows), where something learnt drafts; ("read", tokens) and "allocate_draft",
-        where that is a model; and "allocate_adapters" and "place_adapter", where there may be adapters.
+        where that is a model; ("sum_hidden", tokens), where embeddings are means; and "allocate_adapters" and
+        "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -246,6 +251,8 @@ class Compiler:
             lower["sample", shape.samples, False] = partial(self.lower_sample, shape.samples, False)
             if shape.ragged:
                 lower["score", shape.tokens] = partial(self.lower_score, shape.tokens)
+                if shapes.sums_hidden:
+                    lower["sum_hidden", shape.tokens] = partial(self.lower_sum_hidden, shape.tokens)
                 if ("read", shape.tokens) in shapes.names(shape):
                     lower["read", shape.tokens] = partial(self.lower_read, shape.tokens)
             elif shapes.proposes(shape.rows):

@@ -27,6 +27,7 @@ from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.functions import Adapters
+from jaxengine.step.pooled import PooledHidden, pooled_rows, row_of_tokens
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, counts_tokens, needs_sampler_state
 from jaxengine.step.samples import NO_SAMPLES, Samples
@@ -110,6 +111,8 @@ class Runner:
             results += [self._sample(packed_samples, hidden, greedy) for greedy in (True, False)]
             if all_hidden is not None:
                 results.append(self._score(all_hidden, np.zeros(shape.tokens, np.int32)))
+                if self.shapes.sums_hidden:
+                    results.append(self._sum_hidden(all_hidden, np.zeros(shape.tokens, np.int32)))
             elif ("propose", shape.rows) in self.shapes.names(shape) and self.model.drafter:
                 results.append(self._propose(np.full(shape.rows, self.shapes.slots, np.int32)))
             if self.draft:
@@ -151,7 +154,8 @@ class Runner:
         plan, shape, samples, greedy, packed_samples, hidden, all_hidden = launch
         sampled = self._sample(packed_samples, hidden, greedy) if samples.rows else None
         prompts, scored = self._score_prompts(plan, all_hidden)
-        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored)
+        pooled = self._pool(plan, hidden, all_hidden)
+        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled)
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
@@ -231,6 +235,23 @@ class Runner:
 
     def _score(self, all_hidden: Array, target: np.ndarray) -> Array:
         return self.executables["score", len(target)](self.model.head, all_hidden, self._put(target))  # type: ignore[no-any-return]
+
+    def _pool(self, plan: Plan, hidden: Array, all_hidden: Array | None) -> PooledHidden | None:
+        """What the step adds to embeddings, if any are wanted."""
+        pooled = pooled_rows(plan.rows)
+        if not pooled:
+            return None
+        if self.shapes.sums_hidden and all_hidden is not None:
+            of_tokens = row_of_tokens(plan.rows, pooled, all_hidden.shape[0])
+            array, index = self._sum_hidden(all_hidden, of_tokens), [number for number, _ in pooled]
+        else:  # each is a last token, of which there is a sample
+            behind = np.cumsum([row.samples for row in plan.rows]).tolist()
+            array, index = hidden, [behind[number] - 1 for number, _ in pooled]
+        array.copy_to_host_async()
+        return PooledHidden(pooled, index, array)
+
+    def _sum_hidden(self, all_hidden: Array, of_tokens: np.ndarray) -> Array:
+        return self.executables["sum_hidden", len(of_tokens)](all_hidden, self._put(of_tokens))  # type: ignore[no-any-return]
 
     # --- slots --------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class Shapes:
     cache_dtype: str  # of the caches' arrays
     adapters: AdapterShapes | None = None  # None where no request may name one
     drafter: DrafterSpec | None = None  # None where nothing that was learnt drafts
+    sums_hidden: bool = False  # embeddings are means over all tokens
 
     @property
     def scored(self) -> int:
@@ -147,5 +148,9 @@ class Shapes:
         step = [("backbone", shape), ("sample", shape.samples, True), ("sample", shape.samples, False)]
         if not shape.ragged:
             return [*step, ("propose", shape.rows)] if self.proposes(shape.rows) else step
-        reads = self.draft_model is not None and shape.tokens in self.limits.mixed_buckets
-        return [*step, ("score", shape.tokens), *([("read", shape.tokens)] if reads else [])]
+        step.append(("score", shape.tokens))
+        if self.sums_hidden:
+            step.append(("sum_hidden", shape.tokens))
+        if self.draft_model is not None and shape.tokens in self.limits.mixed_buckets:
+            step.append(("read", shape.tokens))
+        return step

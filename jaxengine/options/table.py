@@ -17,6 +17,7 @@ from typing import Any, Literal
 from jaxengine.options import values
 from jaxengine.options.option import option
 from jaxengine.options.speculation import MAX_DRAFT_TOKENS, Speculation, decide, speculative_config
+from jaxengine.request.pooling import POOLINGS
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 from jaxengine.telemetry import logs
 
@@ -139,6 +140,13 @@ class ComputeOptions:
         "(what drafts: a directory or an id on the hub, with @revision or without), num_speculative_tokens, "
         "prompt_lookup_min, prompt_lookup_max, and vLLM's suffix_decoding fields",
         after="speculate",
+    )
+    pooling: str | None = option(
+        None,
+        values.one_of(*POOLINGS),
+        "embeddings are the last token's hidden state, or the mean over all tokens; what the checkpoint's "
+        "1_Pooling/config.json says if not given, or else last",
+        after="speculative_config",
     )
     attention: str = option(
         "auto",

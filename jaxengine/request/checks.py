@@ -32,6 +32,8 @@ def check_request(request: Request, limits: Description) -> None:
         raise ValueError(f"logprobs {params.logprobs} is more than {limits.max_top_logprobs}")
     if params.prompt_logprobs and params.logprobs > MAX_ALTERNATIVES:
         raise ValueError(f"logprobs {params.logprobs} is more than a prompt's tokens have, {MAX_ALTERNATIVES}")
+    if request.pooling is not None:
+        _check_pooling(request, limits)
     ends = {*limits.eos_token_ids, *params.stop_token_ids}
     if request.beam_search is not None:
         _check_beam_search(request, request.beam_search, limits)
@@ -47,6 +49,21 @@ def check_request(request: Request, limits: Description) -> None:
         wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
         if wrong is not None:
             raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
+
+
+def _check_pooling(request: Request, limits: Description) -> None:
+    refused = {
+        "max_tokens above 1": request.params.max_tokens > 1,
+        "prompt_logprobs": request.params.prompt_logprobs,
+        "a grammar": request.grammar is not None,
+        "reasoning": request.reasoning is not None,
+        "beam search": request.beam_search is not None,
+    }
+    for name, asked in refused.items():
+        if asked:
+            raise ValueError(f"pooling does not go with {name}")
+    if request.pooling != limits.pooling:
+        raise ValueError(f"pooling {request.pooling!r} is not this engine's, {limits.pooling!r}")
 
 
 def _check_beam_search(request: Request, search: BeamSearch, limits: Description) -> None:

@@ -59,3 +59,4 @@ class Event:
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     beams: Ids[Beam] = ()  # in place of tokens, the best first
+    embedding: bytes = b""  # f32 [hidden], of a request with `pooling`; its last event has it

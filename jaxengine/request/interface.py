@@ -42,6 +42,8 @@ class Description:
     max_adapters: int = 0
     max_adapter_rank: int = 0
     max_draft_tokens: int = 0
+    pooling: str = ""
+    hidden_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ class OpenModel(Protocol):
     @property
     def adapters(self) -> AdapterReader | None:
         """Reads adapters that requests may name; None where the model cannot have any."""
+        ...
+
+    @property
+    def pooling(self) -> str:
+        """How its authors pool embeddings, as `Pooling` or in other words."""
         ...
 
     @property

@@ -9,12 +9,15 @@ import time
 from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
 
+import numpy as np
+
 from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import Matcher
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.beams import Beams
 from jaxengine.request.event import FinishReason, Token
+from jaxengine.request.pooling import Pooling
 from jaxengine.request.sampling_params import SamplingParams
 
 AGING_SECONDS = 60.0  # one priority level is worth so much waiting: overtaking is bounded, so no request starves
@@ -37,6 +40,7 @@ class Request:
     reasoning: Reasoning | None = None  # what stands before that text
     adapter: str = ""  # name of the adapter that answers; "" = the model itself
     beam_search: BeamSearch | None = None
+    pooling: Pooling | None = None  # it wants its prompt's hidden states pooled, and no text
     arrived: float = field(default_factory=time.monotonic)
 
     @property
@@ -111,6 +115,8 @@ class Sequence:
         self.matcher: Matcher | None = None  # has read the generated tokens that the host has
         # Filled chunk by chunk if asked for. The first token has no logprob.
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
+        self.pooling: Pooling | None = request.pooling
+        self.pooled: np.ndarray | None = None  # f32 [hidden], of those pooled so far the sum
 
     def fan_out(self, beams: Beams) -> None:
         """Serve the request as a beam search, of which this sequence is the first beam. The others are asleep until it
@@ -127,6 +133,11 @@ class Sequence:
         self.tokens = [*parent.tokens]
         self.length, self.computed, self.rope_length = parent.length, parent.computed, parent.rope_length
         self.prefix_keys, self.offered_pages = [*parent.prefix_keys], parent.offered_pages
+
+    @property
+    def reads_whole_prompt(self) -> bool:
+        """Whether every token of its prompt must be computed for it, so that it shares no page that others wrote."""
+        return self.params.prompt_logprobs or self.pooling == "mean"
 
     @property
     def scope(self) -> tuple[bytes, bytes]:

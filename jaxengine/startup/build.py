@@ -36,6 +36,7 @@ from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, AdapterRefused, Description, OpenModel
+from jaxengine.request.pooling import POOLINGS
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
@@ -92,7 +93,7 @@ def load_engine(
     )
     if setup.drafter and setup.drafter_source:
         parameters |= load_drafter(setup.drafter, setup.drafter_source, setup.mesh, setup.dtype, setup.device)
-    shapes = setup.shapes(limits, pages)
+    shapes = setup.shapes(limits, pages, setup.pooling(model))
     store = compile_process = None
     if compile_cache is not None and setup.device.on_host and not setup.spec.traced:
         recipe = setup.recipe(shapes)
@@ -175,6 +176,14 @@ class Setup:
         as_bits = self.device.cache_as_bits and not self.spec.state_space
         return storage_dtype(self.cache_dtype) if as_bits else self.cache_dtype
 
+    def pooling(self, model: OpenModel) -> str:
+        """Of embeddings; empty where none are made: a decoder behind an encoder reads no prompt, and hidden states that
+        a further projection takes to the vocabulary's are not the model's last.
+        """
+        chosen = self.options.pooling or model.pooling
+        last = self.spec.encoder is None and self.spec.embedding_width == self.spec.hidden_size
+        return chosen if last and chosen in POOLINGS else ""
+
     def log_decisions(self) -> None:
         """Log what was decided, and what of it a user may not expect."""
         held = ", ".join(sorted({format.name for format in self.formats.values()})) or self.dtype
@@ -187,7 +196,7 @@ class Setup:
         if self.options.prefix_cache and not self.spec.by_position:
             logger.info("no prefix cache: what this model keeps of a prompt depends on all of it")
 
-    def shapes(self, limits: Limits, pages: int) -> Shapes:
+    def shapes(self, limits: Limits, pages: int, pooling: str = "") -> Shapes:
         return Shapes(
             self.spec,
             limits,
@@ -198,6 +207,7 @@ class Setup:
             self.stored_cache_dtype,
             self.adapters.shapes,
             self.drafter,
+            sums_hidden=pooling == "mean",
         )
 
     def compiler(self, shapes: Shapes, parameters: dict[str, Any], store: ExecutableStore | None = None) -> Compiler:
@@ -285,6 +295,8 @@ class Setup:
             max_adapters=self.adapters.slots,
             max_adapter_rank=self.adapters.rank,
             max_draft_tokens=limits.draft_tokens,
+            pooling=self.pooling(model),
+            hidden_size=self.spec.hidden_size,
         )
 
 

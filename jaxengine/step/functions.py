@@ -267,6 +267,13 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
     return jax.lax.map(one_block, parts).reshape(tokens, -1)
 
 
+def sum_hidden(rows: int, hidden: Array, row: Array) -> Array:
+    """The sums over the tokens of each row, f32 [rows, h]: hidden [T, h], row [T]; tokens of the row `rows` count for
+    nothing.
+    """
+    return jnp.zeros((rows, hidden.shape[1]), jnp.float32).at[row].add(hidden.astype(jnp.float32), mode="drop")
+
+
 def place_adapter(adapters: Adapters, slot: Array, new: dict[str, tuple[Array, Array]]) -> Adapters:
     """`adapters` with slot `slot`, i32 [], of each matrix replaced: a [M·R, in…] and b [U, R, out…]."""
 

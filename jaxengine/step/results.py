@@ -15,6 +15,7 @@ from jax import Array
 from jaxengine.request.event import Token
 from jaxengine.request.plan import Plan, Row
 from jaxengine.step.buffer import StepShape
+from jaxengine.step.pooled import PooledHidden
 from jaxengine.step.samples import Samples
 
 
@@ -40,10 +41,14 @@ class SampledTokens(NamedTuple):
 
 @dataclass
 class Results:
-    """Of one step: what was sampled, and the scored tokens of prompts; each in the order of its `Samples`."""
+    """Of one step: what was sampled, and the scored tokens of prompts; each in the order of its `Samples`.
+
+    pooled: rows, each with what it adds to its embedding, f32 [h].
+    """
 
     sampled: SampledTokens
     scored: list[Token]
+    pooled: list[tuple[Row, np.ndarray]]
 
 
 @dataclass
@@ -57,6 +62,7 @@ class InFlight:
     sampled: Array | None  # i32 [padded N, 3 + 2A], as `pack_sampled` packs it; None without samples
     scored_samples: Samples  # tokens of prompts
     scored: Array | None  # i32 [T, 3 + 2A], as `score` packs it; None without tokens to score
+    pooled: PooledHidden | None = None  # None where no row wants an embedding
 
     def read(self, top: int, top_scored: int) -> Results:
         """Wait for the step. `top` alternatives are packed with each sampled token, `top_scored` with each scored one.
@@ -65,7 +71,8 @@ class InFlight:
         """
         if self.sampled is None:
             jax.block_until_ready(self.done)
-        return Results(self._read_sampled(top), self._read_scored(top_scored))
+        pooled = list(self.pooled.read()) if self.pooled else []
+        return Results(self._read_sampled(top), self._read_scored(top_scored), pooled)
 
     def _read_sampled(self, top: int) -> SampledTokens:
         if self.sampled is None:

@@ -40,6 +40,7 @@ class RandomModel:
     directory: Path = NOWHERE  # it has no tokenizer
     adapters: AdapterReader | None = None
     drafter: DrafterSource | None = None
+    pooling: str = "last"
 
 
 def measured_engine(

@@ -18,6 +18,7 @@ from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, Event, FinishReason, Token
+from jaxengine.request.pooling import Pooling
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
@@ -36,6 +37,7 @@ class Answer:
     cached_tokens: int = 0
     prompt: list[Token] = field(default_factory=list)
     beams: list[Beam] = field(default_factory=list)
+    embedding: bytes = b""
 
     @property
     def ids(self) -> list[int]:
@@ -75,14 +77,15 @@ def ask(
     reasoning: Reasoning | None = None,
     adapter: str = "",
     beams: BeamSearch | None = None,
+    pooling: Pooling | None = None,
     **params: object,
 ) -> Request:
     """Request `number`: greedy and deaf to EOS unless `params` say otherwise, or a grammar ends it."""
     chosen = {"temperature": 0, "seed": number, "ignore_eos": grammar is None, **params}
     wanted = SamplingParams(**chosen)  # type: ignore[arg-type]
     timeouts = {"timeout": timeout, "queue_timeout": queue_timeout}
-    with_text = {"grammar": grammar, "reasoning": reasoning}
-    return Request(number, ids, wanted, salt=salt, adapter=adapter, beam_search=beams, **with_text, **timeouts)  # type: ignore[arg-type]
+    others = {"grammar": grammar, "reasoning": reasoning, "beam_search": beams, "pooling": pooling}
+    return Request(number, ids, wanted, salt=salt, adapter=adapter, **others, **timeouts)  # type: ignore[arg-type]
 
 
 def serve(engine: Engine, requests: Iterable[Request], limit: int = 5000) -> Answers:
@@ -138,6 +141,7 @@ def _note(answer: Answer, event: Event) -> None:
     assert event.first == (bool(event.tokens or event.beams) and not answer.tokens)
     answer.tokens += event.tokens
     answer.beams += event.beams
+    answer.embedding += event.embedding
     answer.finish, answer.error = event.finish, event.error
     if event.first:
         answer.cached_tokens, answer.prompt = event.cached_tokens, event.prompt

@@ -1,0 +1,6 @@
+"""How the hidden states of a prompt become one vector, its embedding."""
+
+from typing import Literal
+
+Pooling = Literal["last", "mean"]  # the last token's, or the mean over all tokens
+POOLINGS: tuple[Pooling, ...] = ("last", "mean")
