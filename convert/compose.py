@@ -10,7 +10,7 @@ from convert.adapters.merged_tensors import MergedTensors
 from convert.config.config import Config
 from convert.errors import CheckpointError
 from convert.families import FAMILIES, family_of
-from convert.families.family import Family, check_copies, complete_spec, with_family_names
+from convert.families.family import Family, check_copies, complete_spec, refuse, with_family_names
 from convert.families.multimodal import RENAMES, text_config, text_part
 from convert.formats.tensors import Tensors
 from convert.hf.traced_source import open_traced
@@ -42,7 +42,10 @@ def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapte
     check_copies(family, renamed)
     ignore = (*family.ignore, family.copies)
     try:
+        refuse(config, is_causal=True)  # of embedding models that read a text in both directions
         spec = complete_spec(family.spec(config), family, renamed)
+        if _lacks_head(config, spec, family, renamed):
+            spec = replace(spec, head=replace(spec.head, tied=True, bias=False, missing=True))
         if spec.head.tied:
             _check_tied(renamed, family)
             # the checkpoint may hold a copy of the embedding as head
@@ -55,6 +58,15 @@ def compose_as(config: Config, family: Family, tensors: Tensors, adapter: Adapte
     except ValueError as error:  # the checks of ModelSpec and its switches name field, value and limit
         raise CheckpointError(f"{config.where}: {error}") from error
     return ComposedSource(spec, renamed, recipes(spec, family.tensors, family.layout), ignore)
+
+
+def _lacks_head(config: Config, spec: ModelSpec, family: Family, tensors: Tensors) -> bool:
+    """Whether the checkpoint is of a model without head, as those for embeddings are. Its class tells it from one whose
+    head was lost.
+    """
+    classes = config.values.get("architectures") or ()
+    headless = any(str(each).endswith("Model") for each in classes)
+    return headless and not spec.head.tied and not any(name in tensors for name in family.tensors["head"])
 
 
 def adapter_reader(config: Config, spec: ModelSpec, find: Callable[[str], Adapter]) -> AdapterReader | None:

@@ -78,12 +78,16 @@ def as_request_error(error: Exception) -> RequestError:
     return RequestError(Kind.INTERNAL, "internal error")
 
 
+def deadline_passed(options: Options) -> RequestError:
+    limit = f"{options.request_timeout:g} s (--request-timeout)"
+    return RequestError(Kind.DEADLINE, f"the request was not finished within {limit}")
+
+
 def engine_failure(event: pb.RequestEvent, options: Options) -> RequestError | None:
     """The error that a finishing event stands for; None for an ordinary end."""
     finish = event.finish
     if finish == pb.DEADLINE:
-        limit = f"{options.request_timeout:g} s (--request-timeout)"
-        return RequestError(Kind.DEADLINE, f"the request was not finished within {limit}")
+        return deadline_passed(options)
     if finish == pb.QUEUE_TIMEOUT:
         limit = f"{options.queue_timeout:g} s (--queue-timeout)"
         return RequestError(Kind.OVERLOADED, f"the request was not begun within {limit}", retry_after=QUEUE_RETRY)

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from jaxengine.options.adapters import named_adapters
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, Event, FinishReason, Token
@@ -32,6 +34,7 @@ from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing
 
 VOCABULARY = 320
+EMBEDDING = 4  # numbers
 EOS = 0
 HOLD_SECONDS = 0.005  # between two checks whether the hold is over
 CRASH, HANG, FAIL, RAISE = 301, 302, 303, 304  # first prompt id: kill -9 self, stop stepping, ERROR, escape a step
@@ -66,6 +69,7 @@ class MockOptions:
     hold: Path | None = None
     max_loras: int = 0  # 0 = no adapters are served
     lora_adapters: tuple[str, ...] = ()
+    pooling: str = "last"
 
 
 @dataclass
@@ -85,6 +89,12 @@ class Live:
     def waits(self) -> bool:
         """Whether it has had what it gets while requests are held."""
         return bool(self.generated or self.request.beam_search)
+
+
+def embedding_of(prompt: Sequence[int]) -> bytes:
+    """What a prompt is embedded as: its length, its last id, the sum of all, and their mean."""
+    numbers = (len(prompt), prompt[-1], sum(prompt), sum(prompt) / len(prompt))
+    return np.array(numbers, "<f4").tobytes()
 
 
 class MockEngine:
@@ -126,6 +136,8 @@ class MockEngine:
             max_adapters=self.options.max_loras,
             max_adapter_rank=16 if self.options.max_loras else 0,
             max_draft_tokens=self.options.tokens_per_step - 1,
+            pooling=self.options.pooling,
+            hidden_size=EMBEDDING,
         )
 
     @property
@@ -257,6 +269,8 @@ class MockEngine:
             return Event(request.id, finish=FinishReason.DEADLINE)
         if request.beam_search is not None:
             return self._searched(row, request.beam_search)
+        if request.pooling:
+            return Event(request.id, finish=FinishReason.LENGTH, first=True, embedding=embedding_of(request.prompt))
         event = Event(request.id, tokens := [], first=not row.generated)
         if event.first and request.params.prompt_logprobs:
             first, *others = request.prompt

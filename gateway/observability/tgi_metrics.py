@@ -70,7 +70,8 @@ class TgiMetrics(MetricsSink):
         self._validation.observe(stats.validation)
         self._queue.observe(stats.queue)
         self._inference.observe(stats.inference)
-        self._per_token.observe(stats.per_token)
+        if stats.generated_tokens:  # an embedding has none
+            self._per_token.observe(stats.per_token)
         self._skipped.observe(stats.accepted_draft_tokens)
         if self._sizes:
             self._sizes["input_length"].observe(stats.input_tokens)

@@ -123,8 +123,14 @@ class RequestLifecycle:
         finally:
             self._gateway.tracing.past(name, self._span.traceparent, began, time.perf_counter())
 
-    async def run(self, outputs: list[OutputProcessor]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """The deltas of all sequences as they come, each with its sequence's index. `admit` must have been called."""
+    async def run(
+        self, outputs: list[OutputProcessor], at_once: int | None = None
+    ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        """The deltas of all sequences as they come, each with its sequence's index. `admit` must have been called.
+
+        Args:
+            at_once: sequences that the engine has at once; all if not given.
+        """
         assert self._ticket is not None, "run before admit"
         self._outputs = outputs
         requests = [sequences[0][1].request for sequences in by_request(outputs)]
@@ -135,13 +141,14 @@ class RequestLifecycle:
             self._add_server_fields(each)
         metrics = self._gateway.metrics
         last: dict[int, float] = {}  # when the latest delta of each sequence came
-        async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options)) as deltas:
+        async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options, at_once)) as deltas:
             async for index, delta in deltas:
                 now = time.perf_counter()
                 if not last:
                     self._ticket.started()
                     self.first_token = now
-                    metrics.first_token(now - self.arrival)
+                    if delta.tokens:  # an embedding has none
+                        metrics.first_token(now - self.arrival)
                 elif index in last:
                     for _ in delta.tokens:  # they share the time since those before
                         metrics.next_token((now - last[index]) / len(delta.tokens))

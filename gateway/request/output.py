@@ -103,6 +103,7 @@ class OutputProcessor:
     prompt: pb.Prompt = field(default_factory=pb.Prompt)
     preemptions: int = 0
     accepted_draft_tokens: int = 0  # of the generated tokens
+    embedding: bytes = b""  # float32, little-endian; of a request with `pooling`, which has no tokens
 
     def __post_init__(self) -> None:
         self._matcher = StopMatcher(self.stops, keep=self.policy.keep_stop)
@@ -122,6 +123,9 @@ class OutputProcessor:
         if event.HasField("prompt"):
             self.prompt = event.prompt
         self.preemptions = max(self.preemptions, event.preemptions)
+        if self.request.pooling:
+            self.embedding, self.finish = event.embedding, Finish.LENGTH
+            return OutputDelta([], "", self.finish, self.prompt)
         tokens: list[TokenText] = []
         for number, token in enumerate(event.tokens, 1):
             ending = event.finish if number == len(event.tokens) else pb.NOT_FINISHED
@@ -183,10 +187,13 @@ _Arrival = tuple[int, OutputDelta] | Exception | None  # a delta, the exception 
 
 
 async def run_all(
-    engine: Engine, outputs: list[OutputProcessor], options: Options
+    engine: Engine, outputs: list[OutputProcessor], options: Options, at_once: int | None = None
 ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
     """Generate sequences: their deltas as they come, each with its index. Closing the iterator cancels them all in the
     engine, and so does the failure of one.
+
+    Args:
+        at_once: requests that the engine has at once; all if not given.
 
     Raises:
         RequestError: the engine ended a request with a failure.
@@ -199,7 +206,8 @@ async def run_all(
                 yield numbered
         return
     queue: asyncio.Queue[_Arrival] = asyncio.Queue(maxsize=2 * len(outputs))
-    tasks = [asyncio.create_task(_feed(queue, deltas)) for deltas in streams]
+    room = asyncio.Semaphore(at_once or len(streams))
+    tasks = [asyncio.create_task(_feed(queue, deltas, room)) for deltas in streams]
     running = len(tasks)
     try:
         while running:
@@ -248,9 +256,11 @@ def _push(output: OutputProcessor, event: pb.RequestEvent, number: int) -> Outpu
     )
 
 
-async def _feed(queue: asyncio.Queue[_Arrival], deltas: AsyncGenerator[tuple[int, OutputDelta], None]) -> None:
-    """Put the deltas of one request into the queue, then None or the exception that ended it."""
-    async with aclosing(deltas):
+async def _feed(
+    queue: asyncio.Queue[_Arrival], deltas: AsyncGenerator[tuple[int, OutputDelta], None], room: asyncio.Semaphore
+) -> None:
+    """Once there is room, put the deltas of one request into the queue, then None or the exception that ended it."""
+    async with room, aclosing(deltas):
         try:
             async for numbered in deltas:
                 await queue.put(numbered)

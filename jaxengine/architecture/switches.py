@@ -243,6 +243,7 @@ class Head:
     """Hidden states to logits: softcap(scale x (head · hidden + bias)). A tied head is the embedding.
 
     tokens: how many ids are tokens; the rows behind them are padding and never sampled; 0 = all are.
+    missing: the checkpoint has none, so hidden states are all that it is for. It is tied, and its logits mean nothing.
     """
 
     tied: bool = False
@@ -250,6 +251,7 @@ class Head:
     scale: float = 1.0
     softcap: float = 0.0
     tokens: int = 0
+    missing: bool = False
 
 
 @dataclass(frozen=True)

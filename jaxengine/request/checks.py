@@ -34,6 +34,8 @@ def check_request(request: Request, limits: Description) -> None:
         raise ValueError(f"logprobs {params.logprobs} is more than a prompt's tokens have, {MAX_ALTERNATIVES}")
     if request.pooling is not None:
         _check_pooling(request, limits)
+    elif limits.embeds_only:
+        raise ValueError("this model has no head to generate text with: it makes embeddings")
     ends = {*limits.eos_token_ids, *params.stop_token_ids}
     if request.beam_search is not None:
         _check_beam_search(request, request.beam_search, limits)

@@ -44,6 +44,7 @@ class Description:
     max_draft_tokens: int = 0
     pooling: str = ""
     hidden_size: int = 0
+    embeds_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens", "pooling", "hidden_size")
+    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens", "pooling", "hidden_size", "embeds_only")
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class Description(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDS_ONLY_FIELD_NUMBER: _ClassVar[int]
     state: State
     progress: str
     model_id: str
@@ -135,7 +136,8 @@ class Description(_message.Message):
     max_draft_tokens: int
     pooling: str
     hidden_size: int
-    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., pooling: _Optional[str] = ..., hidden_size: _Optional[int] = ...) -> None: ...
+    embeds_only: bool
+    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., pooling: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embeds_only: bool = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("generate", "cancel")

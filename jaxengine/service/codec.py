@@ -10,7 +10,7 @@ from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
-from jaxengine.request.pooling import POOLINGS, Pooling
+from jaxengine.request.pooling import POOLINGS, Pooling, pooling_named
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.rpc import engine_pb2 as pb
@@ -41,15 +41,15 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         reasoning=_reasoning_from(message.reasoning) if reasons else None,
         adapter=message.adapter,
         beam_search=_beam_search_from(message.beam_search) if message.HasField("beam_search") else None,
-        pooling=_pooling_from(message.pooling) if message.pooling else None,
+        pooling=_pooling_from(message.pooling),
     )
 
 
-def _pooling_from(name: str) -> Pooling:
-    found = next((each for each in POOLINGS if each == name), None)
-    if found is None:
+def _pooling_from(name: str) -> Pooling | None:
+    pooling = pooling_named(name)
+    if name and pooling is None:
         raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {name!r}")
-    return found
+    return pooling
 
 
 def _beam_search_from(message: pb.BeamSearch) -> BeamSearch:

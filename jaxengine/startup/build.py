@@ -149,7 +149,12 @@ class Setup:
         source = calibrated(source, cache_dtype)
         setup = AdapterSetup.decide(reader, options, adapters, dtype)
         decided = (source, mesh, device, dtype, cache_dtype, attention, quantize, setup)
-        return cls(options, *decided, speculation, _first_guesses(learnt, speculation), learnt)
+        made = cls(options, *decided, speculation, _first_guesses(learnt, speculation), learnt)
+        if spec.head.missing and not made.pooling(model):
+            raise ValueError(
+                f"the checkpoint has no head, and pools by {model.pooling}: name another way with --pooling"
+            )
+        return made
 
     @property
     def spec(self) -> ModelSpec:
@@ -297,6 +302,7 @@ class Setup:
             max_draft_tokens=limits.draft_tokens,
             pooling=self.pooling(model),
             hidden_size=self.spec.hidden_size,
+            embeds_only=self.spec.head.missing,
         )
 
 

@@ -54,6 +54,7 @@ async def serve(
     generation_config: dict[str, Any] | None = None,
     adapters: tuple[str, ...] | None = None,
     tokens_per_step: int = 1,
+    pooling: str = "last",
     **options: Any,
 ) -> AsyncIterator[ServedApp]:
     """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over.
@@ -71,6 +72,7 @@ async def serve(
             script=tuple(chosen),
             max_loras=0 if adapters is None else 4,
             lora_adapters=adapters or (),
+            pooling=pooling,
         )
         engine = FakeEngineClient(mock)
         chosen_options = Options(**options)

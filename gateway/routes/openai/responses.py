@@ -129,6 +129,27 @@ class Completion(Answer):
     choices: list[TextChoice]
 
 
+class Embedding(AnswerModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="a text is base64 of float32, little-endian")
+
+
+class EmbeddedTokens(AnswerModel):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+
+
+class Embeddings(AnswerModel):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Embedding]
+    usage: EmbeddedTokens
+
+
 class Permission(AnswerModel):
     id: str
     object: Literal["model_permission"]

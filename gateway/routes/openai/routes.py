@@ -13,7 +13,8 @@ from gateway.http.openapi import answers, takes
 from gateway.request.adapters import find_adapter
 from gateway.request.gateway_state import Gateway, gateway_of
 from gateway.request.lifecycle import serving
-from gateway.routes.openai import chat, completions, responses, tokens, validation
+from gateway.routes.openai import chat, completions, embeddings, responses, tokens, validation
+from gateway.routes.openai.embeddings import EmbeddingRequest
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import request_id
 from gateway.routes.openai.models import cards
@@ -55,6 +56,13 @@ async def text_completions(request: Request, gateway: Gateway = Depends(gateway_
     arrival = time.perf_counter()
     body = validation.with_server_options(await read_body(request, CompletionRequest), gateway)
     return await respond(request, gateway, body, arrival, partial(completions.begin, gateway, body))
+
+
+@router.post("/embeddings", openapi_extra=takes(EmbeddingRequest) | answers(responses.Embeddings))
+async def embedded(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
+    """Texts as vectors."""
+    arrival = time.perf_counter()
+    return await embeddings.respond(request, gateway, await read_body(request, EmbeddingRequest), arrival)
 
 
 @router.get("/models", openapi_extra=answers(responses.Cards))

@@ -25,6 +25,16 @@ _LISTS_OF_IDS = {"type": "array", "minItems": 1, "items": _IDS}
 Prompts = Annotated[list[str | list[int]], WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, _IDS, _LISTS_OF_IDS]})]
 
 
+def one_or_many(value: Any) -> list[str | list[int]]:
+    """A prompt or a list of prompts, as a list. Raises ValueError."""
+    prompts = [value] if isinstance(value, str) or _is_ids(value) else value
+    if not isinstance(prompts, list) or not prompts:
+        raise ValueError("must be a text, a list of texts, a list of token ids or a list of such lists, not empty")
+    if not all(isinstance(each, str) for each in prompts) and not all(_is_ids(each) for each in prompts):
+        raise ValueError("must hold either texts or lists of token ids, none of them empty")
+    return prompts
+
+
 class CompletionRequest(Common):
     """Body of `/v1/completions`. `prompts` is the field `prompt` as a list; each entry is a text or a list of ids."""
 
@@ -37,12 +47,7 @@ class CompletionRequest(Common):
     @field_validator("prompts", mode="plain")
     @classmethod
     def _one_or_many(cls, value: Any) -> list[str | list[int]]:
-        prompts = [value] if isinstance(value, str) or _is_ids(value) else value
-        if not isinstance(prompts, list) or not prompts:
-            raise ValueError("must be a text, a list of texts, a list of token ids or a list of such lists, not empty")
-        if not all(isinstance(each, str) for each in prompts) and not all(_is_ids(each) for each in prompts):
-            raise ValueError("must hold either texts or lists of token ids, none of them empty")
-        return prompts
+        return one_or_many(value)
 
     @property
     def lists_logprobs(self) -> bool:

@@ -64,6 +64,11 @@ ROUTES: dict[str, dict[str, Any]] = {
         "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "n": 1, "stream": False, "return_token_ids": True,
         "guided_choice": ["a", "b"], "ignore_eos": False,
     },
+    "/v1/embeddings": {
+        "input": ["CANARY lo", "CANARY"], "encoding_format": "base64", "dimensions": 2, "normalize": True, "user": "a",
+        "add_special_tokens": True, "truncate_prompt_tokens": 3, "truncation_side": "right", "priority": 0,
+        "cache_salt": "a", "request_id": "a", "model": None, "use_activation": True,
+    },
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.http.openapi import AnswerModel
 from gateway.routes.openai.errors import WORDING as OPENAI
-from gateway.routes.openai.responses import Cards, ChatCompletion, Completion
+from gateway.routes.openai.responses import Cards, ChatCompletion, Completion, Embeddings
 from gateway.routes.tgi.errors import WORDING as TGI
 from gateway.routes.tgi.responses import Info
 from tests.gateway.fixtures import serve
@@ -18,7 +18,7 @@ PATHS = {
     "/": {"get", "post"}, "/generate": {"post"}, "/generate_stream": {"post"}, "/info": {"get"}, "/health": {"get"},
     "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
     "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
-    "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"},
+    "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"}, "/v1/embeddings": {"post"},
     "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
     "/tokenizer_info": {"get"},
     "/health/live": {"get"}, "/health/ready": {"get"},
@@ -72,6 +72,8 @@ V1: dict[str, tuple[type[AnswerModel], str, dict[str, Any] | None]] = {
     "chats": (ChatCompletion, "/v1/chat/completions/batch", {"messages": [CHAT["messages"]] * 2}),
     "completion": (Completion, "/v1/completions", {"prompt": "lo"}),
     "completion with all": (Completion, "/v1/completions", {"prompt": "lo", **ASKED, "logprobs": 2, "echo": True}),
+    "embeddings": (Embeddings, "/v1/embeddings", {"input": ["lo", "he"]}),
+    "embeddings as texts": (Embeddings, "/v1/embeddings", {"input": "lo", "encoding_format": "base64"}),
     "models": (Cards, "/v1/models", None),
 }
 
