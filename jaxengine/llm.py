@@ -20,6 +20,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from convert.cache import cache_root
@@ -35,6 +36,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import AdapterRefused
+from jaxengine.request.pooling import Pooling, pooling_named
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
@@ -87,6 +89,7 @@ class Completion:
     cached_tokens: int = 0
     beams: "list[Completion]" = field(default_factory=list)  # of a beam search, the best first; this one is empty then
     score: float | None = None  # of a beam, see `BeamSearch`
+    embedding: bytes = b""  # float32 [hidden], of `LLM.embed`
 
     @property
     def token_ids(self) -> list[int]:
@@ -185,6 +188,31 @@ class LLM:
         searches = self._run(self._encode(prompts), params, adapter, use_tqdm, search)
         return [each.beams or [each] for each in searches]
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        adapter: str | Sequence[str] = "",
+        normalize: bool = True,
+        use_tqdm: bool = True,
+    ) -> "np.ndarray[Any, np.dtype[np.float32]]":
+        """`prompts` as vectors, float32 [prompts, hidden]: their hidden states as the option `pooling` says, of unit
+        length if they are to `normalize`.
+
+        Raises:
+            ValueError: as `generate`; or the model makes no embeddings.
+            RuntimeError: a prompt fails inside the engine.
+        """
+        pooling = pooling_named(self.engine.description.pooling)
+        if pooling is None:
+            raise ValueError("this model makes no embeddings")
+        params = SamplingParams(temperature=0, max_tokens=1)
+        made = self._run(self._encode(prompts), params, adapter, use_tqdm, pooling=pooling)
+        if failed := [each.error for each in made if not each.embedding]:
+            raise RuntimeError(failed[0])
+        vectors = np.stack([np.frombuffer(each.embedding, "<f4") for each in made])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -210,13 +238,14 @@ class LLM:
         adapter: str | Sequence[str],
         use_tqdm: bool,
         search: BeamSearch | None = None,
+        pooling: Pooling | None = None,
     ) -> list[Completion]:
         count = len(prompts)
         each = _one_each(SamplingParams() if params is None else params, SamplingParams, count, "sampling parameters")
         names = _one_each(adapter, str, count, "adapters")
         completions = {next(self.ids): Completion(*pair) for pair in zip(prompts, map(_seeded, each), strict=True)}
         requests = [
-            Request(id, made.prompt_ids, made.params, adapter=name, beam_search=search)
+            Request(id, made.prompt_ids, made.params, adapter=name, beam_search=search, pooling=pooling)
             for (id, made), name in zip(completions.items(), names, strict=True)
         ]
         if search is not None and any(made.params.stops for made in completions.values()):
@@ -302,7 +331,7 @@ class _Running:
         made = self.completion
         if event.first:
             made.prompt_tokens, made.cached_tokens = [*event.prompt], event.cached_tokens
-        made.beams = [self._beam(beam) for beam in event.beams]
+        made.beams, made.embedding = [self._beam(beam) for beam in event.beams], event.embedding
         for token in event.tokens:
             made.tokens.append(token)
             if made.params.stops:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -71,6 +72,18 @@ def test_prompts_may_be_texts_or_ids_and_are_answered_in_order(llm: LLM) -> None
     alone = [llm.generate(each, GREEDY)[0].token_ids for each in (ids, "def add(a", prompt(5))]
     together = llm.generate([ids, "def add(a", prompt(5)], GREEDY)
     assert [completion.token_ids for completion in together] == alone
+
+
+@torch.no_grad()
+def test_embeddings_are_the_reference_s_hidden_states(llm: LLM, directory: Path) -> None:
+    model = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
+    ids = [tokenizer().encode("The quick brown fox"), prompt(50)]
+    last = np.stack([model(torch.tensor([each])).last_hidden_state[0, -1].numpy() for each in ids])
+    np.testing.assert_allclose(llm.embed(["The quick brown fox", prompt(50)], normalize=False), last, atol=1e-4)
+    unit = last / np.linalg.norm(last, axis=1, keepdims=True)
+    np.testing.assert_allclose(llm.embed(ids), unit, atol=1e-5)
+    with pytest.raises(ValueError, match="no tokens"):
+        llm.embed([[5], []])
 
 
 def test_a_beam_search_finds_what_transformers_finds_and_says_it_in_words(llm: LLM, directory: Path) -> None:

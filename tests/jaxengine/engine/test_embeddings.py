@@ -1,6 +1,8 @@
 """Embeddings are transformers' last hidden states, pooled: in chunks, behind prefixes, beside texts, after failures."""
 
 import functools
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
+from convert.errors import CheckpointError
 from jaxengine.engine.engine import Engine
+from jaxengine.engine.rehearsal import rehearse
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
@@ -82,7 +87,7 @@ def test_an_embedding_outlives_preemptions_and_a_step_that_fails(
     texts = [ask(100 + number, prompt(30, seed=50 + number), max_tokens=60) for number in range(3)]
     _fail_once(engine, monkeypatch, at=4)
     answers = serve(engine, [*texts, *(ask(n, ids, pooling=pooling, max_tokens=1) for n, ids in enumerate(prompts))])
-    assert engine.stats().step_failures == 1
+    assert engine.stats().step_failures == 1 and engine.stats().preemptions > 0
     for number, ids in enumerate(prompts):
         assert close(vector(answers[number]), pooled(tiny(MODEL), ids, pooling))
 
@@ -106,6 +111,46 @@ def test_other_families(zoo: Callable[[str], Path], compile_cache: None, name: s
     answers = serve(engine, [ask(n, ids, pooling=pooling, max_tokens=1) for n, ids in enumerate(prompts)])
     for number, ids in enumerate(prompts):
         assert close(vector(answers[number]), pooled(zoo(name), ids, pooling)), len(ids)
+
+
+def test_a_checkpoint_without_a_head_makes_embeddings_only(
+    tiny: Callable[[str], Path], tmp_path: Path, compile_cache: None
+) -> None:
+    """As e5-mistral and others are published: the head is neither tied nor there."""
+    shutil.copytree(tiny(MODEL), tmp_path, dirs_exist_ok=True)
+    _reference(tiny(MODEL)).save_pretrained(tmp_path)  # type: ignore[operator]
+    engine = load(tmp_path)
+    rehearse(engine)
+    assert engine.description.embeds_only
+    ids = prompt(40)
+    answer = serve(engine, [ask(1, ids, pooling="last", max_tokens=1)])[1]
+    assert close(vector(answer), pooled(tiny(MODEL), ids, "last"))
+    with pytest.raises(ValueError, match="no head to generate text with"):
+        engine.submit(ask(2, ids))
+    with pytest.raises(ValueError, match="pools by cls"):
+        (tmp_path / "modules.json").write_text('[{"type": "Pooling", "path": ""}]')
+        (tmp_path / "config.json").write_text(_with(tmp_path / "config.json", pooling_mode="cls"))
+        load(tmp_path)
+
+
+def _with(path: Path, **fields: object) -> str:
+    return json.dumps(json.loads(path.read_text()) | fields)
+
+
+def test_a_checkpoint_whose_head_was_lost_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its class, LlamaForCausalLM, says that it ought to have one."""
+    shutil.copytree(tiny(MODEL), tmp_path, dirs_exist_ok=True)
+    stored = load_file(tmp_path / "model.safetensors")
+    save_file({name: each for name, each in stored.items() if name != "lm_head.weight"}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="lm_head"):
+        load(tmp_path)
+
+
+def test_a_model_that_reads_in_both_directions_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(tiny(MODEL), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config.json").write_text(_with(tmp_path / "config.json", is_causal=False))
+    with pytest.raises(CheckpointError, match="is_causal"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
