@@ -152,7 +152,8 @@ class Runner:
         What they need of the step before may be read from the device between the two launches.
         """
         plan, shape, samples, greedy, packed_samples, hidden, all_hidden = launch
-        sampled = self._sample(packed_samples, hidden, greedy) if samples.rows else None
+        wants_tokens = any(row.sequence.pooling is None for row in samples.rows)
+        sampled = self._sample(packed_samples, hidden, greedy) if wants_tokens else None
         prompts, scored = self._score_prompts(plan, all_hidden)
         pooled = self._pool(plan, hidden, all_hidden)
         return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled)

@@ -59,7 +59,7 @@ class InFlight:
     shape: StepShape
     done: Array  # an output of the step that no later step takes over
     samples: Samples
-    sampled: Array | None  # i32 [padded N, 3 + 2A], as `pack_sampled` packs it; None without samples
+    sampled: Array | None  # i32 [padded N, 3 + 2A], as `pack_sampled` packs it; None if nobody wants a token
     scored_samples: Samples  # tokens of prompts
     scored: Array | None  # i32 [T, 3 + 2A], as `score` packs it; None without tokens to score
     pooled: PooledHidden | None = None  # None where no row wants an embedding
@@ -72,12 +72,16 @@ class InFlight:
         if self.sampled is None:
             jax.block_until_ready(self.done)
         pooled = list(self.pooled.read()) if self.pooled else []
-        return Results(self._read_sampled(top), self._read_scored(top_scored), pooled)
+        sampled = self._stand_ins(pooled) if self.sampled is None else self._read_sampled(self.sampled, top)
+        return Results(sampled, self._read_scored(top_scored), pooled)
 
-    def _read_sampled(self, top: int) -> SampledTokens:
-        if self.sampled is None:
-            return SampledTokens([], [])
-        packed, count = _Packed(self.sampled, top), len(self.samples)
+    def _stand_ins(self, pooled: list[tuple[Row, np.ndarray]]) -> SampledTokens:
+        """In place of the tokens that nobody wants: requests that are pooled end with their first all the same."""
+        finite = [bool(np.isfinite(hidden).all()) for row, hidden in pooled if row.samples]
+        return SampledTokens([Token(0, 0.0)] * len(finite), finite)
+
+    def _read_sampled(self, sampled: Array, top: int) -> SampledTokens:
+        packed, count = _Packed(sampled, top), len(self.samples)
         tokens = packed.tokens(count)
         for i, row in enumerate(self.samples.rows):
             if wanted := row.sequence.listed:
