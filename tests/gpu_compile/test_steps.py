@@ -122,3 +122,11 @@ def test_pages_are_copied_in_place(facts: FactsByProgram) -> None:
     assert facts["copy_pages"]["aliased"] == facts["copy_pages"]["donated"] > 0
     assert facts["copy_pages"]["copies"] == []
     assert facts["copy_pages"]["kernels"] <= 2 * 2 * 4
+
+
+@pytest.mark.parametrize("program", ["sum_hidden", "sum_hidden_tp8"])
+def test_means_over_tokens_are_summed_where_they_lie(facts: FactsByProgram, program: str) -> None:
+    """2,048 hidden states of 4,096 numbers, which are not written again as floats."""
+    found = facts[program]
+    assert found["copies"] == [] and found["collectives"] == {}
+    assert found["temporaries"] <= MIB and found["kernels"] <= 2
