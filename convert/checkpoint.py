@@ -33,7 +33,7 @@ from convert.tokenizer.tokenizer import TOKENIZER_FILES
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource, parameter_table
 
-VERSION = 11  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
+VERSION = 12  # of this layout, `ModelSpec` and `parameter_table` included; other versions are refused
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 CHUNK = 64 * 2**20  # bytes of f32 held at once while converting
@@ -99,7 +99,7 @@ def open_checkpoint(directory: Path, verified: Path) -> ComposedSource:
 
 
 def origin(directory: Path) -> dict[str, str]:
-    """Where the checkpoint came from: model_id and revision."""
+    """Where the checkpoint came from: model_id and revision; and its `pooling`."""
     return {key: str(value) for key, value in read_json(directory / MANIFEST).get("origin", {}).items()}
 
 

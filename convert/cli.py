@@ -78,7 +78,7 @@ def _refuse_drafter(model: OpenModel) -> None:
 
 
 def _convert(model: OpenModel, target: Path, dtype: str | None) -> None:
-    origin = {"model_id": model.model_id, "revision": model.revision}
+    origin = {"model_id": model.model_id, "revision": model.revision, "pooling": model.pooling}
     write_checkpoint(model.source, model.directory, target, dtype=dtype, origin=origin)
 
 

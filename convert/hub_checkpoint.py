@@ -14,6 +14,7 @@ import numpy as np
 
 from convert.cache import new_directory, require_space, sync
 from convert.checkpoint import DTYPES, MANIFEST, SPEC
+from convert.config.pooling import SETTINGS as POOLING
 from convert.config.quantization import FILES
 from convert.errors import CheckpointError
 from convert.formats.shard_writer import ShardWriter
@@ -47,9 +48,12 @@ def written(
         for path in (path for files in original.files for path in files.iterdir()):
             if path.is_file() and _goes_along(path.name):
                 shutil.copyfile(path, directory / path.name)
+        for path in (files / POOLING for files in original.files if (files / POOLING).is_file()):
+            (directory / POOLING).parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, directory / POOLING)
         for name, values in {"config.json": {**original.config, **settings}, **files}.items():
             (directory / name).write_text(json.dumps(values, indent=2, ensure_ascii=False), "utf-8")
-        for path in directory.iterdir():
+        for path in directory.rglob("*"):
             sync(path)
 
 

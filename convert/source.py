@@ -247,7 +247,7 @@ def _own_tokenizer(directory: Path, base: Path, cache_dir: Path | None) -> Path:
 
 def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: Added) -> OpenModel:
     source: ParameterSource
-    adapter, quantization, adapters = added.adapter, None, None
+    adapter, quantization, adapters, pooling = added.adapter, None, None, pooling_of(directory)
     if is_adapter(directory):
         return _open_adapted(directory, model_id, revision, cache_dir, added)
     if is_drafter(directory):
@@ -255,7 +255,8 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
     if (directory / checkpoint.MANIFEST).is_file():
         _refuse_adapter(adapter, directory, "has the engine's own layout")
         source = checkpoint.open_checkpoint(directory, _verified(cache_dir))
-        revision = revision or checkpoint.origin(directory).get("revision", "")
+        origin = checkpoint.origin(directory)
+        revision, pooling = revision or origin.get("revision", ""), origin.get("pooling", pooling)
     elif (directory / "config.json").is_file():
         config = _configuration(directory)
         source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
@@ -264,7 +265,7 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
     model = OpenModel(source, files, model_id, revision, (), directory, quantization, adapter, adapters)
-    return replace(_with_tokenizer(model, directory), pooling=pooling_of(directory))
+    return replace(_with_tokenizer(model, directory), pooling=pooling)
 
 
 def _refuse_adapter(adapter: Adapter | None, path: Path, problem: str) -> None:

@@ -32,11 +32,11 @@ from gateway.text.stop_strings import StopMatcher
 from gateway.text.tokenizer import Tokenizer
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.pooling import Pooling, pooling_named
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.interface import AdapterRefused
-from jaxengine.request.pooling import Pooling, pooling_named
 from jaxengine.request.sampling_params import SamplingParams as EngineParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine

@@ -6,6 +6,7 @@ from convert.config.config import read_json, read_json_list
 from convert.errors import CheckpointError
 
 MODULES = "modules.json"
+SETTINGS = "1_Pooling/config.json"  # where they are, unless MODULES names another folder
 DEFAULT = "last"
 KNOWN = ("Transformer", "Pooling", "Normalize")  # embeddings are made of unit length by whoever answers with them
 FLAG = "pooling_mode_"

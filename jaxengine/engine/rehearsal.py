@@ -8,7 +8,7 @@ after it, and it is shorter than a page, so none of it is cached.
 """
 
 from jaxengine.engine.engine import Engine
-from jaxengine.request.pooling import pooling_named
+from jaxengine.options.pooling import pooling_named
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 

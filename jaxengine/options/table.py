@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from jaxengine.options import values
 from jaxengine.options.option import option
+from jaxengine.options.pooling import POOLINGS
 from jaxengine.options.speculation import MAX_DRAFT_TOKENS, Speculation, decide, speculative_config
-from jaxengine.request.pooling import POOLINGS
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 from jaxengine.telemetry import logs
 

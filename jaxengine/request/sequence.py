@@ -14,10 +14,10 @@ import numpy as np
 from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.grammar.matcher import Matcher
+from jaxengine.options.pooling import Pooling
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.beams import Beams
 from jaxengine.request.event import FinishReason, Token
-from jaxengine.request.pooling import Pooling
 from jaxengine.request.sampling_params import SamplingParams
 
 AGING_SECONDS = 60.0  # one priority level is worth so much waiting: overtaking is bounded, so no request starves

@@ -7,10 +7,10 @@ from typing import cast
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from jaxengine.grammar.grammar import Grammar, Reasoning
+from jaxengine.options.pooling import POOLINGS, Pooling, pooling_named
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
-from jaxengine.request.pooling import POOLINGS, Pooling, pooling_named
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.rpc import engine_pb2 as pb

@@ -32,11 +32,11 @@ from jaxengine.model.adapters import held_bytes as stack_bytes
 from jaxengine.ops import choose_backend
 from jaxengine.ops.cache import storage_dtype
 from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.pooling import POOLINGS
 from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, AdapterRefused, Description, OpenModel
-from jaxengine.request.pooling import POOLINGS
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,13 @@ import pytest
 
 from convert import checkpoint
 from convert.checkpoint import MANIFEST, open_checkpoint, write_checkpoint
+from convert.cli import main
+from convert.config.pooling import pooling_of
 from convert.errors import IO, CheckpointError
 from convert.formats.safetensors import SafetensorsFile
+from convert.hub_checkpoint import written as written_for_others
 from convert.mapping.composition import ComposedSource
+from convert.original import original_of
 from convert.source import open_model
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
@@ -24,7 +29,7 @@ FILES = {"model.safetensors", "spec.json", "tokenizer.json", "tokenizer_config.j
 
 
 # The layout of a version. Whoever changes either raises VERSION: caches hold checkpoints of the old one.
-LAYOUT_OF_VERSION = {11: "271490b34544bf7f"}
+LAYOUT_OF_VERSION = {12: "52c701a8e2337342"}
 
 
 def test_a_version_has_one_layout() -> None:
@@ -48,6 +53,21 @@ def test_a_round_trip_keeps_every_parameter(written: Path, tiny: Callable[[str],
     assert back.revision == "abc"
     for name in parameter_table(original.source.spec):
         np.testing.assert_array_equal(back.source.read(name, ()), original.source.read(name, ()))
+
+
+def test_pooling_is_kept(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    """In our own layout by the manifest, in others by the files that say it."""
+    embedder = tmp_path / "embedder"
+    shutil.copytree(tiny("llama2_gqa"), embedder)
+    (embedder / "1_Pooling").mkdir()
+    (embedder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (embedder / "modules.json").write_text('[{"type": "Pooling", "path": "1_Pooling"}]')
+    assert open_model(str(embedder)).pooling == "mean"
+    assert main(["convert", str(embedder), str(tmp_path / "ours")]) == 0
+    assert open_model(str(tmp_path / "ours"), cache_dir=tmp_path).pooling == "mean"
+    with written_for_others(original_of(open_model(str(embedder))), tmp_path / "hub", 0, {}, {}):
+        pass
+    assert pooling_of(tmp_path / "hub") == "mean"
 
 
 def test_the_manifest_names_every_file(written: Path) -> None:

@@ -15,10 +15,10 @@ from convert.source import open_model
 from jaxengine.engine.engine import Engine
 from jaxengine.grammar.grammar import Grammar, Reasoning
 from jaxengine.options.adapters import NamedAdapter
+from jaxengine.options.pooling import Pooling
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, Event, FinishReason, Token
-from jaxengine.request.pooling import Pooling
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine

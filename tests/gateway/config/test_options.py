@@ -36,6 +36,7 @@ EXAMPLES = {
     "quantize": "eetq", "kv_cache_dtype": "fp8", "lora_adapters": "sql=org/sql@v1", "enable_lora": "true",
     "lora_modules": "code=/data/code", "allow_runtime_lora_updating": "true",
     "max_loras": "4", "max_lora_rank": "64", "max_cpu_loras": "9", "lora_dtype": "float32",
+    "pooling": "mean",
     "speculate": "3", "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
     "prometheus_port": "9001", "otlp_endpoint": "http://c:4317", "otlp_service_name": "mine",
     "log_level": "DEBUG", "compute_type": "1-h200", "served_model_name": "mine", "root_path": "/llm",

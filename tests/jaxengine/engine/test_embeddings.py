@@ -16,9 +16,9 @@ from convert.errors import CheckpointError
 from jaxengine.engine.engine import Engine
 from jaxengine.engine.rehearsal import rehearse
 from jaxengine.grammar.grammar import Grammar
+from jaxengine.options.pooling import POOLINGS, Pooling
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
-from jaxengine.request.pooling import POOLINGS, Pooling
 from tests.jaxengine.engines import Answer, EngineOf, alone, ask, load, prompt, serve
 
 MODEL = "llama2_gqa"
