@@ -52,6 +52,10 @@ def test_tools_are_called_and_their_results_read(seen: dict[str, Any]) -> None:
     assert seen["called"]["after"] > 0
 
 
+def test_models_are_listed(seen: dict[str, Any]) -> None:
+    assert (seen["models"], seen["model"]) == ([MODEL], MODEL)
+
+
 def test_tokens_are_counted_before_they_are_sent(seen: dict[str, Any]) -> None:
     counted, read = seen["counted"]
     assert counted == read > 0

@@ -57,7 +57,11 @@ def _input(arguments: str, *, complete: bool) -> Fields:
     read them in a stream.
     """
     try:
-        value = strict_json(arguments, unique=False) if complete else from_json(arguments or "{}", allow_partial=True)
+        value = (
+            strict_json(arguments, unique=False)
+            if complete
+            else from_json(arguments or "{}", allow_inf_nan=False, allow_partial=True)
+        )
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {INVALID: arguments}

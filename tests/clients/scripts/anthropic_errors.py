@@ -59,7 +59,7 @@ print(
             "wrong_key": caught(lambda: ask(stranger)),
             "wrong_value": caught(lambda: ask(stop_sequences=[""])),
             "wrong_value_in_a_stream": caught(lambda: ask(stop_sequences=[""], stream=True)),
-            "too_long": caught(lambda: ask(max_tokens=1_000_000)),
+            "too_long": caught(lambda: ask(max_tokens=20_000)),
             "unknown_model": caught(lambda: ask(model="claude-nobody")),
             "overload": while_another_streams(),
             "engine_death": while_the_engine_dies(),

@@ -95,6 +95,8 @@ print(
             "prefilled": brief(prefilled),
             "called": called(),
             "counted": counted(),
+            "models": [model.id for model in client.models.list()],
+            "model": client.models.retrieve(job["model"]).display_name,
             "parsed": parsed(),
             "beta": brief(client.beta.messages.create(**GREEDY, betas=["context-management-2025-06-27"])),
         }

@@ -74,7 +74,8 @@ ROUTES: dict[str, dict[str, Any]] = {
                 {"type": "text", "text": "a"}, {"type": "tool_use", "id": "a", "name": "f", "input": {"a": "CANARY"}},
             ]},
             {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "a"}], "is_error": True},
+                {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": "CANARY"},
+                {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "a"}]},
                 {"type": "text", "text": "a"},
             ]},
         ],

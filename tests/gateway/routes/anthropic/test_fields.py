@@ -1,11 +1,14 @@
 """No field that Anthropic's SDK or vLLM know is ignored unless it is in our list of hints."""
 
+import re
+
 import pytest
 from pydantic import BaseModel
 
 from gateway.routes.anthropic.content import Block
 from gateway.routes.anthropic.schemas import CountRequest, MessagesRequest, OutputConfig, Thinking, Tool, ToolChoice
 from gateway.routes.anthropic.unsupported import HINTS, HINTS_WITHIN, UNSUPPORTED
+from tests.processes import ROOT
 
 # Of both `messages` and `beta.messages`; sampling left the SDK's own parameters, though not the API.
 ANTHROPIC_2_13 = """
@@ -49,6 +52,14 @@ def declared(model: type[BaseModel]) -> set[str]:
 )
 def test_a_known_field_is_declared_refused_or_a_hint(model: type[BaseModel], fields: str) -> None:
     assert set(fields.split()) <= declared(model) | UNSUPPORTED.keys() | HINTS
+
+
+def test_the_readme_has_every_field() -> None:
+    section = (ROOT / "gateway/README.md").read_text().split("## Anthropic's Messages API")[1].split("\n## ")[0]
+    rows = [row for row in section.split("Every field that")[0].splitlines() if row.startswith("| ")]
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    within = set().union(*HINTS_WITHIN.values())
+    assert set(told) == declared(MessagesRequest) | HINTS | within | UNSUPPORTED.keys()
 
 
 def test_no_field_is_two_things() -> None:
