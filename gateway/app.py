@@ -28,7 +28,7 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
     """The application on the main port, for at most `max_requests` requests at work."""
     app = FastAPI(
         title="Text generation",
-        description="TGI's routes and OpenAI's /v1 in front of a JAX engine.",
+        description="TGI's routes, OpenAI's /v1 and Anthropic's /v1/messages in front of a JAX engine.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -70,7 +70,7 @@ def _add_middleware(app: FastAPI, gateway: Gateway, max_requests: int) -> None:
             allow_origins=options.cors_allow_origin,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),  # OpenAI's SDK sends a dozen of its own
-            expose_headers=("x-request-id", "retry-after", "x-should-retry"),
+            expose_headers=("x-request-id", "request-id", "retry-after", "x-should-retry"),
         )
     app.add_middleware(HeadAsGet)
     app.add_middleware(AccessLog, quiet=probes)

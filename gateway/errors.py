@@ -1,7 +1,7 @@
 """Why a request was refused or failed, before any dialect words it.
 
-Whatever refuses a request raises a `RequestError`; `gateway.routes.tgi.errors` and `gateway.routes.openai.errors` turn
-its kind into their status, body and headers. Messages are our own wording: they carry no library's exception text, and
+Whatever refuses a request raises a `RequestError`; the `errors.py` of each dialect in `gateway.routes` turns its kind
+into a status, body and headers. Messages are our own wording: they carry no library's exception text, and
 no client's input at length.
 """
 
@@ -64,6 +64,16 @@ class RequestError(Exception):
     @classmethod
     def invalid(cls, message: str, param: str | None = None) -> "RequestError":
         return cls(Kind.INVALID, message, param=param)
+
+
+class ContextExceeded(RequestError):
+    """More tokens than there is room for: `prompt` and `wanted` new ones, where `most` may be; `wanted` is 0 where the
+    prompt alone is too long.
+    """
+
+    def __init__(self, message: str, param: str, *, prompt: int, wanted: int, most: int) -> None:
+        super().__init__(Kind.CONTEXT_LENGTH, message, param=param)
+        self.prompt, self.wanted, self.most = prompt, wanted, most
 
 
 class ClientGone(Exception):

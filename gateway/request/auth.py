@@ -1,4 +1,4 @@
-"""Who may call: the bearer key, as a dependency of every router but those of probes and metrics.
+"""Who may call: the key, as a dependency of every router but those of probes and metrics.
 
 Access is never decided by path or URL, which proxies and Host headers can change.
 """
@@ -14,9 +14,11 @@ from gateway.request.keys import Caller
 
 async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
     """Raises RequestError of kind UNAUTHORIZED if keys are set and the request does not carry exactly one of them."""
-    caller = gateway.keys.caller(request.headers.getlist("authorization"))
+    headers = request.headers
+    caller = gateway.keys.caller(headers.getlist("authorization"), headers.getlist("x-api-key"))
     if caller is None:
-        raise RequestError(Kind.UNAUTHORIZED, "the API key is missing or wrong: send `Authorization: Bearer <key>`")
+        sent = "send `Authorization: Bearer <key>`, or `x-api-key: <key>` as Anthropic's clients do"
+        raise RequestError(Kind.UNAUTHORIZED, f"the API key is missing or wrong: {sent}")
     request.state.caller = caller
 
 

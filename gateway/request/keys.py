@@ -40,10 +40,16 @@ class Keys:
         salts = [hmac.digest(boot, each, "sha256")[:16] if private else b"" for each in self._digests]
         self._callers = [Caller(number, salt) for number, salt in enumerate(salts)]
 
-    def caller(self, authorizations: Sequence[str]) -> Caller | None:
-        """The caller who sends these `Authorization` headers; None unless they are one `Bearer` with a valid key."""
+    def caller(self, authorizations: Sequence[str], api_keys: Sequence[str] = ()) -> Caller | None:
+        """The caller who sends these headers, `Authorization` and `x-api-key`: None unless they are one `Bearer` with a
+        valid key, or, with no `Authorization` at all, one `x-api-key` that is valid.
+
+        Beside a bearer key an `x-api-key` says nothing: gateways in front of a server take keys of their own in it, and
+        pass them on.
+        """
         if not self._digests:
             return ANYBODY
+        authorizations = authorizations or [f"Bearer {key}" for key in api_keys]
         if len(authorizations) != 1:
             return None
         scheme, _, credential = authorizations[0].partition(" ")

@@ -13,6 +13,8 @@ from starlette.responses import Response
 from gateway.errors import RequestError
 from gateway.request.auth import may_know
 from gateway.routes import dialect_by_body, docs, health, metrics, vertex
+from gateway.routes.anthropic import errors as anthropic_errors
+from gateway.routes.anthropic import routes as anthropic
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.openai import routes as openai
 from gateway.routes.tgi import errors as tgi_errors
@@ -54,6 +56,14 @@ DIALECTS = (
         responses=openai_errors.RESPONSES,
         refusal=openai_errors.error_response,
         no_such_route=openai_errors.no_such_route,
+    ),
+    Dialect(
+        name="Anthropic",
+        prefix="/v1/messages",
+        routers=(anthropic.router,),
+        responses=anthropic_errors.RESPONSES,
+        refusal=anthropic_errors.error_response,
+        no_such_route=anthropic_errors.no_such_route,
     ),
 )
 KEYLESS = (health.router, metrics.router(may_know_model=may_know))  # probes and scrapers carry no key

@@ -1,10 +1,11 @@
-"""The cards of `/v1/models`, with the fields that vLLM's clients read.
+"""The cards of `/v1/models`, with the fields that vLLM's and Anthropic's clients read.
 
 There is one for each name of the one model, and then one for each of its adapters.
 """
 
 import time
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.request.gateway_state import Gateway
@@ -37,6 +38,12 @@ def cards(gateway: Gateway, description: pb.Description) -> list[dict[str, Any]]
     ]
 
 
+def listed(cards: list[dict[str, Any]]) -> dict[str, Any]:
+    """The list of all cards, as OpenAI's and as Anthropic's only page."""
+    page = {"has_more": False, "first_id": cards[0]["id"], "last_id": cards[-1]["id"]}
+    return {"object": "list", "data": cards, **page}
+
+
 def _card(name: str, root: str, parent: str | None, description: pb.Description) -> dict[str, Any]:
     return {
         "id": name,
@@ -47,4 +54,10 @@ def _card(name: str, root: str, parent: str | None, description: pb.Description)
         "parent": parent,
         "max_model_len": description.max_total_tokens,
         "permission": [PERMISSION],
+        # of Anthropic
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(STARTED, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": description.max_total_tokens,
     }

@@ -174,11 +174,19 @@ class Card(AnswerModel):
     parent: str | None
     max_model_len: int
     permission: list[Permission]
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int
 
 
 class Cards(AnswerModel):
     object: Literal["list"]
     data: list[Card]
+    has_more: Literal[False]
+    first_id: str
+    last_id: str
 
 
 class Tokens(AnswerModel):

@@ -17,7 +17,7 @@ from gateway.routes.openai import chat, completions, embeddings, responses, toke
 from gateway.routes.openai.embeddings import EmbeddingRequest
 from gateway.routes.openai.errors import OpenAIRoute
 from gateway.routes.openai.identity import request_id
-from gateway.routes.openai.models import cards
+from gateway.routes.openai.models import cards, listed
 from gateway.routes.openai.respond import respond, respond_whole
 from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionRequest
 from gateway.routes.openai.tokens import Detokenize
@@ -71,7 +71,7 @@ async def models(gateway: Gateway = Depends(gateway_of)) -> Response:
     _, description = serving(gateway)
     if gateway.options.allow_runtime_lora_updating:
         await gateway.engine.adapters.refresh()
-    return JSONResponse({"object": "list", "data": cards(gateway, description)})
+    return JSONResponse(listed(cards(gateway, description)))
 
 
 @router.get("/models/{name:path}", openapi_extra=answers(responses.Card))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gateway.config.options import ALIASES, Options
-from gateway.errors import Kind, RequestError
+from gateway.errors import ContextExceeded, Kind, RequestError
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
 from gateway.routes.openai.common import Common, StreamOptions
@@ -186,9 +186,10 @@ def new_tokens(
         raise RequestError.invalid(f"{field} holds no tokens", field)
     if length > most:
         message = f"{context.limit}, at most {most} of them for the prompt, but {field} has {length} tokens"
-        raise RequestError(Kind.CONTEXT_LENGTH, message, param=field)
+        raise ContextExceeded(message, field, prompt=length, wanted=0, most=most)
     if wanted is not None and length + wanted > context.tokens:
         asked = f"{length + wanted} were requested: {length} in {field} and {name} {wanted}"
-        raise RequestError(Kind.CONTEXT_LENGTH, f"{context.limit}, but {asked}", param=field)
+        message = f"{context.limit}, but {asked}"
+        raise ContextExceeded(message, field, prompt=length, wanted=wanted, most=context.tokens)
     room = context.tokens - length
     return wanted or min(room, otherwise or room)

@@ -69,6 +69,28 @@ ROUTES: dict[str, dict[str, Any]] = {
         "add_special_tokens": True, "truncate_prompt_tokens": 3, "truncation_side": "right", "priority": 0,
         "cache_salt": "a", "request_id": "a", "model": None, "use_activation": True,
     },
+    "/v1/messages": {
+        "model": "mock/model", "max_tokens": 3, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "stop_sequences": ["x"],
+        "system": [{"type": "text", "text": "CANARY", "cache_control": {"type": "ephemeral"}}], "stream": True,
+        "messages": [
+            {"role": "user", "content": "CANARY lo"}, {"role": "system", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "CANARY", "signature": ""}, {"type": "redacted_thinking", "data": "a"},
+                {"type": "text", "text": "a"}, {"type": "tool_use", "id": "a", "name": "f", "input": {"a": "CANARY"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": "CANARY"},
+                {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "a"}]},
+                {"type": "text", "text": "a"},
+            ]},
+        ],
+        "tools": [{"type": "custom", "name": "f", "description": "CANARY", "strict": False, "input_schema":
+            {"type": "object", "properties": {"a": {"type": "string", "enum": ["CANARY"]}}}}],
+        "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 2, "display": "omitted"}, "metadata": {"user_id": "a"},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}, "output_format": None,
+        "context_management": {"edits": []}, "mcp_servers": [], "container": None, "chat_template_kwargs": {"a": 1},
+    },
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [
@@ -79,7 +101,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SAME_BODY = {
     "/generate_stream": "/generate", "/": "/generate", "/tokenize": "/generate", "/invocations": "/generate",
-    "/chat_tokenize": "/v1/chat/completions",
+    "/chat_tokenize": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/messages",
 }  # fmt: skip
 PATHS = [*ROUTES, *SAME_BODY]
 VALUES: list[Any] = [

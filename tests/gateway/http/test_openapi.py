@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.http.openapi import AnswerModel
+from gateway.routes.anthropic.errors import WORDING as ANTHROPIC
 from gateway.routes.openai.errors import WORDING as OPENAI
 from gateway.routes.openai.responses import Cards, ChatCompletion, Completion, Embeddings
 from gateway.routes.tgi.errors import WORDING as TGI
@@ -19,6 +20,7 @@ PATHS = {
     "/ping": {"get", "post"}, "/tokenize": {"post"}, "/chat_tokenize": {"post"}, "/invocations": {"post"},
     "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
     "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"}, "/v1/embeddings": {"post"},
+    "/v1/messages": {"post"}, "/v1/messages/count_tokens": {"post"},
     "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
     "/tokenizer_info": {"get"},
     "/health/live": {"get"}, "/health/ready": {"get"},
@@ -46,7 +48,8 @@ async def test_both_addresses_answer_the_same_document() -> None:
 async def test_every_status_of_a_route_is_documented_and_its_body_described(path: str) -> None:
     operation = (await document())["paths"][path]["post"]
     wording = OPENAI if path.startswith("/v1") or path == "/detokenize" else TGI
-    statuses = {str(row[0]) for row in wording.values()} | {"200", "408", "413"}
+    rows: list[tuple[Any, ...]] = [*(ANTHROPIC if path.startswith("/v1/messages") else wording).values()]
+    statuses = {str(row[0]) for row in rows} | {"200", "408", "413"}
     assert statuses <= operation["responses"].keys()
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert "properties" in schema or "anyOf" in schema

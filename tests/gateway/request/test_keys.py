@@ -32,6 +32,37 @@ async def test_nothing_else_is_accepted(key: str) -> None:
         assert response.status_code == 401
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions", "/generate"])
+@pytest.mark.parametrize(
+    ("headers", "let_in"),
+    [
+        ([("x-api-key", "second-key")], True),
+        ([("x-api-key", "second-key"), ("authorization", "Bearer second-key")], True),
+        ([("x-api-key", "of a gateway"), ("authorization", "Bearer second-key")], True),
+        ([("x-api-key", "second-key"), ("authorization", "Bearer wrong")], False),
+        ([("x-api-key", "second-key"), ("authorization", "")], False),
+        ([("x-api-key", "second-key"), ("x-api-key", "second-key")], False),
+        ([("x-api-key", "SECOND-KEY")], False),
+        ([("x-api-key", "first key\nsecond-key")], False),
+        ([("x-api-key", "Bearer second-key")], False),
+        ([("x-api-key", "")], False),
+    ],
+)
+async def test_an_x_api_key_stands_in_for_a_bearer_key(path: str, headers: list[tuple[str, str]], let_in: bool) -> None:
+    async with serve(api_key=TWO) as app:
+        given = [(name.encode(), value.encode()) for name, value in headers]
+        status = (await app.http.post(path, json={}, headers=given)).status_code
+    assert (status != 401) is let_in
+
+
+async def test_an_x_api_key_tells_the_caller() -> None:
+    async with serve(api_key=TWO) as app:
+        ask = {"model": "tgi", "max_tokens": 3, "messages": [{"role": "user", "content": "lo"}]}
+        for key in ("second-key", "first key"):
+            await app.http.post("/v1/messages", json=ask, headers={"x-api-key": key})
+        assert [request.caller for request in app.engine.requests] == [1, 0]
+
+
 async def scrape(app: ServedApp, key: str | None = None) -> httpx.Response:
     """`/metrics` once the model is known."""
     assert app.engine.description is not None

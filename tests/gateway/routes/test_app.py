@@ -84,7 +84,10 @@ async def test_a_missing_or_wrong_key_is_401(header: str | None) -> None:
         headers = {} if header is None else {b"authorization": header.encode("latin-1")}
         tgi = await app.http.post("/generate", json=BODY, headers=headers)
         openai = await app.http.post("/v1/completions", json={"prompt": "hello"}, headers=headers)
-    message = "the API key is missing or wrong: send `Authorization: Bearer <key>`"
+        anthropic = await app.http.post("/v1/messages", json={}, headers=headers)
+    ways = "send `Authorization: Bearer <key>`, or `x-api-key: <key>` as Anthropic's clients do"
+    message = f"the API key is missing or wrong: {ways}"
+    assert (anthropic.status_code, anthropic.json()["error"]["type"]) == (401, "authentication_error")
     assert (tgi.status_code, tgi.json()) == (401, {"error": message})
     assert openai.status_code == 401
     assert openai.json()["error"]["code"] == "invalid_api_key"

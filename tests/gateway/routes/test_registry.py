@@ -16,6 +16,8 @@ from tests.gateway.fixtures import serve
     [
         ("/v1/models", "OpenAI"),
         ("/v1/nowhere", "OpenAI"),
+        ("/v1/messages", "Anthropic"),
+        ("/v1/messages/nowhere", "Anthropic"),
         ("/v1", "TGI"),
         ("/generate", "TGI"),
         ("/", "TGI"),
