@@ -15,6 +15,7 @@ from gateway.request.auth import may_know
 from gateway.routes import dialect_by_body, docs, health, metrics, vertex
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.openai import routes as openai
+from gateway.routes.openai_responses import routes as openai_responses
 from gateway.routes.tgi import errors as tgi_errors
 from gateway.routes.tgi import routes as tgi
 
@@ -50,7 +51,7 @@ DIALECTS = (
     Dialect(
         name="OpenAI",
         prefix="/v1/",
-        routers=(openai.router, openai.helpers),
+        routers=(openai.router, openai_responses.router, openai.helpers),
         responses=openai_errors.RESPONSES,
         refusal=openai_errors.error_response,
         no_such_route=openai_errors.no_such_route,
