@@ -25,8 +25,8 @@ OUR_WORDS = {
     "reasoning_effort": "reasoning.effort",
     "messages": "input",
 }
-_WORDS = re.compile(rf"(?<![\w`.])(?:{'|'.join(map(re.escape, OUR_WORDS))})(?![\w`])|(?<=\])\.function(?=\.)")
-_PLACE = re.compile(r"\binput\[\d+\][\w.\[\]]*")
+_WORDS = re.compile(rf"(?<![\w`.])(?:{'|'.join(map(re.escape, OUR_WORDS))})(?![\w`])|(?<=\])\.function\b")
+_PLACE = re.compile(r"(?<=\bmessages)\[\d+\][\w.\[\]]*")  # an item is not the message of the same number
 
 
 def chat_of(body: PromptFields, items: Sequence[Item]) -> ChatRequest:
@@ -43,7 +43,7 @@ def chat_of(body: PromptFields, items: Sequence[Item]) -> ChatRequest:
         fields["max_completion_tokens"] = body.max_output_tokens
         fields |= {"logprobs": body.with_logprobs, "top_logprobs": body.top_logprobs}
     if not fields["messages"]:
-        raise RequestError.invalid("input holds no messages", "input")
+        raise RequestError.invalid("input is empty: it needs a text or an item", "input")
     try:
         return ChatRequest(**fields)
     except ValidationError as error:
@@ -65,8 +65,7 @@ def in_our_words(body: ResponseRequest | CountRequest) -> Iterator[None]:
 
 
 def _worded(text: str) -> str:
-    """`text` with our words. An item is not the message of the same number, so its place is left out."""
-    return _PLACE.sub("input", _WORDS.sub(lambda found: OUR_WORDS.get(found[0], ""), text))
+    return _WORDS.sub(lambda found: OUR_WORDS.get(found[0], ""), _PLACE.sub("", text))
 
 
 def _tool(flat: dict[str, Any]) -> dict[str, Any]:
