@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from gateway.routes.openai.common import StreamOptions
+from gateway.routes.openai.common import Common, StreamOptions
 from gateway.routes.openai.unsupported import HINTS as HINTS_OF_V1
 from gateway.routes.openai.unsupported import UNSUPPORTED as UNSUPPORTED_OF_V1
 from gateway.routes.openai_responses.schemas import CountRequest, ReasoningOptions, ResponseRequest, TextOptions
 from gateway.routes.openai_responses.unsupported import HINTS, HINTS_WITHIN, UNSUPPORTED
 from tests.gateway.routes.openai_responses.scripted import TIME, WEATHER, create, prompt_of, refused, serving
+from tests.processes import ROOT
 
 OPENAI_3_57 = """
     access_programs background background_options context_management conversation image include input instructions
@@ -51,6 +52,27 @@ def test_a_known_field_is_declared_refused_or_a_hint(name: str) -> None:
     model, fields = LISTS[name]
     others = UNSUPPORTED.keys() | UNSUPPORTED_OF_V1.keys() | HINTS | HINTS_OF_V1
     assert set(fields.split()) <= model.model_fields.keys() | others
+
+
+def test_the_readme_lists_every_field() -> None:
+    section = (ROOT / "gateway/README.md").read_text().split("## Responses")[1].split("##")[0]
+    rows = (line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|"))
+    table = {row[0]: set(re.findall(r"`([\w.]+)`", row[1])) for row in rows if len(row) == 2}
+    own = ResponseRequest.model_fields.keys() - Common.model_fields.keys()
+    assert table["OpenAI's"] | table["chats'"] == own
+    assert table["hints besides those above"] == HINTS
+    assert table["refused besides those above, unless they ask for nothing"] == UNSUPPORTED.keys()
+    within = {f"{field}.{name}" for field in HINTS_WITHIN for name in HINTS_WITHIN[field]}
+    assert table["hints within fields"] == within
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens"])
+async def test_null_means_absent_and_unknown_fields_are_ignored(path: str) -> None:
+    names = ResponseRequest.model_fields.keys() - {"input"} | UNSUPPORTED.keys() | UNSUPPORTED_OF_V1.keys()
+    hints = {name: [1] for name in HINTS | HINTS_OF_V1 if name not in ResponseRequest.model_fields}
+    async with serving() as app:
+        answer = await app.post(path, {"input": "lo", **dict.fromkeys(names), **hints, "whatever": 1})
+        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("name", WITHIN)
