@@ -9,6 +9,7 @@ Nothing here knows what a record means: it is JSON, with the ids of the items in
 
 import asyncio
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 FILE = "responses.sqlite"  # in the runtime directory
 IN_MEMORY = ":memory:"
@@ -54,9 +57,15 @@ class ResponseStore:
         self._connection = None if directory is None else self._open()
         self._lock = threading.Lock()  # a connection has one transaction at a time
 
-    async def put(self, id: str, caller: int, record: Record, items: Iterable[str]) -> None:
-        """Keep `record`, which may be found by the ids of its `items` too. One larger than the store is not kept."""
-        await self._in_thread(lambda database: self._put(database, id, caller, record, items))
+    async def put(self, id: str, caller: int, record: Record, items: Iterable[str]) -> bool:
+        """Keep `record`, which may be found by the ids of its `items` too. Returns whether it is kept: one larger than
+        the store is not, nor one that cannot be written, as no answer must be lost because it cannot be kept.
+        """
+        try:
+            return await self._in_thread(lambda database: self._put(database, id, caller, record, items))
+        except sqlite3.Error:
+            logger.exception("a response could not be stored")
+            return False
 
     async def get(self, id: str, caller: int) -> Record | None:
         """The record of that id, if it is kept for `caller`."""
@@ -98,14 +107,15 @@ class ResponseStore:
         database.executescript(SCHEMA)
         return database
 
-    def _put(self, database: sqlite3.Connection, id: str, caller: int, record: Record, items: Iterable[str]) -> None:
+    def _put(self, database: sqlite3.Connection, id: str, caller: int, record: Record, items: Iterable[str]) -> bool:
         body = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
         if not self.most or len(body) > self.most_bytes:
-            return
+            return False
         row = (id, caller, time.monotonic_ns(), len(body), body)  # a clock that all processes share
         database.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
         database.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", ((item, id) for item in items))
         self._make_room(database)
+        return True
 
     def _make_room(self, database: sqlite3.Connection) -> None:
         count, size = database.execute("SELECT count(*), sum(size) FROM records").fetchone()

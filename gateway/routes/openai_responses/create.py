@@ -35,6 +35,7 @@ from gateway.routes.openai_responses.response_object import Frame
 from gateway.routes.openai_responses.schemas import CountRequest, ResponseRequest
 from gateway.routes.openai_responses.translation import chat_of, in_our_words
 
+MANY = 100  # items
 # By what failed, OpenAI's codes of a response's error; its list has no others that fit.
 CODES = {Kind.OVERLOADED: "rate_limit_exceeded", Kind.INVALID: "invalid_prompt"}
 
@@ -70,7 +71,9 @@ async def conversation(request: Request, gateway: Gateway, body: ResponseRequest
 async def _begin(request: Request, gateway: Gateway, body: ResponseRequest, lifecycle: RequestLifecycle) -> Run:
     """Translate, validate, admit and tokenise. Raises RequestError."""
     items = await conversation(request, gateway, body)
-    asked = validation.with_server_options(chat_of(body, items), gateway)
+    takes_long = bool(body.tools or body.text or len(items) > MANY)  # schemas are checked
+    asked = await in_thread(partial(chat_of, body, items), when=takes_long)
+    asked = validation.with_server_options(asked, gateway)
     [begun], description = await chat.begin_chats(gateway, [asked], lifecycle)
     model = begun.outputs[0].request.adapter or names(gateway.options, description)[0]
     keeps = body.store is not False and gateway.responses.most > 0
@@ -85,7 +88,7 @@ async def _finished(
     """The finished response, once it is stored, if it is to be: the client may ask for it at once."""
     response = run.frame.finished(writer.items, writer.reasoning_tokens)
     if run.frame.stored:
-        await stored.keep(request, gateway, response, run.conversation)
+        response["store"] = await stored.keep(request, gateway, response, run.conversation)
     return response | timings(gateway, lifecycle.stats())
 
 

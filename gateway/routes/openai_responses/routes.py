@@ -1,10 +1,14 @@
 """The routes below `/v1/responses`."""
 
+import asyncio
+from typing import Any
+
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import JSONResponse
 
 from gateway.errors import RequestError
 from gateway.http.body import read_body
+from gateway.http.encoding import json_bytes
 from gateway.http.openapi import answers, takes
 from gateway.request.auth import caller_of
 from gateway.request.gateway_state import Gateway, gateway_of
@@ -46,7 +50,7 @@ async def retrieve(id: str, request: Request, gateway: Gateway = Depends(gateway
     if request.query_params.get("stream", "false").lower() not in ("false", "0", ""):
         raise RequestError.invalid("stream is not supported for a stored response: its events are not kept", "stream")
     record = await stored.find(request, gateway, id)
-    return JSONResponse(record["response"])
+    return await _answer(record["response"])
 
 
 @router.delete("/{id}", openapi_extra=answers(Deleted))
@@ -69,4 +73,9 @@ async def cancel(id: str, request: Request, gateway: Gateway = Depends(gateway_o
 async def input_items(id: str, request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """What a stored response is the answer to, by pages."""
     record = await stored.find(request, gateway, id)
-    return JSONResponse(page(record["input"], request.query_params))
+    return await _answer(page(record["input"], request.query_params))
+
+
+async def _answer(value: dict[str, Any]) -> Response:
+    """`value`, which may have megabytes."""
+    return Response(await asyncio.to_thread(json_bytes, value), media_type="application/json")

@@ -19,11 +19,11 @@ from gateway.routes.openai_responses.response_object import Response
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")  # what a refusal repeats
 
 
-async def keep(request: Request, gateway: Gateway, response: Response, conversation: Sequence[Item]) -> None:
-    """Store `response`, which is the answer to `conversation`."""
+async def keep(request: Request, gateway: Gateway, response: Response, conversation: Sequence[Item]) -> bool:
+    """Store `response`, which is the answer to `conversation`; whether that could be done."""
     record = {"response": response, "input": conversation}
     ids = dict.fromkeys(item["id"] for item in (*conversation, *response["output"]))
-    await gateway.responses.put(response["id"], caller_of(request).number, record, ids)
+    return await gateway.responses.put(response["id"], caller_of(request).number, record, ids)
 
 
 async def find(request: Request, gateway: Gateway, id: str) -> dict[str, Any]:

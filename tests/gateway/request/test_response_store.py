@@ -1,10 +1,14 @@
 """What the store keeps, for whom, and what has to go first."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gateway.request.response_store import ResponseStore
+import pytest
+
+from gateway.request.response_store import FILE, ResponseStore
 
 PLENTY = 1 << 20
 
@@ -13,8 +17,8 @@ async def kept(store: ResponseStore, *ids: str, caller: int = 0) -> list[str]:
     return [id for id in ids if await store.get(id, caller) is not None]
 
 
-async def put(store: ResponseStore, id: str, caller: int = 0, *items: str, **record: Any) -> None:
-    await store.put(id, caller, {"name": id, **record}, items)
+async def put(store: ResponseStore, id: str, caller: int = 0, *items: str, **record: Any) -> bool:
+    return await store.put(id, caller, {"name": id, **record}, items)
 
 
 async def test_a_record_is_found_by_its_own_id_and_by_those_of_its_items() -> None:
@@ -47,7 +51,7 @@ async def test_records_take_no_more_bytes_in_all_than_they_may() -> None:
     for id in "abc":
         await put(store, id, text="x" * 100)
     assert await kept(store, *"abc") == ["b", "c"]
-    await put(store, "too large", text="x" * 300)
+    assert not await put(store, "too large", text="x" * 300)
     assert await kept(store, "b", "c", "too large") == ["b", "c"]
 
 
@@ -63,8 +67,17 @@ async def test_items_are_forgotten_with_their_record() -> None:
 
 async def test_a_store_of_nothing_keeps_nothing() -> None:
     store = ResponseStore(0, PLENTY)
-    await put(store, "a")
+    assert not await put(store, "a")
     assert await kept(store, "a") == []
+
+
+async def test_what_cannot_be_written_is_not_kept_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = ResponseStore(9, PLENTY, tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        database.execute("DROP TABLE records")
+    assert not await put(store, "a", text="CANARY")
+    assert "could not be stored" in caplog.text and "CANARY" not in caplog.text
+    store.close()
 
 
 async def test_processes_share_what_lies_in_their_directory(tmp_path: Path) -> None:

@@ -104,6 +104,13 @@ async def test_a_server_that_keeps_none_says_so() -> None:
         assert "--max-stored-responses 0" in (await found(app, f"/{response['id']}", 404))["error"]["message"]
 
 
+async def test_an_answer_that_is_too_large_to_be_kept_says_so() -> None:
+    async with serving(max_stored_response_bytes=100) as app:
+        response = await create(app)
+        assert response["store"] is False and response["status"] == "completed"
+        assert (await stream(app))[-1]["response"]["store"] is False
+
+
 async def test_the_oldest_are_forgotten_and_the_refusal_says_how_many_are_kept() -> None:
     async with serving(max_stored_responses=2) as app:
         ids = [(await create(app))["id"] for _ in range(3)]
