@@ -68,7 +68,7 @@ def _add_middleware(app: FastAPI, gateway: Gateway, max_requests: int) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=options.cors_allow_origin,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),  # OpenAI's SDK sends a dozen of its own
             expose_headers=("x-request-id", "request-id", "retry-after", "x-should-retry"),
         )

@@ -36,6 +36,8 @@ class Kind(Enum):
     CONTEXT_LENGTH = auto()
     TEMPLATE = auto()
     MODEL_NOT_FOUND = auto()
+    NOT_KEPT = auto()  # no stored answer has the id in the path
+    PREVIOUS_NOT_KEPT = auto()  # nor that which a request is to go on from
     OVERLOADED = auto()
     UNAVAILABLE = auto()  # the engine is starting, draining or restarting
     DEADLINE = auto()

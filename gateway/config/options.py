@@ -155,6 +155,14 @@ class Options(CheckpointOptions, ComputeOptions):
         values.flag,
         "share the prefix cache between API keys; its timing reveals to each what the others have asked",
     )
+    max_stored_responses: int = option(
+        1000,
+        values.whole(0, 1_000_000),
+        "answers of /v1/responses kept for their caller to go on from, until the server ends; 0 keeps none",
+    )
+    max_stored_response_bytes: int = option(
+        1 << 28, values.whole(1), "bytes that all stored answers may take, each with its whole conversation"
+    )
     enable_per_request_metrics: bool = option(
         False, values.flag, "add `metrics` to answers of /v1: times of the request, and its tokens a second"
     )

@@ -77,7 +77,14 @@ class HttpProcess(EngineListener):
         )
         secret = spec.token.encode()
         self.gateway = Gateway(
-            options, self._client, self.admission, self.metrics, self._text_loader, tracing=tracing, secret=secret
+            options,
+            self._client,
+            self.admission,
+            self.metrics,
+            self._text_loader,
+            tracing=tracing,
+            secret=secret,
+            shared=spec.shared,
         )
         connections = connection_limit()
         requests = min(max(MAX_REQUESTS, REQUESTS_PER_PERMIT * options.max_concurrent_requests), connections * 3 // 4)
@@ -113,6 +120,7 @@ class HttpProcess(EngineListener):
         self._talking.cancel()
         await asyncio.wait((self._talking,))
         await self._text_loader.close()
+        self.gateway.responses.close()
 
     def engine_ready(self, description: pb.Description) -> None:
         if not self._frozen:

@@ -1,6 +1,7 @@
 """`Gateway`: what every route may reach, as one value on the application. No module holds state of its own."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 from fastapi import Request
@@ -11,6 +12,7 @@ from gateway.observability.metrics import Metrics
 from gateway.parsing.formats import Formats, formats_of
 from gateway.request.admission import Admission
 from gateway.request.keys import Keys
+from gateway.request.response_store import ResponseStore
 from gateway.text.loader import ModelTextLoader
 from gateway.text.model_text import ModelText
 from jaxengine.telemetry.tracing import Tracing
@@ -27,10 +29,14 @@ class Gateway:
     draining: bool = False  # running requests finish, new ones are turned away
     tracing: Tracing = field(default_factory=Tracing)
     secret: bytes = b""  # of this boot, for `Keys`
+    shared: Path | None = None  # directory of what all HTTP processes share, if there are several
     keys: Keys = field(init=False)
+    responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
+        most, most_bytes = self.options.max_stored_responses, self.options.max_stored_response_bytes
+        self.responses = ResponseStore(most, most_bytes, self.shared)
         self._formats: tuple[ModelText, Formats] | None = None  # of the model that was asked for last
 
     def formats(self, model: ModelText) -> Formats:

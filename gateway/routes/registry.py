@@ -17,6 +17,7 @@ from gateway.routes.anthropic import errors as anthropic_errors
 from gateway.routes.anthropic import routes as anthropic
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.openai import routes as openai
+from gateway.routes.openai_responses import routes as openai_responses
 from gateway.routes.tgi import errors as tgi_errors
 from gateway.routes.tgi import routes as tgi
 
@@ -52,7 +53,7 @@ DIALECTS = (
     Dialect(
         name="OpenAI",
         prefix="/v1/",
-        routers=(openai.router, openai.helpers),
+        routers=(openai.router, openai_responses.router, openai.helpers),
         responses=openai_errors.RESPONSES,
         refusal=openai_errors.error_response,
         no_such_route=openai_errors.no_such_route,

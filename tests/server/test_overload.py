@@ -22,6 +22,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 1}}),
     ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "stream": True}),
+    ("/v1/responses", {"input": "a", "max_output_tokens": 1}),
 ]
 
 

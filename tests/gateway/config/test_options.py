@@ -27,7 +27,7 @@ EXAMPLES = {
     "max_engine_restarts": "3", "engine_restart_window": "60",
     "engine_hang_timeout": "9", "startup_timeout": "60", "api_key_file": str(ROOT / "LICENSE"),
     "share_prefix_cache": "true", "request_timeout": "5", "queue_timeout": "5", "ssl_certfile": __file__,
-    "enable_per_request_metrics": "true",
+    "enable_per_request_metrics": "true", "max_stored_responses": "9", "max_stored_response_bytes": "1000000",
     "ssl_keyfile": __file__, "weights_cache_override": "/tmp", "cuda_graphs": "1,2,4", "env": "true",
     "disable_custom_kernels": "true", "disable_grammar_support": "true", "master_addr": "a", "master_port": "1",
     "api_workers": "2", "aip_http_port": "8080", "aip_predict_route": "/v1/p:predict",

@@ -91,6 +91,31 @@ ROUTES: dict[str, dict[str, Any]] = {
         "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}, "output_format": None,
         "context_management": {"edits": []}, "mcp_servers": [], "container": None, "chat_template_kwargs": {"a": 1},
     },
+    "/v1/responses": {
+        "input": [
+            {"role": "user", "content": "CANARY lo"},
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "a"}], "status": None},
+            {"type": "reasoning", "id": "rs_a", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}], "encrypted_content": "text:YQ=="},
+            {"type": "message", "id": "msg_a", "role": "assistant", "content": [
+                {"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "CANARY"},
+            ]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{\"a\": \"CANARY\"}"},
+            {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "CANARY"}]},
+        ],
+        "instructions": "CANARY", "previous_response_id": None, "max_output_tokens": 3, "store": True, "stream": True,
+        "temperature": 0.5, "include": ["message.output_text.logprobs"], "top_logprobs": 2, "truncation": "disabled",
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}, "verbosity": "low"},
+        "reasoning": {"effort": "low", "summary": "auto"}, "metadata": {"a": "b"}, "parallel_tool_calls": True,
+        "tools": [{"type": "function", "name": "f", "description": "CANARY", "strict": False, "parameters":
+            {"type": "object", "properties": {"a": {"type": "string", "enum": ["CANARY"]}}}}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        "background": False, "stop": ["x"], "seed": 1, "top_k": 3, "thinking_token_budget": -1,
+    },
+    "/v1/responses/input_tokens": {
+        "input": [{"role": "user", "content": "CANARY lo"}, {"role": "assistant", "content": "a"}],
+        "instructions": "a", "previous_response_id": None, "tools": [{"type": "function", "name": "f"}],
+    },
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [

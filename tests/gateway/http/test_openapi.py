@@ -9,6 +9,8 @@ from gateway.http.openapi import AnswerModel
 from gateway.routes.anthropic.errors import WORDING as ANTHROPIC
 from gateway.routes.openai.errors import WORDING as OPENAI
 from gateway.routes.openai.responses import Cards, ChatCompletion, Completion, Embeddings
+from gateway.routes.openai.responses import Cards, ChatCompletion, Completion
+from gateway.routes.openai_responses.answers import InputTokens, ResponseObject
 from gateway.routes.tgi.errors import WORDING as TGI
 from gateway.routes.tgi.responses import Info
 from tests.gateway.fixtures import serve
@@ -21,6 +23,8 @@ PATHS = {
     "/vertex": {"post"}, "/v1/models": {"get"}, "/v1/models/{name}": {"get"}, "/v1/completions": {"post"},
     "/v1/chat/completions": {"post"}, "/v1/chat/completions/batch": {"post"}, "/v1/embeddings": {"post"},
     "/v1/messages": {"post"}, "/v1/messages/count_tokens": {"post"},
+    "/v1/responses": {"post"}, "/v1/responses/input_tokens": {"post"}, "/v1/responses/{id}": {"get", "delete"},
+    "/v1/responses/{id}/cancel": {"post"}, "/v1/responses/{id}/input_items": {"get"},
     "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
     "/tokenizer_info": {"get"},
     "/health/live": {"get"}, "/health/ready": {"get"},
@@ -77,6 +81,8 @@ V1: dict[str, tuple[type[AnswerModel], str, dict[str, Any] | None]] = {
     "completion with all": (Completion, "/v1/completions", {"prompt": "lo", **ASKED, "logprobs": 2, "echo": True}),
     "embeddings": (Embeddings, "/v1/embeddings", {"input": ["lo", "he"]}),
     "embeddings as texts": (Embeddings, "/v1/embeddings", {"input": "lo", "encoding_format": "base64"}),
+    "response": (ResponseObject, "/v1/responses", {"input": "lo"}),
+    "count of tokens": (InputTokens, "/v1/responses/input_tokens", {"input": "lo"}),
     "models": (Cards, "/v1/models", None),
 }
 
