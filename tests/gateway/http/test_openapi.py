@@ -9,7 +9,6 @@ from gateway.http.openapi import AnswerModel
 from gateway.routes.anthropic.errors import WORDING as ANTHROPIC
 from gateway.routes.openai.errors import WORDING as OPENAI
 from gateway.routes.openai.responses import Cards, ChatCompletion, Completion, Embeddings
-from gateway.routes.openai.responses import Cards, ChatCompletion, Completion
 from gateway.routes.openai_responses.answers import InputTokens, ResponseObject
 from gateway.routes.tgi.errors import WORDING as TGI
 from gateway.routes.tgi.responses import Info
