@@ -24,12 +24,16 @@ async def no_such_route(request: Request, error: Exception) -> Response:
     response = dialect_at(request.scope["path"]).no_such_route(error.status_code, message)
     response.headers.update(error.headers or {})
     if allowed := response.headers.get("allow"):
-        methods = {*allowed.split(", "), *_methods(request)}
+        methods = _methods(request) or {*allowed.split(", ")}
         response.headers["allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
     return response
 
 
 def _methods(request: Request) -> set[str]:
-    """The methods of every route at the request's path; Starlette names those of the first route it finds."""
+    """The methods of every route at the request's path; Starlette names those of the first route it finds. A path that
+    is a route's own is no other's: not `input_tokens` a response of that id.
+    """
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    return {name for each in routes if each.matches(request.scope)[0] is not Match.NONE for name in each.methods or ()}
+    found = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+    own = [each for each in found if not each.param_convertors]
+    return {name for each in own or found for name in each.methods or ()}

@@ -123,6 +123,8 @@ async def test_unknown_paths_and_methods_are_worded_as_their_neighbours() -> Non
         nowhere = await app.post("/nope", inputs="lo")
         assert (nowhere.status_code, nowhere.json()) == (404, {"error": "Not Found: /docs lists every route"})
         assert (await app.http.put("/ping")).headers["allow"] == "GET, HEAD, POST"
+        assert (await app.http.put("/v1/responses/resp_a")).headers["allow"] == "DELETE, GET, HEAD"
+        assert (await app.http.put("/v1/responses/input_tokens")).headers["allow"] == "POST"  # though it might be an id
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/"])
