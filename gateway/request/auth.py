@@ -27,7 +27,7 @@ async def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> 
 
     Raises as `require_key` if the client sends a wrong key.
     """
-    if not request.headers.getlist("authorization"):
+    if not set(request.headers.keys()) & {"authorization", "x-api-key"}:
         return gateway.keys.caller([]) is not None
     await require_key(request, gateway)
     return True

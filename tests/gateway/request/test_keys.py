@@ -77,6 +77,13 @@ async def test_metrics_name_the_model_only_to_clients_that_send_a_key() -> None:
         assert anybodys.replace('model_name="model"', 'model_name="mock/model"') == theirs, "a series has another shape"
 
 
+async def test_metrics_take_an_x_api_key() -> None:
+    async with serve(api_key=TWO) as app:
+        theirs = (await scrape(app, "second-key")).text
+        assert (await app.http.get("/metrics", headers={"x-api-key": "second-key"})).text == theirs
+        assert (await app.http.get("/metrics", headers={"x-api-key": "wrong"})).status_code == 401
+
+
 async def test_metrics_refuse_a_wrong_key() -> None:
     async with serve(api_key=TWO) as app:
         refused = await scrape(app, "wrong")
