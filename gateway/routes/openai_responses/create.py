@@ -28,6 +28,7 @@ from gateway.routes.openai.chat import Chat
 from gateway.routes.openai.errors import error_body
 from gateway.routes.openai.identity import names, request_id
 from gateway.routes.openai.performance import load_header, timings
+from gateway.routes.openai.schemas import ChatRequest
 from gateway.routes.openai_responses import stored
 from gateway.routes.openai_responses.input_items import Item
 from gateway.routes.openai_responses.output_items import Event, OutputWriter
@@ -68,11 +69,16 @@ async def conversation(request: Request, gateway: Gateway, body: ResponseRequest
     return [*earlier, *await stored.resolved(request, gateway, body.items)]
 
 
+async def translated(body: ResponseRequest | CountRequest, items: list[Item]) -> ChatRequest:
+    """The chat that `body` asks for, beside the event loop where that may take long. Raises RequestError."""
+    takes_long = bool(body.tools or body.text or len(items) > MANY)  # schemas are checked
+    return await in_thread(partial(chat_of, body, items), when=takes_long)
+
+
 async def _begin(request: Request, gateway: Gateway, body: ResponseRequest, lifecycle: RequestLifecycle) -> Run:
     """Translate, validate, admit and tokenise. Raises RequestError."""
     items = await conversation(request, gateway, body)
-    takes_long = bool(body.tools or body.text or len(items) > MANY)  # schemas are checked
-    asked = await in_thread(partial(chat_of, body, items), when=takes_long)
+    asked = await translated(body, items)
     asked = validation.with_server_options(asked, gateway)
     [begun], description = await chat.begin_chats(gateway, [asked], lifecycle)
     model = begun.outputs[0].request.adapter or names(gateway.options, description)[0]

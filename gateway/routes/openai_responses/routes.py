@@ -20,7 +20,7 @@ from gateway.routes.openai_responses import create, stored
 from gateway.routes.openai_responses.answers import EVENTS, Deleted, InputTokens, ItemList, ResponseObject
 from gateway.routes.openai_responses.item_page import page
 from gateway.routes.openai_responses.schemas import CountRequest, ResponseRequest
-from gateway.routes.openai_responses.translation import chat_of, in_our_words
+from gateway.routes.openai_responses.translation import in_our_words
 
 router = APIRouter(
     prefix="/v1/responses", route_class=OpenAIRoute, default_response_class=Response, tags=["OpenAI responses"]
@@ -40,7 +40,7 @@ async def count_tokens(request: Request, gateway: Gateway = Depends(gateway_of))
     model, description = serving(gateway)
     with in_our_words(body):
         await validation.check_model(body.model, gateway, description)
-        ids = await prompt_ids(model, chat_of(body, await create.conversation(request, gateway, body)))
+        ids = await prompt_ids(model, await create.translated(body, await create.conversation(request, gateway, body)))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(ids)})
 
 

@@ -1,10 +1,14 @@
 """Responses that are stored: gone on from, shown, listed, deleted, each by its caller alone."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from gateway.routes.openai_responses import create as create_module
+from gateway.routes.openai_responses import routes as routes_module
 from gateway.routes.openai_responses.answers import Deleted, ItemList
+from gateway.routes.openai_responses.translation import chat_of
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp
 from tests.gateway.routes.openai.test_reasoning import THINKING, THOUGHT
@@ -199,6 +203,21 @@ async def test_a_count_is_that_of_the_prompt() -> None:
         for wrong in ({"input": "lo", "conversation": "a"}, {"input": []}, {"input": "lo", "personality": "friendly"}):
             assert (await app.post(f"{PATH}/input_tokens", wrong)).status_code == 400
         assert (await app.post(f"{PATH}/input_tokens", {"input": "lo", "model": "other"})).status_code == 404
+
+
+async def test_the_schemas_of_a_count_are_checked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked_in: list[threading.Thread] = []
+
+    def check(body: Any, items: Any) -> Any:
+        checked_in.append(threading.current_thread())
+        return chat_of(body, items)
+
+    for module in (create_module, routes_module):
+        monkeypatch.setattr(module, "chat_of", check, raising=False)
+    async with serving() as app:
+        counted = await app.post(f"{PATH}/input_tokens", {"input": "lo", "tools": [WEATHER]})
+    assert counted.status_code == 200
+    assert len(checked_in) == 1 and checked_in[0] is not threading.main_thread()
 
 
 async def test_the_engine_is_told_the_caller() -> None:
