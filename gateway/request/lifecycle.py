@@ -134,7 +134,7 @@ class RequestLifecycle:
         assert self._ticket is not None, "run before admit"
         self._outputs = outputs
         requests = [sequences[0][1].request for sequences in by_request(outputs)]
-        self._ticket.queue(sum(len(each.prompt) for each in requests))
+        self._ticket.queue(sum(len(each.prompt) for each in requests[:at_once]))
         self.submitted = time.perf_counter()
         self._gateway.tracing.past("validate", self._span.traceparent, self.arrival, self.submitted)
         for each in requests:

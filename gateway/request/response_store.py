@@ -18,11 +18,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gateway.errors import Kind, RequestError
+
 logger = logging.getLogger(__name__)
 
 FILE = "responses.sqlite"  # in the runtime directory
 IN_MEMORY = ":memory:"
 WAIT_SECONDS = 10  # for another process that writes
+RETRY_SECONDS = 1  # advised to a client
 # Without a wait for the disk: what a power failure would lose is of no use after it. `secure_delete` overwrites.
 SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -68,21 +71,21 @@ class ResponseStore:
             return False
 
     async def get(self, id: str, caller: int) -> Record | None:
-        """The record of that id, if it is kept for `caller`."""
-        return await self._in_thread(lambda database: _use(database, "id = ?", id, caller))
+        """The record of that id, if it is kept for `caller`. Raises as `_asked`."""
+        return await self._asked(lambda database: _use(database, "id = ?", id, caller))
 
     async def get_by_item(self, item: str, caller: int) -> Record | None:
-        """A record of `caller` that holds the item of that id."""
+        """A record of `caller` that holds the item of that id. Raises as `_asked`."""
         having = "id IN (SELECT record FROM items WHERE items.id = ?)"
-        return await self._in_thread(lambda database: _use(database, having, item, caller))
+        return await self._asked(lambda database: _use(database, having, item, caller))
 
     async def delete(self, id: str, caller: int) -> bool:
-        """Forget the record; whether there was one."""
+        """Forget the record; whether there was one. Raises as `_asked`."""
 
         def forget(database: sqlite3.Connection) -> bool:
             return database.execute("DELETE FROM records WHERE id = ? AND caller = ?", (id, caller)).rowcount > 0
 
-        return await self._in_thread(forget)
+        return await self._asked(forget)
 
     def close(self) -> None:
         with self._lock:
@@ -90,8 +93,19 @@ class ResponseStore:
                 self._connection.close()
                 self._connection = None
 
+    async def _asked(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """What a client asks the store for. Raises RequestError, UNAVAILABLE, where another process writes for too long
+        or the file cannot be read.
+        """
+        try:
+            return await self._in_thread(work)
+        except sqlite3.Error as error:
+            logger.exception("the store of responses does not answer")
+            message = "the store of responses does not answer"
+            raise RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS) from error
+
     async def _in_thread(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """`work` in one transaction, which may wait for other processes."""
+        """`work` in one transaction, which may wait for other processes. Raises sqlite3.Error."""
 
         def run() -> Result:
             with self._lock:

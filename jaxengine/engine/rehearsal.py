@@ -2,9 +2,8 @@
 their usual speed.
 
 This request is served as any other is, with one step for its prompt and, unless the model makes embeddings only, two
-for its tokens. It meets what only the
-first request meets: memory that nothing has touched, or a step that does not run. It leaves no trace: counters start
-after it, and it is shorter than a page, so none of it is cached.
+for its tokens. It meets what only the first request meets: memory that nothing has touched, or a step that does not
+run. It leaves no trace: counters start after it, and it is shorter than a page, so none of it is cached.
 """
 
 from jaxengine.engine.engine import Engine
@@ -17,10 +16,9 @@ PROMPT_TOKENS, NEW_TOKENS = 4, 3  # or fewer where the longest request is shorte
 
 def rehearse(engine: Engine) -> None:
     """Raises RuntimeError if a step fails; the reason is logged."""
-    total, pooling = engine.description.max_total_tokens, pooling_named(engine.description.pooling)
+    described = engine.description
+    total, pooling = described.max_total_tokens, pooling_named(described.pooling) if described.embeds_only else None
     prompt = max(1, min(PROMPT_TOKENS, total - NEW_TOKENS))
-    if not engine.description.embeds_only:
-        pooling = None
     new = 1 if pooling else min(NEW_TOKENS, total - prompt)
     params = SamplingParams(max_tokens=new, temperature=0, seed=0, ignore_eos=True)
     engine.submit(Request(0, [0] * prompt, params, pooling=pooling))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import Kind, RequestError
 from gateway.request.response_store import FILE, ResponseStore
 
 PLENTY = 1 << 20
@@ -95,3 +96,17 @@ async def test_a_store_in_memory_leaves_no_file(tmp_path: Path, monkeypatch: Any
     monkeypatch.chdir(tmp_path)
     await put(ResponseStore(9, PLENTY), "a")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_store_that_does_not_answer_is_a_503_and_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ResponseStore(10, 10_000)
+
+    def locked() -> sqlite3.Connection:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(store, "_open", locked)
+    assert not await store.put("a", 0, {}, [])
+    for asked in (store.get("a", 0), store.get_by_item("b", 0), store.delete("a", 0)):
+        with pytest.raises(RequestError) as refusal:
+            await asked
+        assert (refusal.value.kind, refusal.value.retry_after) == (Kind.UNAVAILABLE, 1)

@@ -127,6 +127,7 @@ async def test_many_inputs_take_turns_with_few_permits(monkeypatch: pytest.Monke
                 async for event in events:
                     most = max(most, app.engine.open)
                     assert app.gateway.admission.active == 4
+                    assert app.gateway.admission.queued_tokens <= 4 * 2  # those that wait for a permit wait for nothing
                     await asyncio.sleep(0)
                     yield event
 
