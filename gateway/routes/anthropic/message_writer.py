@@ -7,7 +7,7 @@ text around calls, what is only space makes no block.
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from gateway.http.encoding import json_bytes
 from gateway.http.strict_json import strict_json
@@ -57,11 +57,8 @@ def _input(arguments: str, *, complete: bool) -> Fields:
     read them in a stream.
     """
     try:
-        value = (
-            strict_json(arguments, unique=False)
-            if complete
-            else from_json(arguments or "{}", allow_inf_nan=False, allow_partial=True)
-        )
+        written = arguments if complete else to_json(from_json(arguments.strip() or "{}", allow_partial=True)).decode()
+        value = strict_json(written, unique=False)
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {INVALID: arguments}

@@ -125,6 +125,7 @@ async def test_tools_that_may_not_be_used_are_not_looked_for() -> None:
         ('{"city": "Paris", "day": 5, "mood": "gl', {"city": "Paris", "day": 5}),
         ('{"city": "Paris"', {"city": "Paris"}),
         ('{"ci', {}),
+        ('{"days": 1e999, "ci', {"INVALID_JSON": '{"days": 1e999, "ci'}),
         ("", {}),
     ],
 )
