@@ -3,7 +3,7 @@
 An id outside the vocabulary would not fail on the device: gathers clamp, so it would silently read another row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.interface import Description
@@ -53,6 +53,12 @@ def check_request(request: Request, limits: Description) -> None:
             raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
 
 
+def _refuse(what: str, beside: Mapping[str, bool]) -> None:
+    """Raises ValueError naming the first of those asked for `beside` `what`, with which none goes."""
+    if asked := next((name for name, asked in beside.items() if asked), None):
+        raise ValueError(f"{what} does not go with {asked}")
+
+
 def _check_pooling(request: Request, limits: Description) -> None:
     refused = {
         "max_tokens above 1": request.params.max_tokens > 1,
@@ -61,9 +67,7 @@ def _check_pooling(request: Request, limits: Description) -> None:
         "reasoning": request.reasoning is not None,
         "beam search": request.beam_search is not None,
     }
-    for name, asked in refused.items():
-        if asked:
-            raise ValueError(f"pooling does not go with {name}")
+    _refuse("pooling", refused)
     if request.pooling != limits.pooling:
         raise ValueError(f"pooling {request.pooling!r} is not this engine's, {limits.pooling!r}")
 
@@ -77,9 +81,7 @@ def _check_beam_search(request: Request, search: BeamSearch, limits: Description
         "a grammar": request.grammar is not None,
         "reasoning": request.reasoning is not None,
     }
-    for name, asked in refused.items():
-        if asked:
-            raise ValueError(f"beam search does not go with {name}")
+    _refuse("beam search", refused)
     if search.width > limits.max_batch_size:
         raise ValueError(f"beam search of width {search.width} is more than max_batch_size {limits.max_batch_size}")
     ends = {*(() if params.ignore_eos else limits.eos_token_ids), *params.stop_token_ids}

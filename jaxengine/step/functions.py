@@ -268,8 +268,8 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
 
 
 def sum_hidden(rows: int, hidden: Array, row: Array) -> Array:
-    """The sums over the tokens of each row, f32 [rows, h]: hidden [T, h], row [T]; tokens of the row `rows` count for
-    nothing.
+    """The sums over the tokens of each row, f32 [rows, h]: hidden [T, h], row [T]. Tokens whose row is `rows` or
+    more count for nothing.
     """
     return jnp.zeros((rows, hidden.shape[1]), jnp.float32).at[row].add(hidden.astype(jnp.float32), mode="drop")
 

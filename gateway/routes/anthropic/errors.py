@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse
 
 from gateway.errors import (
     CLIENT_CLOSED_REQUEST,
-    UNREAD,
     ClientGone,
     ContextExceeded,
     Kind,
@@ -25,7 +24,7 @@ from gateway.errors import (
 )
 from gateway.http.encoding import json_bytes
 from gateway.http.openapi import refusals
-from gateway.routes.openai.errors import RETRIED
+from gateway.routes.openai.errors import error_headers
 from gateway.routes.openai.identity import request_id
 
 # kind: status, type
@@ -86,14 +85,7 @@ def error_body(error: RequestError, id: str | None = None) -> dict[str, Any]:
 
 
 def error_response(error: RequestError, id: str | None = None) -> Response:
-    headers = {"x-should-retry": "true" if error.kind in RETRIED else "false"}
-    if error.kind is Kind.UNAUTHORIZED:
-        headers["www-authenticate"] = "Bearer"
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    if error.kind in UNREAD:
-        headers["connection"] = "close"
-    return JSONResponse(error_body(error, id), WORDING[error.kind][0], headers)
+    return JSONResponse(error_body(error, id), WORDING[error.kind][0], error_headers(error))
 
 
 def no_such_route(status: int, message: str) -> Response:

@@ -11,7 +11,7 @@ from gateway.routes.anthropic.unsupported import UNSUPPORTED
 from gateway.routes.openai.common import Probability, StopText
 from gateway.routes.openai.schemas import MAX_MESSAGES, MAX_TEMPLATE_VARIABLES
 from gateway.routes.openai.tools import MAX_NAME, MAX_TOOLS, NAME
-from gateway.routes.openai.unsupported import first_asked
+from gateway.routes.openai.unsupported import refuse_unsupported
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
@@ -101,8 +101,7 @@ class CountRequest(StrictModel):
         if self.output_format and self.output_config and self.output_config.format:
             message = "output_format is the older name of output_config.format: give only one of them"
             raise RequestError.invalid(message, "output_format")
-        if name := first_asked(self.model_extra or {}, UNSUPPORTED):
-            raise RequestError.invalid(f"{name} is not supported", name)
+        refuse_unsupported(self.model_extra or {}, UNSUPPORTED, {})
         return self
 
 

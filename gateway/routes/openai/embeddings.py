@@ -25,7 +25,7 @@ from gateway.routes.openai import validation
 from gateway.routes.openai.common import Int32
 from gateway.routes.openai.identity import SAFE_ID, names, request_id
 from gateway.routes.openai.schemas import Prompts, one_or_many
-from gateway.routes.openai.unsupported import first_asked
+from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.text.model_text import ModelText, Side, truncate
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -78,8 +78,7 @@ class EmbeddingRequest(StrictModel):
 
     @model_validator(mode="after")
     def _is_supported(self) -> "EmbeddingRequest":
-        if name := first_asked(self.model_extra or {}, UNSUPPORTED):
-            raise RequestError.invalid(f"{name} is not supported", name)
+        refuse_unsupported(self.model_extra or {}, UNSUPPORTED, {})
         if self.truncate_prompt_tokens == 0:
             raise RequestError.invalid("truncate_prompt_tokens must be at least 1, or -1", "truncate_prompt_tokens")
         return self

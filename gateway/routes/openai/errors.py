@@ -69,7 +69,8 @@ def error_body(error: RequestError) -> dict[str, Any]:
     return error_object(error.message, type, param=error.param, code=code)
 
 
-def error_response(error: RequestError) -> Response:
+def error_headers(error: RequestError) -> dict[str, str]:
+    """What tells a client, whichever of the SDKs it has, whether and when to try again."""
     headers = {"x-should-retry": "true" if error.kind in RETRIED else "false"}
     if error.kind is Kind.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
@@ -77,7 +78,11 @@ def error_response(error: RequestError) -> Response:
         headers["retry-after"] = str(error.retry_after)
     if error.kind in UNREAD:
         headers["connection"] = "close"
-    return JSONResponse(error_body(error), WORDING[error.kind][0], headers)
+    return headers
+
+
+def error_response(error: RequestError) -> Response:
+    return JSONResponse(error_body(error), WORDING[error.kind][0], error_headers(error))
 
 
 def no_such_route(status: int, message: str) -> Response:

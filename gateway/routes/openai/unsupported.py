@@ -153,10 +153,16 @@ HINTS_WITHIN = {
 }
 
 
-def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Raise RequestError naming the first field that asks for something this server does not do."""
-    if name := first_asked(fields, UNSUPPORTED):
-        ours = f": use {OUR_NAMES[name]}" if name in OUR_NAMES else ""
+def refuse_unsupported(
+    fields: Mapping[str, Any],
+    harmless: Mapping[str, tuple[Any, ...]] = UNSUPPORTED,
+    our_names: Mapping[str, str] = OUR_NAMES,
+) -> None:
+    """Raise RequestError naming the first of `fields` that asks for something this server does not do, or a route that
+    has tables of its own.
+    """
+    if name := first_asked(fields, harmless):
+        ours = f": use {our_names[name]}" if name in our_names else ""
         raise RequestError.invalid(f"{name} is not supported{ours}", name)
 
 

@@ -15,8 +15,9 @@ from gateway.routes.openai.schemas import (
     Choice,
 )
 from gateway.routes.openai.tools import MAX_TOOLS
+from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.routes.openai_responses.input_items import KIND, InputItems, MessageItem
-from gateway.routes.openai_responses.unsupported import INCLUDED, NOTHING_TO_INCLUDE, refuse_unsupported
+from gateway.routes.openai_responses.unsupported import INCLUDED, NOTHING_TO_INCLUDE, OUR_NAMES, UNSUPPORTED
 
 MAX_METADATA = 16  # pairs
 FORMATS = ("text", "json_object", "json_schema")
@@ -128,7 +129,7 @@ class ResponseRequest(PromptFields, Common):
 
     @model_validator(mode="after")
     def _is_supported(self) -> "ResponseRequest":
-        refuse_unsupported({**dict(self), **(self.model_extra or {})})
+        refuse_unsupported({**dict(self), **(self.model_extra or {})}, UNSUPPORTED, OUR_NAMES)
         if self.continuous_usage:
             message = "stream_options.continuous_usage_stats is not supported: the last event has the usage"
             raise RequestError.invalid(message, "stream_options")
@@ -144,5 +145,5 @@ class CountRequest(PromptFields):
 
     @model_validator(mode="after")
     def _is_supported(self) -> "CountRequest":
-        refuse_unsupported(self.model_extra or {})
+        refuse_unsupported(self.model_extra or {}, UNSUPPORTED, OUR_NAMES)
         return self

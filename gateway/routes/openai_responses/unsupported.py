@@ -1,10 +1,6 @@
 """Fields of `/v1/responses` that are refused or ignored, besides those of `gateway/routes/openai/unsupported.py`."""
 
-from collections.abc import Mapping
 from typing import Any
-
-from gateway.errors import RequestError
-from gateway.routes.openai.unsupported import first_asked
 
 # By name, the values that ask for nothing and so are accepted, besides `null`.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -61,10 +57,3 @@ NOTHING_TO_INCLUDE = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-
-
-def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Raise RequestError naming the first field that asks for something this route does not do."""
-    if name := first_asked(fields, UNSUPPORTED):
-        ours = f": use {OUR_NAMES[name]}" if name in OUR_NAMES else ""
-        raise RequestError.invalid(f"{name} is not supported{ours}", name)
