@@ -46,9 +46,21 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     Raises:
         RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not this model).
     """
-    raw = await _raw(request)
+    return await parse_body(await _raw(request), model)
+
+
+async def parse_body(raw: bytes, model: type[Model]) -> Model:
+    """JSON as `model`. Raises RequestError: MALFORMED or SHAPE."""
     takes_long = len(raw) > LARGE or raw.count(b"{") > MANY
     return await in_thread(lambda: _validated(raw, model), when=takes_long)
+
+
+async def parse_object(raw: bytes) -> dict[str, Any]:
+    """JSON that must be an object, of whichever fields. Raises RequestError: MALFORMED or SHAPE."""
+    value = await in_thread(lambda: _counted(raw), when=len(raw) > LARGE)
+    if not isinstance(value, dict):
+        raise RequestError(Kind.SHAPE, "the body must be a JSON object")
+    return value
 
 
 def _validated(raw: bytes, model: type[Model]) -> Model:
@@ -67,22 +79,15 @@ async def field_names(request: Request) -> frozenset[str]:
     Raises:
         RequestError: MEDIA_TYPE, MALFORMED (not JSON) or SHAPE (not an object).
     """
-    raw = await _raw(request)
-    value = await in_thread(lambda: _counted(raw), when=len(raw) > LARGE)
-    if not isinstance(value, dict):
-        raise RequestError(Kind.SHAPE, "the body must be a JSON object")
-    return frozenset(value)
+    return frozenset(await parse_object(await _raw(request)))
 
 
 async def _raw(request: Request) -> bytes:
     _check_media_type(request)
     try:
-        raw = await request.body()
+        return await request.body()
     except ClientDisconnect:
         raise ClientGone from None
-    if not raw.strip():
-        raise RequestError(Kind.MALFORMED, "the body is empty, it must be a JSON object")
-    return raw
 
 
 def _check_media_type(request: Request) -> None:
@@ -104,7 +109,11 @@ def _refusal(error: ValidationError) -> RequestError:
 
 
 def _check_counts(raw: bytes) -> None:
-    """Refuse more values than can be parsed in bounded time. What looks like a value inside a string does not count."""
+    """Refuse an empty body, and more values than can be parsed in bounded time. What looks like a value inside a string
+    does not count.
+    """
+    if not raw.strip():
+        raise RequestError(Kind.MALFORMED, "the body is empty, it must be a JSON object")
     if _excess(raw) and (excess := _excess(_outside_strings(raw))):
         raise RequestError(Kind.SHAPE, f"the body holds more than {excess}")
 

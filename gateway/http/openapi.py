@@ -23,13 +23,15 @@ class AnswerModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def takes(*models: type[BaseModel]) -> dict[str, Any]:
+def takes(*models: type[BaseModel], required: bool = True) -> dict[str, Any]:
     """The description of a route whose body is one of `models`."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _either(models)}}}}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": _either(models)}}}}
 
 
-def answers(*models: Any, events: str = "") -> dict[str, Any]:
-    """The description of a route whose 200 is one of `models`, or a stream of `events`; without either it is empty."""
+def answers(*models: Any, events: str = "", binary: bool = False) -> dict[str, Any]:
+    """The description of a route whose 200 is one of `models`, or a stream of `events`, or binary; without any of these
+    it is empty.
+    """
     content: dict[str, Any] = {}
     if models:
         content["application/json"] = {"schema": _either(models)}
@@ -37,6 +39,8 @@ def answers(*models: Any, events: str = "") -> dict[str, Any]:
         data = {"type": "string", "description": events}
         event = {"type": "object", "required": ["data"], "properties": {"data": data}}
         content["text/event-stream"] = {"schema": event}
+    if binary:
+        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {"responses": {"200": {"content": content}}}
 
 

@@ -13,7 +13,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger("gateway.access")
-QUIET_PATHS = ("/", "/health", "/ping", "/metrics", "/health/live", "/health/ready")
+QUIET_PATHS = (
+    "/",
+    "/health",
+    "/ping",
+    "/metrics",
+    "/health/live",
+    "/health/ready",
+    "/v2/health/live",
+    "/v2/health/ready",
+)
 LOG_FIELDS = "textgen.log_fields"  # in the ASGI scope: what a route adds to its request's line
 
 

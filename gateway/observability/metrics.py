@@ -4,6 +4,7 @@ Every request is counted once, which TGI's chat route does not manage. Labels co
 request's content is ever a label. A further family of series is a `MetricsSink` and one `add` here.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,11 @@ from gateway.errors import Bound
 from gateway.observability.exposition import render
 from gateway.observability.request_stats import RequestStats
 from gateway.observability.series import Registry
-from gateway.observability.sink import Failure, MetricsSink, cache_usage
+from gateway.observability.sink import Failure, Inference, InferenceFailure, MetricsSink, cache_usage
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics
+from gateway.observability.triton_metrics import MODEL as TRITON_MODEL
+from gateway.observability.triton_metrics import TritonMetrics
 from gateway.observability.vllm_metrics import ADAPTER_NAMES, MODEL, VllmMetrics
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -43,6 +46,7 @@ class Metrics:
         self.registry = self._registry.counted
         self._counts_steps = counts_steps
         self._model_name, self._memory_share = model_name, memory_share
+        self._shown_name = model_name
         self._stats = pb.Stats()
         self._engine_known = False
         self._sinks: list[MetricsSink] = []
@@ -69,6 +73,14 @@ class Metrics:
         for sink in self._sinks:
             sink.request_refused(bound)
 
+    def inference_succeeded(self, inference: Inference) -> None:
+        for sink in self._sinks:
+            sink.inference_succeeded(inference)
+
+    def inference_failed(self, model: str, reason: InferenceFailure) -> None:
+        for sink in self._sinks:
+            sink.inference_failed(model, reason)
+
     def first_token(self, seconds: float) -> None:
         for sink in self._sinks:
             sink.first_token(seconds)
@@ -80,8 +92,9 @@ class Metrics:
     def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
         if not self._engine_known:  # vLLM's labels and buckets are the model's, so its family begins here
             self._engine_known = True
-            model_name = self._model_name or description.model_id
+            self._shown_name = model_name = self._model_name or description.model_id
             self.add(VllmMetrics(self._registry, description, model_name, self._memory_share))
+            self.add(TritonMetrics(self._registry, model_name))
         for sink in self._sinks:
             sink.engine_ready(description, max_input_tokens)
 
@@ -107,7 +120,28 @@ class Metrics:
         waiting = float(self._stats.waiting)
         return {"num_requests_waiting": waiting, "kv_cache_usage_perc": cache_usage(self._stats)}
 
+    def _without_name(self, label: str) -> str:
+        """One of Triton's models by what it does: its name begins with the model's."""
+        return "model" + label.removeprefix(self._shown_name)
+
+    def totals(self, name: str, label: str = "model") -> dict[str, float]:
+        """The values of the series `name`, summed by the value of `label`: over all processes."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for metric in self._registry.collect():
+            for sample in metric.samples if metric.name == name else ():
+                if not sample.name.endswith("_created"):
+                    found[sample.labels.get(label, "")] += sample.value
+        return found
+
     def render(self, *, named: bool) -> bytes:
         """Every series as text; unless `named`, without names of models, which not every scraper should learn."""
-        hidden = {MODEL: "model"} | dict.fromkeys(ADAPTER_NAMES, "adapters")
+        hidden = {MODEL: _any_model, TRITON_MODEL: self._without_name} | dict.fromkeys(ADAPTER_NAMES, _any_adapters)
         return render(self._registry.collect(), {} if named else hidden)
+
+
+def _any_model(_: str) -> str:
+    return "model"
+
+
+def _any_adapters(_: str) -> str:
+    return "adapters"

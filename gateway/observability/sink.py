@@ -4,6 +4,7 @@ A family is a set of series under one naming scheme, TGI's or vLLM's. It overrid
 `gateway.observability.metrics.Metrics` passes every event to every family.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from gateway.errors import Bound
@@ -11,6 +12,23 @@ from gateway.observability.request_stats import RequestStats
 from jaxengine.rpc import engine_pb2 as pb
 
 Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
+InferenceFailure = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """An answered request of the inference protocol, by the name of one of its models. Times are in seconds.
+
+    first: arrival to first response. total: arrival to last. queue, input, infer, output: the parts of the total.
+    """
+
+    model: str
+    first: float
+    total: float
+    queue: float
+    input: float
+    infer: float
+    output: float
 
 
 class MetricsSink:
@@ -27,6 +45,12 @@ class MetricsSink:
 
     def request_refused(self, bound: Bound) -> None:
         """A bound of `Admission` refused a request, which is a failure too."""
+
+    def inference_succeeded(self, inference: Inference) -> None:
+        """A request of the inference protocol was answered; if it went through the engine, it was a request too."""
+
+    def inference_failed(self, model: str, reason: InferenceFailure) -> None:
+        """A request of the inference protocol ended otherwise."""
 
     def first_token(self, seconds: float) -> None:
         """A request's first token came, so long after the request."""

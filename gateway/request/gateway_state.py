@@ -1,5 +1,6 @@
 """`Gateway`: what every route may reach, as one value on the application. No module holds state of its own."""
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -29,6 +30,7 @@ class Gateway:
     draining: bool = False  # running requests finish, new ones are turned away
     tracing: Tracing = field(default_factory=Tracing)
     secret: bytes = b""  # of this boot, for `Keys`
+    one_with_logits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # each is up to 64 MiB
     shared: Path | None = None  # directory of what all HTTP processes share, if there are several
     keys: Keys = field(init=False)
     responses: ResponseStore = field(init=False)

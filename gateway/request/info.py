@@ -1,4 +1,4 @@
-"""`RequestInfo`: what a request brings besides its body: its caller, its arrival, and the trace it belongs to."""
+"""`RequestInfo`: what a request brings besides its body: its caller, its arrival, the trace it belongs to."""
 
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ class RequestInfo:
     name: str  # method and route
     traceparent: str = ""
     log_fields: dict[str, str] = field(default_factory=dict)
+    timeout: float = 0.0  # seconds that the client gives it; 0 without a limit
 
     @classmethod
     def of(cls, request: Request, arrival: float) -> "RequestInfo":

@@ -163,9 +163,9 @@ class RequestLifecycle:
         request.cache_salt = self._info.caller.salt + request.cache_salt
         request.traceparent = self._span.traceparent
         request.queue_timeout_seconds = options.queue_timeout
-        if options.request_timeout:
+        if limits := [limit for limit in (options.request_timeout, self._info.timeout) if limit]:
             elapsed = self.submitted - self.arrival
-            request.timeout_seconds = max(MIN_TIMEOUT, options.request_timeout - elapsed)
+            request.timeout_seconds = max(MIN_TIMEOUT, min(limits) - elapsed)
 
     def _record(self, stats: RequestStats) -> None:
         """Put on the span and the log line what TGI's carry, and the numbers of tokens; nothing of their content."""

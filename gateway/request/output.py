@@ -104,6 +104,7 @@ class OutputProcessor:
     preemptions: int = 0
     accepted_draft_tokens: int = 0  # of the generated tokens
     embedding: bytes = b""  # float32, little-endian; of a request with `pooling`, which has no tokens
+    logits: bytes = b""  # likewise; of a request with `logits`
 
     def __post_init__(self) -> None:
         self._matcher = StopMatcher(self.stops, keep=self.policy.keep_stop)
@@ -123,8 +124,8 @@ class OutputProcessor:
         if event.HasField("prompt"):
             self.prompt = event.prompt
         self.preemptions = max(self.preemptions, event.preemptions)
-        if self.request.pooling:
-            self.embedding, self.finish = event.embedding, Finish.LENGTH
+        if self.request.pooling or self.request.logits:
+            self.embedding, self.logits, self.finish = event.embedding, event.logits, Finish.LENGTH
             return OutputDelta([], "", self.finish, self.prompt)
         tokens: list[TokenText] = []
         for number, token in enumerate(event.tokens, 1):

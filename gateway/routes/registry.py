@@ -15,6 +15,8 @@ from gateway.request.auth import may_know
 from gateway.routes import dialect_by_body, docs, health, metrics, vertex
 from gateway.routes.anthropic import errors as anthropic_errors
 from gateway.routes.anthropic import routes as anthropic
+from gateway.routes.kserve import errors as kserve_errors
+from gateway.routes.kserve import routes as kserve
 from gateway.routes.openai import errors as openai_errors
 from gateway.routes.openai import routes as openai
 from gateway.routes.openai_responses import routes as openai_responses
@@ -66,8 +68,16 @@ DIALECTS = (
         refusal=anthropic_errors.error_response,
         no_such_route=anthropic_errors.no_such_route,
     ),
+    Dialect(
+        name="KServe",
+        prefix="/v2",
+        routers=(kserve.router,),
+        responses=kserve_errors.RESPONSES,
+        refusal=kserve_errors.error_response,
+        no_such_route=kserve_errors.no_such_route,
+    ),
 )
-KEYLESS = (health.router, metrics.router(may_know_model=may_know))  # probes and scrapers carry no key
+KEYLESS = (health.router, kserve.probes, metrics.router(may_know_model=may_know))  # probes and scrapers carry no key
 ROUTERS = (*(router for dialect in DIALECTS for router in dialect.routers), *KEYLESS)
 
 

@@ -1,0 +1,111 @@
+"""`/v2/models/{model}/infer`: tensors in JSON or behind it, and the answer in the form that each output asks for."""
+
+from fastapi import Request, Response
+
+from gateway.errors import Kind, RequestError
+from gateway.http.body import parse_body
+from gateway.http.disconnect import while_connected
+from gateway.http.encoding import in_thread, json_bytes, json_list
+from gateway.request.gateway_state import Gateway
+from gateway.request.info import RequestInfo
+from gateway.routes.kserve import models
+from gateway.routes.kserve.binary import LENGTH, read_parts
+from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Model, Output
+from gateway.routes.kserve.schemas import InferBody, InputBody
+from gateway.routes.kserve.tensor import BYTES, Tensor
+
+MAX_JSON_VALUES = 1 << 20  # numbers of an answer in JSON, which take 1 us each to write
+MANY = 10_000  # likewise, from which on a thread writes them
+
+
+async def respond(request: Request, gateway: Gateway, name: str, version: str, arrival: float) -> Response:
+    """The whole answer, unless the client leaves before it is made. Raises RequestError."""
+    model = await models.find_model(gateway, name, version)
+    header, rest = await read_parts(request, gateway.options.payload_limit)
+    if header is None:
+        body, asked = None, InferRequest(name, inputs=_one_raw(model, rest))
+    else:
+        body = await parse_body(header, InferBody)
+        asked = await in_thread(lambda: _asked(name, body, rest), when=len(header) > MANY)
+    info = RequestInfo.of(request, arrival)
+    response = await while_connected(request.receive, models.infer_once(gateway, info, model, asked))
+    return await in_thread(lambda: _encoded(body, response), when=_count(response) > MANY)
+
+
+def _one_raw(model: Model, raw: bytes) -> dict[str, Tensor]:
+    """A body that is the one input which `model` needs, without JSON: one text, or as many numbers as it holds."""
+    if len(model.signature.required) != 1:
+        raise RequestError.invalid("a body without JSON is for models that need one input")
+    spec = model.signature.input(model.signature.required[0])
+    assert spec is not None
+    if spec.datatype == BYTES:
+        framed = len(raw).to_bytes(4, "little") + raw
+        return {spec.name: Tensor.from_raw(spec.name, BYTES, (1,), framed)}
+    size = Tensor.of(spec.name, spec.datatype, [0]).values.itemsize
+    return {spec.name: Tensor.from_raw(spec.name, spec.datatype, (len(raw) // size,), raw)}
+
+
+def _asked(name: str, body: InferBody, rest: bytes) -> InferRequest:
+    """The request of a body and the raw tensors behind it, in the order of its inputs. Raises RequestError."""
+    inputs: dict[str, Tensor] = {}
+    at = 0
+    for each in body.inputs:
+        if each.name in inputs:
+            raise RequestError.invalid(f"input '{each.name[:64]}' is given twice", each.name)
+        size = each.binary_size or 0
+        if at + size > len(rest):
+            message = f"input '{each.name[:64]}': binary_data_size {size} ends behind the body"
+            raise RequestError(Kind.MALFORMED, message, param=each.name)
+        inputs[each.name] = _tensor(each, rest[at : at + size])
+        at += size
+    if at != len(rest):
+        raise RequestError(Kind.MALFORMED, f"{len(rest)} bytes follow the JSON, the inputs name {at}")
+    outputs = tuple(Output(each.name, each.classes) for each in body.outputs or ())
+    return InferRequest(name, body.id or "", body.parameters or {}, inputs, outputs)
+
+
+def _tensor(body: InputBody, raw: bytes) -> Tensor:
+    shape = tuple(body.shape)
+    if body.binary_size is not None:
+        return Tensor.from_raw(body.name, body.datatype, shape, raw)
+    if body.data is None:
+        raise RequestError.invalid(f"input '{body.name[:64]}' has no data", body.name)
+    return Tensor.from_json(body.name, body.datatype, shape, body.data)
+
+
+def _count(response: InferResponse) -> int:
+    return sum(len(each.values) for each in response.outputs)
+
+
+def _encoded(body: InferBody | None, response: InferResponse) -> Response:
+    """The answer: outputs that ask for it are raw behind the JSON. Without a body in JSON all are."""
+    binary = _binary_outputs(body, response)
+    in_json = [each for each in response.outputs if each.name not in binary]
+    if (count := sum(len(each.values) for each in in_json)) > MAX_JSON_VALUES:
+        message = f"the answer has {count} values, at most {MAX_JSON_VALUES} fit in JSON: ask for binary_data"
+        raise RequestError.invalid(message)
+    raws = [each.raw() for each in response.outputs if each.name in binary]
+    sizes = {name: len(raw) for name, raw in zip(binary, raws, strict=True)}
+    fields = {"model_name": response.model, "model_version": VERSION, **({"id": response.id} if response.id else {})}
+    outputs = json_list(_output(each, sizes.get(each.name)) for each in response.outputs)
+    header = json_bytes(fields)[:-1] + b',"outputs":' + outputs.encode() + b"}"
+    if not raws:
+        return Response(header, media_type="application/json")
+    content = b"".join((header, *raws))
+    return Response(content, media_type="application/octet-stream", headers={LENGTH: str(len(header))})
+
+
+def _binary_outputs(body: InferBody | None, response: InferResponse) -> list[str]:
+    names = [each.name for each in response.outputs]
+    if body is None:
+        return names
+    otherwise = bool((body.parameters or {}).get("binary_data_output", False))
+    said = {each.name: each.is_binary(otherwise) for each in body.outputs or ()}
+    return [name for name in names if said.get(name, otherwise)]
+
+
+def _output(tensor: Tensor, size: int | None) -> str:
+    """One of `outputs`, as JSON; `size` bytes of it follow if it is not None."""
+    head = json_bytes({"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)})[:-1].decode()
+    values = f'"data":{tensor.json_data()}' if size is None else f'"parameters":{{"binary_data_size":{size}}}'
+    return f"{head},{values}}}"

@@ -1,0 +1,86 @@
+"""The served model as Triton's back ends for language models show one: a text in, texts out.
+
+As in both TensorRT-LLM's and vLLM's, the prompt stands in front of a whole answer unless `exclude_input_in_output` is
+true, and a stream has only what is new.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from gateway.errors import RequestError
+from gateway.http.encoding import in_thread
+from gateway.request.gateway_state import Gateway
+from gateway.request.info import RequestInfo
+from gateway.request.lifecycle import RequestLifecycle, serving
+from gateway.routes.kserve.completion_request import INPUTS, REFUSED, Given, completion_request
+from gateway.routes.kserve.inference import InferRequest, InferResponse, Signature
+from gateway.routes.kserve.text_answer import OUTPUTS, TextAnswer
+from gateway.routes.openai import completions, validation
+from gateway.routes.openai.respond import Reply
+from gateway.routes.openai.schemas import CompletionRequest
+
+
+class TextModel:
+    """The language model, or one of its adapters."""
+
+    signature = Signature(INPUTS, OUTPUTS, decoupled=True, refused=REFUSED)
+
+    def __init__(self, name: str, adapter: str = "") -> None:
+        self.name, self._adapter = name, adapter
+
+    async def infer(
+        self, gateway: Gateway, info: RequestInfo, request: InferRequest
+    ) -> AsyncGenerator[InferResponse, None]:
+        given = Given.of(request)
+        _check_stream(given, request)
+        with RequestLifecycle(gateway, info) as lifecycle, given.named():
+            _, description = serving(gateway)
+            body = completion_request(given, description.eos_token_ids, self._adapter)
+            body = validation.with_server_options(body, gateway)
+            reply = await completions.begin(gateway, body, lifecycle)
+            answer = _stream if body.stream else _whole
+            answers = answer(given, request, body, lifecycle, reply)
+            with reply.grammar_fields.named():
+                async with aclosing(answers):
+                    async for response in answers:
+                        yield response
+
+
+def _check_stream(given: Given, request: InferRequest) -> None:
+    if not given.switch("stream"):
+        return
+    if not request.streams:
+        message = "stream asks for several responses, this call has one: use generate_stream or ModelStreamInfer"
+        raise RequestError.invalid(message, "stream")
+    if "exclude_input_in_output" in given.others and not given.switch("exclude_input_in_output"):
+        message = "exclude_input_in_output cannot be false in a stream, which has only what is new"
+        raise RequestError.invalid(message, "exclude_input_in_output")
+
+
+async def _whole(
+    given: Given, request: InferRequest, body: CompletionRequest, lifecycle: RequestLifecycle, reply: Reply
+) -> AsyncGenerator[InferResponse, None]:
+    collected = await lifecycle.collect(reply.outputs)
+    runs = reply.chosen(list(zip(reply.choices, collected, strict=True)))
+    prompt = "" if given.switch("exclude_input_in_output") else str(body.prompts[0])
+    answer = TextAnswer(given, [choice.output for choice, _ in runs], prompt, body.logprobs or 0, request.wants)
+    deltas = [each for _, each in runs]
+    tensors = await in_thread(lambda: answer.tensors(deltas), when=body.lists_logprobs)
+    yield InferResponse(request.model, request.id, tuple(tensors), stats=lifecycle.stats())
+
+
+async def _stream(
+    given: Given, request: InferRequest, body: CompletionRequest, lifecycle: RequestLifecycle, reply: Reply
+) -> AsyncGenerator[InferResponse, None]:
+    """A response for each piece of a text; of several sequences, what the others have not said is empty."""
+    answer = TextAnswer(given, reply.outputs, "", body.logprobs or 0, request.wants)
+    running = len(reply.outputs)
+    async with aclosing(lifecycle.run(reply.outputs)) as deltas:
+        async for index, delta in deltas:
+            running -= delta.finish is not None
+            pieces = [[delta] if number == index else [] for number in range(len(reply.outputs))]
+            response = InferResponse(request.model, request.id, tuple(answer.tensors(pieces)), final=not running)
+            if running:
+                yield response
+    yield replace(response, stats=lifecycle.stats())
