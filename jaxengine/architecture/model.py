@@ -155,6 +155,11 @@ class ModelSpec:
         return self.head.tokens or self.vocab_size
 
     @property
+    def predicts_prompt(self) -> bool:
+        """Whether it has logits of a prompt's tokens: there is a head, and no encoder reads the prompt in its place."""
+        return self.encoder is None and not self.head.missing
+
+    @property
     def embedding_width(self) -> int:
         return self.embedding.width or self.hidden_size
 

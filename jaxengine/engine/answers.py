@@ -54,6 +54,15 @@ class Answers:
             before = sequence.pooled if row.start and sequence.pooling == "mean" else None
             sequence.pooled = hidden if before is None else before + hidden
 
+    def note_logits(self, logits: list[tuple[Row, np.ndarray]]) -> None:
+        """Logits arrive chunk by chunk; after a preemption those that came before come again, and take their place."""
+        for row, values in logits:
+            sequence, every = row.sequence, row.sequence.request.logits == "all"
+            if sequence.logits is None:
+                sequence.logits = np.empty((sequence.prompt_length if every else 1, values.shape[1]), "<f4")
+            first = row.start if every else 0
+            sequence.logits[first : first + len(values)] = values
+
     def extend(self, sequence: Sequence, tokens: list[Token], now: float, result: StepResult) -> Event:
         """Append `tokens` to `sequence`, up to its last if that is among them."""
         event = Event(sequence.request.id, preemptions=sequence.preemptions)
@@ -68,7 +77,9 @@ class Answers:
                 break
         if sequence.pooled is not None:
             event.embedding = _embedding(sequence, sequence.pooled)
-        else:
+        if sequence.logits is not None:
+            event.logits = sequence.logits.tobytes()
+        if sequence.wants_text:
             self.generated_tokens += len(taken)
             result.answered_tokens += len(taken)
         if sequence.first_token_at is None:

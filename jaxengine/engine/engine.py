@@ -288,6 +288,9 @@ class Engine:
         self.steps += 1
         self.lone_failures = 0
         self.answers.count(flight.plan, result)
+        for row, logits in results.logits:
+            if not np.isfinite(logits).all():
+                self._give_up(row.sequence, result)
         for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
             if tokens and self._is_live(row.sequence):
                 self._accept(row, tokens, now, result)
@@ -312,6 +315,7 @@ class Engine:
         results = self.runner.fetch(flight)
         self.answers.note_prompts(flight.scored_samples, results.scored)
         self.answers.note_pooled(results.pooled)
+        self.answers.note_logits(results.logits)
         return results
 
     def _give_up(self, sequence: Sequence, result: StepResult) -> None:

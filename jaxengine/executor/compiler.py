@@ -157,6 +157,10 @@ class Compiler:
         arguments = (_abstract(self.model.head), self.hidden(tokens), self.array((tokens,)))
         return self._lower(partial(functions.score, self.shapes.scored), arguments, donate=(), returns=None)
 
+    def lower_logits(self) -> Any:
+        arguments = (_abstract(self.model.head), self.hidden(functions.LOGITS_BLOCK))
+        return self._lower(partial(functions.logits, self.shapes.spec.tokens), arguments, donate=(), returns=None)
+
     def lower_sum_hidden(self, tokens: int) -> Any:
         function = partial(functions.sum_hidden, self.shapes.limits.rows_of(tokens))
         return self._lower(function, (self.hidden(tokens), self.array((tokens,))), donate=(), returns=None)
@@ -218,6 +222,7 @@ class Compiler:
         """
         encode_shapes = self.shapes.encode_shapes()
         essential: list[Hashable] = ["allocate", "write_page_table", "fill_slot", "copy_pages"]
+        essential += ["logits"] if self.shapes.spec.predicts_prompt else []
         essential += ["allocate_adapters", "place_adapter"] if self.shapes.adapters else []
         essential += ["allocate_draft"] if self.shapes.draft_model else []
         essential += [("write_masks", slots) for slots in self.shapes.mask_writes]
@@ -227,10 +232,10 @@ class Compiler:
 
     def jobs(self) -> dict[Hashable, Callable[[], Any]]:
         """What builds each executable: ("backbone", shape), ("sample", samples, greedy), ("score", tokens),
-        ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; ("encode", shape), where
-        there is an encoder; ("propose", rows), where something learnt drafts; ("read", tokens) and "allocate_draft",
-        where that is a model; ("sum_hidden", tokens), where embeddings are means; and "allocate_adapters" and
-        "place_adapter", where there may be adapters.
+        ("write_masks", slots), "write_page_table", "fill_slot", "copy_pages" and "allocate"; "logits", where prompts
+        have any; ("encode", shape), where there is an encoder; ("propose", rows), where something learnt drafts;
+        ("read", tokens) and "allocate_draft", where that is a model; ("sum_hidden", tokens), where embeddings are
+        means; and "allocate_adapters" and "place_adapter", where there may be adapters.
         """
         shapes = self.shapes
         lower: dict[Hashable, Callable[[], Any]] = {
@@ -239,6 +244,8 @@ class Compiler:
             "fill_slot": self.lower_fill_slot,
             "copy_pages": self.lower_copy_pages,
         }
+        if shapes.spec.predicts_prompt:
+            lower["logits"] = self.lower_logits
         if shapes.adapters:
             lower |= {"allocate_adapters": self.lower_allocate_adapters, "place_adapter": self.lower_place_adapter}
         if shapes.draft_model:

@@ -26,8 +26,9 @@ from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
 from jaxengine.speculation.drafter import Proposal
 from jaxengine.step.buffer import StepShape
-from jaxengine.step.functions import Adapters
+from jaxengine.step.functions import LOGITS_BLOCK, Adapters
 from jaxengine.step.pooled import PooledHidden, pooled_rows, row_of_tokens
+from jaxengine.step.prompt_logits import PromptLogits
 from jaxengine.step.results import InFlight, Results
 from jaxengine.step.sampler_slot import SamplerSlot, counts_tokens, needs_sampler_state
 from jaxengine.step.samples import NO_SAMPLES, Samples
@@ -98,6 +99,8 @@ class Runner:
             self._write_masks(*self.masks.padding(slots))
         if self.shapes.adapters:
             self._place_adapter(0, LoadedAdapter(b"", {}))  # zeros, where there are zeros
+        if self.shapes.spec.predicts_prompt:
+            self._logits(np.zeros((LOGITS_BLOCK, self.shapes.spec.hidden_size), self.shapes.dtype))
         jax.block_until_ready((self.slot_state, self.layers, self.adapters))
 
     def _first_run(self, shape: StepShape) -> None:
@@ -152,11 +155,12 @@ class Runner:
         What they need of the step before may be read from the device between the two launches.
         """
         plan, shape, samples, greedy, packed_samples, hidden, all_hidden = launch
-        wants_tokens = any(row.sequence.pooling is None for row in samples.rows)
+        wants_tokens = any(row.sequence.wants_text for row in samples.rows)
         sampled = self._sample(packed_samples, hidden, greedy) if wants_tokens else None
         prompts, scored = self._score_prompts(plan, all_hidden)
         pooled = self._pool(plan, hidden, all_hidden)
-        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled)
+        logits = PromptLogits.of(plan.rows, hidden, all_hidden, self._logits)
+        return InFlight(plan, shape, packed_samples, samples, sampled, prompts, scored, pooled, logits)
 
     def fetch(self, flight: InFlight) -> Results:
         """Wait for a step and read what it produced. Raises what the device raised."""
@@ -253,6 +257,10 @@ class Runner:
 
     def _sum_hidden(self, all_hidden: Array, of_tokens: np.ndarray) -> Array:
         return self.executables["sum_hidden", len(of_tokens)](all_hidden, self._put(of_tokens))  # type: ignore[no-any-return]
+
+    def _logits(self, hidden: np.ndarray) -> np.ndarray:
+        """hidden [LOGITS_BLOCK, h] → f32 [LOGITS_BLOCK, tokens]. Waits for the device."""
+        return np.asarray(self.executables["logits"](self.model.head, self._put(hidden)))
 
     # --- slots --------------------------------------------------------------------------------------------------
 

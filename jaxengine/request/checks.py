@@ -9,7 +9,7 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.interface import Description
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
 from jaxengine.request.sequence import Request
-from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_LISTED_ALTERNATIVES
+from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_LISTED_ALTERNATIVES, MAX_LOGITS_BYTES
 
 
 def check_ends(eos_token_ids: Sequence[int]) -> None:
@@ -36,6 +36,8 @@ def check_request(request: Request, limits: Description) -> None:
         _check_pooling(request, limits)
     elif limits.embeds_only:
         raise ValueError("this model has no head to generate text with: it makes embeddings")
+    if request.logits is not None:
+        _check_logits(request, limits)
     ends = {*limits.eos_token_ids, *params.stop_token_ids}
     if request.beam_search is not None:
         _check_beam_search(request, request.beam_search, limits)
@@ -59,7 +61,8 @@ def _refuse(what: str, beside: Mapping[str, bool]) -> None:
         raise ValueError(f"{what} does not go with {asked}")
 
 
-def _check_pooling(request: Request, limits: Description) -> None:
+def _refuse_text(what: str, request: Request) -> None:
+    """Raises ValueError where `request`, which asks for `what` in place of text, asks for a text's properties too."""
     refused = {
         "max_tokens above 1": request.params.max_tokens > 1,
         "prompt_logprobs": request.params.prompt_logprobs,
@@ -67,9 +70,27 @@ def _check_pooling(request: Request, limits: Description) -> None:
         "reasoning": request.reasoning is not None,
         "beam search": request.beam_search is not None,
     }
-    _refuse("pooling", refused)
+    _refuse(what, refused)
+
+
+def _check_pooling(request: Request, limits: Description) -> None:
+    _refuse_text("pooling", request)
     if request.pooling != limits.pooling:
         raise ValueError(f"pooling {request.pooling!r} is not this engine's, {limits.pooling!r}")
+
+
+def _check_logits(request: Request, limits: Description) -> None:
+    _refuse_text("logits", request)
+    _refuse("logits", {"pooling": request.pooling is not None})
+    if not limits.logits:
+        raise ValueError(f"logits {request.logits!r} of a prompt that an encoder reads: this model has none")
+    positions = len(request.prompt) if request.logits == "all" else 1
+    wanted = 4 * positions * limits.vocab_size
+    if wanted > MAX_LOGITS_BYTES:
+        raise ValueError(
+            f"logits {request.logits!r} of {positions} positions and {limits.vocab_size} ids take {wanted} bytes, more "
+            f"than {MAX_LOGITS_BYTES}"
+        )
 
 
 def _check_beam_search(request: Request, search: BeamSearch, limits: Description) -> None:

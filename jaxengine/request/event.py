@@ -60,3 +60,4 @@ class Event:
     accepted_draft_tokens: int = 0
     beams: Ids[Beam] = ()  # in place of tokens, the best first
     embedding: bytes = b""  # f32 [hidden], of a request with `pooling`; its last event has it
+    logits: bytes = b""  # f32 [positions, vocabulary], likewise of one with `logits`

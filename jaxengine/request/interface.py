@@ -45,6 +45,7 @@ class Description:
     pooling: str = ""
     hidden_size: int = 0
     embeds_only: bool = False
+    logits: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Sequence as Ids
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from jaxengine.request.beams import Beams
 from jaxengine.request.event import FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
 
+Logits = Literal["last", "all"]  # of a prompt's last position, or of every one
+LOGITS: tuple[Logits, ...] = ("last", "all")
 AGING_SECONDS = 60.0  # one priority level is worth so much waiting: overtaking is bounded, so no request starves
 
 
@@ -41,6 +44,7 @@ class Request:
     adapter: str = ""  # name of the adapter that answers; "" = the model itself
     beam_search: BeamSearch | None = None
     pooling: Pooling | None = None  # it wants its prompt's hidden states pooled, and no text
+    logits: Logits | None = None  # it wants its prompt's logits, and no text
     arrived: float = field(default_factory=time.monotonic)
 
     @property
@@ -117,6 +121,7 @@ class Sequence:
         self.prompt_logprobs = [Token(self.tokens[0], math.nan)] if request.params.prompt_logprobs else []
         self.pooling: Pooling | None = request.pooling
         self.pooled: np.ndarray | None = None  # f32 [hidden], of those pooled so far the sum
+        self.logits: np.ndarray | None = None  # f32 [positions, vocabulary], those that are wanted, as far as they came
 
     def fan_out(self, beams: Beams) -> None:
         """Serve the request as a beam search, of which this sequence is the first beam. The others are asleep until it
@@ -137,7 +142,12 @@ class Sequence:
     @property
     def reads_whole_prompt(self) -> bool:
         """Whether every token of its prompt must be computed for it, so that it shares no page that others wrote."""
-        return self.params.prompt_logprobs or self.pooling == "mean"
+        return self.params.prompt_logprobs or self.pooling == "mean" or self.request.logits == "all"
+
+    @property
+    def wants_text(self) -> bool:
+        """Whether it is answered with tokens. One that is not ends with its prompt, behind which no token counts."""
+        return self.pooling is None and self.request.logits is None
 
     @property
     def scope(self) -> tuple[bytes, bytes]:

@@ -84,7 +84,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens", "pooling", "hidden_size", "embeds_only")
+    __slots__ = ("state", "progress", "model_id", "revision", "model_dir", "dtype", "device_kind", "device_count", "vocab_size", "eos_token_ids", "max_total_tokens", "max_batch_prefill_tokens", "max_batch_total_tokens", "max_batch_size", "page_size", "max_top_logprobs", "decoder_start_token_id", "pages_total", "prefix_cache", "cache_dtype", "max_adapters", "max_adapter_rank", "max_draft_tokens", "pooling", "hidden_size", "embeds_only", "logits")
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Description(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
     EMBEDS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     state: State
     progress: str
     model_id: str
@@ -137,7 +138,8 @@ class Description(_message.Message):
     pooling: str
     hidden_size: int
     embeds_only: bool
-    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., pooling: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embeds_only: bool = ...) -> None: ...
+    logits: bool
+    def __init__(self, state: _Optional[_Union[State, str]] = ..., progress: _Optional[str] = ..., model_id: _Optional[str] = ..., revision: _Optional[str] = ..., model_dir: _Optional[str] = ..., dtype: _Optional[str] = ..., device_kind: _Optional[str] = ..., device_count: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_total_tokens: _Optional[int] = ..., max_batch_prefill_tokens: _Optional[int] = ..., max_batch_total_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., page_size: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., decoder_start_token_id: _Optional[int] = ..., pages_total: _Optional[int] = ..., prefix_cache: bool = ..., cache_dtype: _Optional[str] = ..., max_adapters: _Optional[int] = ..., max_adapter_rank: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., pooling: _Optional[str] = ..., hidden_size: _Optional[int] = ..., embeds_only: bool = ..., logits: bool = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("generate", "cancel")
@@ -154,7 +156,7 @@ class Cancel(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds", "caller", "grammar", "reasoning", "adapter", "beam_search", "pooling")
+    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds", "caller", "grammar", "reasoning", "adapter", "beam_search", "pooling", "logits")
     ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +175,7 @@ class Generate(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     BEAM_SEARCH_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     id: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -191,7 +194,8 @@ class Generate(_message.Message):
     adapter: str
     beam_search: BeamSearch
     pooling: str
-    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ..., caller: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ..., adapter: _Optional[str] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., pooling: _Optional[str] = ...) -> None: ...
+    logits: str
+    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ..., caller: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ..., adapter: _Optional[str] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., pooling: _Optional[str] = ..., logits: _Optional[str] = ...) -> None: ...
 
 class BeamSearch(_message.Message):
     __slots__ = ("width", "answers", "length_penalty", "early_stopping")
@@ -301,7 +305,7 @@ class StepEvents(_message.Message):
     def __init__(self, step: _Optional[int] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ..., adapters: _Optional[_Union[AdapterList, _Mapping]] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
-    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens", "beams", "embedding")
+    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens", "beams", "embedding", "logits")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
@@ -313,6 +317,7 @@ class RequestEvent(_message.Message):
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BEAMS_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     id: int
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     finish: FinishReason
@@ -324,7 +329,8 @@ class RequestEvent(_message.Message):
     accepted_draft_tokens: int
     beams: _containers.RepeatedCompositeFieldContainer[Beam]
     embedding: bytes
-    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ..., sampling_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., beams: _Optional[_Iterable[_Union[Beam, _Mapping]]] = ..., embedding: _Optional[bytes] = ...) -> None: ...
+    logits: bytes
+    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ..., sampling_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., beams: _Optional[_Iterable[_Union[Beam, _Mapping]]] = ..., embedding: _Optional[bytes] = ..., logits: _Optional[bytes] = ...) -> None: ...
 
 class Beam(_message.Message):
     __slots__ = ("tokens", "finish", "score")

@@ -1,7 +1,8 @@
-"""Limits of one request's sampling options: the device's arrays are sized for them.
+"""Limits of one request's sampling options: the device's arrays are sized for them. And of what it is answered.
 
 A message may list `MAX_LISTED_ALTERNATIVES` with a prompt or the beams of a search, and as many again with others of
-the same step. At 11 bytes each that is 185 MB, within the 256 MB that a message may have.
+the same step. At 11 bytes each that is 185 MB, within the 256 MB that a message may have. The logits of a prompt are
+counted as the alternatives that would take their place.
 """
 
 MAX_STOP_TOKEN_IDS = 64
@@ -14,3 +15,5 @@ MAX_LENGTH_PENALTY = 10
 MAX_ALTERNATIVES = 1000
 WHOLE_VOCABULARY = -1
 MAX_LISTED_ALTERNATIVES = 1 << 23  # with all tokens of one prompt, or of all beams of one search
+ALTERNATIVE_BYTES = 11  # of a message
+MAX_LOGITS_BYTES = 64 << 20  # of one prompt

@@ -2,18 +2,20 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import cast
+from typing import TypeVar, cast
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from jaxengine.grammar.grammar import Grammar, Reasoning
-from jaxengine.options.pooling import POOLINGS, Pooling, pooling_named
+from jaxengine.options.pooling import POOLINGS
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Request
+from jaxengine.request.sequence import LOGITS, Request
 from jaxengine.rpc import engine_pb2 as pb
+
+Choice = TypeVar("Choice", bound=str)
 
 EARLY_STOPPING: dict[int, EarlyStopping] = {
     pb.BeamSearch.HEURISTIC: False,
@@ -41,15 +43,17 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         reasoning=_reasoning_from(message.reasoning) if reasons else None,
         adapter=message.adapter,
         beam_search=_beam_search_from(message.beam_search) if message.HasField("beam_search") else None,
-        pooling=_pooling_from(message.pooling),
+        pooling=_choice("pooling", message.pooling, POOLINGS),
+        logits=_choice("logits", message.logits, LOGITS),
     )
 
 
-def _pooling_from(name: str) -> Pooling | None:
-    pooling = pooling_named(name)
-    if name and pooling is None:
-        raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {name!r}")
-    return pooling
+def _choice(field: str, name: str, choices: tuple[Choice, ...]) -> Choice | None:
+    """The one of `choices` that `field` names, None where it is empty."""
+    chosen = next((each for each in choices if each == name), None)
+    if name and chosen is None:
+        raise ValueError(f"{field} must be one of {', '.join(choices)}, got {name!r}")
+    return chosen
 
 
 def _beam_search_from(message: pb.BeamSearch) -> BeamSearch:
@@ -124,6 +128,8 @@ def add_event(message: pb.RequestEvent, event: Event) -> None:
             _add_token(added.tokens, token)
     if event.embedding:
         message.embedding = event.embedding
+    if event.logits:
+        message.logits = event.logits
     if event.first:
         message.prompt.cached_tokens = event.cached_tokens
         message.prompt.queue_seconds = event.queue_seconds

@@ -1,8 +1,8 @@
 """One gateway while its stream is open: its requests, and the events that wait to be sent to it.
 
 A gateway that does not read costs bounded memory. Unsent events are merged per request, so they are never more than the
-output of the gateway's own requests, which `max_new_tokens` bounds. A message that lists many alternatives is closed
-and followed by another one, because gRPC limits the size of a message.
+output of the gateway's own requests, which `max_new_tokens` bounds. A message that lists many alternatives, or carries
+many logits, is closed and followed by another one, because gRPC limits the size of a message.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import deque
 
 from jaxengine.request.event import Event
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.rpc.limits import MAX_LISTED_ALTERNATIVES
+from jaxengine.rpc.limits import ALTERNATIVE_BYTES, MAX_LISTED_ALTERNATIVES
 from jaxengine.service import codec
 
 
@@ -21,7 +21,7 @@ class GatewaySession:
         self.engine_ids: dict[int, int] = {}  # the gateway's id of a running request → the engine's
         self._message = pb.StepEvents()  # collects events until it is sent
         self._events: dict[int, pb.RequestEvent] = {}  # the events in it, by the gateway's request id
-        self._alternatives = 0  # listed in it
+        self._alternatives = 0  # listed in it, or what takes as many bytes
         self._full: deque[pb.StepEvents] = deque()  # messages to be sent before it
         self._closed = False
         self._wake = asyncio.Event()
@@ -36,6 +36,7 @@ class GatewaySession:
         codec.add_event(message, event)
         told = (event.tokens, event.prompt, *(beam.tokens for beam in event.beams))
         self._alternatives += sum(len(token.top) for tokens in told for token in tokens)
+        self._alternatives += len(event.logits) // ALTERNATIVE_BYTES
 
     def flush(self, step: int, stats: pb.Stats) -> None:
         """Let the writer send the events put so far, with the number and the statistics of their step."""

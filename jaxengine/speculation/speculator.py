@@ -144,7 +144,7 @@ class Speculator:
 
     def remember(self, sequence: Sequence) -> None:
         """It has ended: what it was answered may be drafted for others."""
-        if self.answers is None or sequence.beams is not None or sequence.nonfinite:
+        if self.answers is None or not sequence.wants_text or sequence.beams is not None or sequence.nonfinite:
             return
         prompt, answer = sequence.tokens[: sequence.prompt_length], sequence.tokens[sequence.prompt_length :]
         self.answers.add(sequence.scope, prompt, answer)

@@ -303,6 +303,7 @@ class Setup:
             pooling=self.pooling(model),
             hidden_size=self.spec.hidden_size,
             embeds_only=self.spec.head.missing,
+            logits=self.spec.predicts_prompt,
         )
 
 

@@ -57,6 +57,7 @@ def temporary_bytes(compiler: Compiler) -> int:
     largest = (
         *(partial(compiler.lower_backbone, shape) for shape in steps),
         partial(compiler.lower_sample, max(shape.samples for shape in shapes.step_shapes()), greedy=False),
+        *([compiler.lower_logits] if shapes.spec.predicts_prompt else []),
         *(partial(compiler.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]),
         *[partial(compiler.lower_propose, rows) for rows in filter(shapes.proposes, shapes.limits.decode_buckets)][-1:],
         *([partial(compiler.lower_read, tokens)] if shapes.draft_model else []),

@@ -37,7 +37,7 @@ from jaxengine.step.verification import counted
 
 Adapters = dict[str, AdapterStack]  # by the name of the matrix; empty where a step has no adapters
 
-SCORE_BLOCK = 32  # rows whose logits over the vocabulary exist at once when a prompt is scored
+LOGITS_BLOCK = 32  # tokens of a prompt whose logits over the vocabulary exist at once
 
 
 class Latest(NamedTuple):
@@ -253,7 +253,7 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
     the successor's rank in place of `finite`.
     """
     tokens = hidden.shape[0]
-    block = min(SCORE_BLOCK, tokens)
+    block = min(LOGITS_BLOCK, tokens)
 
     def one_block(part: tuple[Array, Array]) -> Array:
         logits = head(part[0])  # [block, V]
@@ -265,6 +265,11 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
 
     parts = hidden.reshape(-1, block, hidden.shape[1]), target.reshape(-1, block)
     return jax.lax.map(one_block, parts).reshape(tokens, -1)
+
+
+def logits(tokens: int, head: Head, hidden: Array) -> Array:
+    """hidden [n, h] → f32 [n, tokens]: as the model has them, without the vocabulary's padding."""
+    return head(hidden)[:, :tokens]
 
 
 def sum_hidden(rows: int, hidden: Array, row: Array) -> Array:

@@ -16,6 +16,7 @@ from jaxengine.request.event import Token
 from jaxengine.request.plan import Plan, Row
 from jaxengine.step.buffer import StepShape
 from jaxengine.step.pooled import PooledHidden
+from jaxengine.step.prompt_logits import PromptLogits
 from jaxengine.step.samples import Samples
 
 
@@ -44,11 +45,13 @@ class Results:
     """Of one step: what was sampled, and the scored tokens of prompts; each in the order of its `Samples`.
 
     pooled: rows, each with what it adds to its embedding, f32 [h].
+    logits: rows, each with those that are wanted of its positions, f32 [positions, V].
     """
 
     sampled: SampledTokens
     scored: list[Token]
     pooled: list[tuple[Row, np.ndarray]]
+    logits: list[tuple[Row, np.ndarray]]
 
 
 @dataclass
@@ -63,6 +66,7 @@ class InFlight:
     scored_samples: Samples  # tokens of prompts
     scored: Array | None  # i32 [T, 3 + 2A], as `score` packs it; None without tokens to score
     pooled: PooledHidden | None = None  # None where no row wants an embedding
+    logits: PromptLogits | None = None  # None where no row wants logits
 
     def read(self, top: int, top_scored: int) -> Results:
         """Wait for the step. `top` alternatives are packed with each sampled token, `top_scored` with each scored one.
@@ -73,12 +77,14 @@ class InFlight:
             jax.block_until_ready(self.done)
         pooled = list(self.pooled.read()) if self.pooled else []
         sampled = self._stand_ins(pooled) if self.sampled is None else self._read_sampled(self.sampled, top)
-        return Results(sampled, self._read_scored(top_scored), pooled)
+        logits = self.logits.read() if self.logits else []
+        return Results(sampled, self._read_scored(top_scored), pooled, logits)
 
     def _stand_ins(self, pooled: list[tuple[Row, np.ndarray]]) -> SampledTokens:
-        """In place of the tokens that nobody wants: requests that are pooled end with their first all the same."""
-        finite = [bool(np.isfinite(hidden).all()) for row, hidden in pooled if row.samples]
-        return SampledTokens([Token(0, 0.0)] * len(finite), finite)
+        """In place of the tokens that nobody wants: requests without text end with their first all the same."""
+        finite = {id(row): bool(np.isfinite(hidden).all()) for row, hidden in pooled}
+        rows = self.samples.rows
+        return SampledTokens([Token(0, 0.0)] * len(rows), [finite.get(id(row), True) for row in rows])
 
     def _read_sampled(self, sampled: Array, top: int) -> SampledTokens:
         packed, count = _Packed(sampled, top), len(self.samples)

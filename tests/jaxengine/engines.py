@@ -20,7 +20,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, Event, FinishReason, Token
 from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.sequence import Request
+from jaxengine.request.sequence import Logits, Request
 from jaxengine.startup.build import load_engine
 from tests.tiny import BOS, VOCAB
 
@@ -38,6 +38,7 @@ class Answer:
     prompt: list[Token] = field(default_factory=list)
     beams: list[Beam] = field(default_factory=list)
     embedding: bytes = b""
+    logits: bytes = b""
 
     @property
     def ids(self) -> list[int]:
@@ -78,13 +79,15 @@ def ask(
     adapter: str = "",
     beams: BeamSearch | None = None,
     pooling: Pooling | None = None,
+    logits: Logits | None = None,
     **params: object,
 ) -> Request:
     """Request `number`: greedy and deaf to EOS unless `params` say otherwise, or a grammar ends it."""
     chosen = {"temperature": 0, "seed": number, "ignore_eos": grammar is None, **params}
     wanted = SamplingParams(**chosen)  # type: ignore[arg-type]
     timeouts = {"timeout": timeout, "queue_timeout": queue_timeout}
-    others = {"grammar": grammar, "reasoning": reasoning, "beam_search": beams, "pooling": pooling}
+    others = {"grammar": grammar, "reasoning": reasoning, "beam_search": beams}
+    others |= {"pooling": pooling, "logits": logits}
     return Request(number, ids, wanted, salt=salt, adapter=adapter, **others, **timeouts)  # type: ignore[arg-type]
 
 
@@ -142,6 +145,7 @@ def _note(answer: Answer, event: Event) -> None:
     answer.tokens += event.tokens
     answer.beams += event.beams
     answer.embedding += event.embedding
+    answer.logits += event.logits
     answer.finish, answer.error = event.finish, event.error
     if event.first:
         answer.cached_tokens, answer.prompt = event.cached_tokens, event.prompt

@@ -16,6 +16,7 @@ from jaxengine.request.interface import StepResult
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from jaxengine.rpc.engine_pb2_grpc import EngineStub, add_EngineServicer_to_server
+from jaxengine.rpc.limits import ALTERNATIVE_BYTES, MAX_LISTED_ALTERNATIVES, MAX_LOGITS_BYTES
 from jaxengine.service import session as session_module
 from jaxengine.service.service import Service
 from jaxengine.service.session import GatewaySession
@@ -270,6 +271,23 @@ async def test_the_alternatives_of_beams_count_as_others_do(monkeypatch: pytest.
     session.close()
     messages = [await session.take(), await session.take()]
     assert [[event.id for event in message.events] for message in messages if message] == [[1], [2]]
+
+
+async def test_logits_count_as_the_alternatives_that_take_as_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_LISTED_ALTERNATIVES", 10)
+    session = GatewaySession()
+    for number in range(1, 6):
+        session.put(number, Event(number, finish=FinishReason.LENGTH, logits=bytes(5 * ALTERNATIVE_BYTES)))
+    session.close()
+    messages = []
+    while (message := await session.take()) is not None:
+        messages.append([event.id for event in message.events])
+    assert messages == [[1, 2], [3, 4], [5]]
+
+
+def test_what_a_message_may_hold_and_the_largest_answer_more_fit_one() -> None:
+    listed = MAX_LISTED_ALTERNATIVES * ALTERNATIVE_BYTES
+    assert listed + max(listed, MAX_LOGITS_BYTES) < transport.MAX_MESSAGE_BYTES
 
 
 class SlowEngine(MockEngine):
