@@ -13,16 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger("gateway.access")
-QUIET_PATHS = (
-    "/",
-    "/health",
-    "/ping",
-    "/metrics",
-    "/health/live",
-    "/health/ready",
-    "/v2/health/live",
-    "/v2/health/ready",
-)
+PROBES = ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready")
+QUIET_PATHS = ("/", "/health", "/ping", "/metrics", *PROBES)
 LOG_FIELDS = "textgen.log_fields"  # in the ASGI scope: what a route adds to its request's line
 
 

@@ -85,17 +85,9 @@ GUIDES = {  # TensorRT-LLM's types of what the text must match
 }
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
 RESERVED = ("timeout", "priority", "headers", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
+GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")
 # Sampling parameters whose value is a text; another text is a number, a truth value or a list, as JSON.
-TEXTS = (
-    "stop",
-    "bad_words",
-    "lora_name",
-    "guided_json",
-    "guided_regex",
-    "guided_grammar",
-    "guided_choice",
-    "cache_salt",
-)
+TEXTS = ("stop", "bad_words", "lora_name", "cache_salt", *GUIDED)
 # Fields of a completion that are not sampling parameters: the protocol has other words for them, or none.
 NOT_SAMPLING = ("prompt", "stream", "stream_options", "echo", "model", "request_id", "prompt_logprobs", "suffix")
 _WORD = re.compile(r"[A-Za-z_]+")

@@ -1,4 +1,4 @@
-"""What the protocol tells of the server and its models: plain values, which are JSON here and messages in `gateway.grpc`."""
+"""What the protocol tells of the server and its models, as plain values: JSON over HTTP, messages over gRPC."""
 
 from typing import Any
 

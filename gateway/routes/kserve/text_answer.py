@@ -70,9 +70,7 @@ class TextAnswer:
             "finish_reason": lambda: [_reason(each) for each in self._outputs],
             "cumulative_logprob": lambda: self._sums,
             "cum_log_probs": lambda: self._sums,
-            "logprobs": lambda: [
-                self._logprobs(output, each) for output, each in zip(self._outputs, tokens, strict=True)
-            ],
+            "logprobs": lambda: list(map(self._logprobs, self._outputs, tokens)),
             "num_input_tokens": lambda: [len(self._outputs[0].prompt_ids)],
             "num_output_tokens": lambda: [len(each) for each in tokens],
         }
@@ -83,7 +81,8 @@ class TextAnswer:
         name = output.model.tokenizer.token_text
         listed = []
         for token in tokens:
-            shown = {each.id: (each.logprob, rank) for rank, each in enumerate(token.top[: self._top], 1)}
+            top = enumerate(token.top[: self._top], 1)
+            shown: dict[int, tuple[float, int | None]] = {each.id: (each.logprob, rank) for rank, each in top}
             shown.setdefault(token.id, (token.logprob, None))
             listed.append(
                 {
