@@ -158,6 +158,8 @@ class Given:
 def completion_request(given: Given, eos_token_ids: Collection[int], adapter: str) -> CompletionRequest:
     """The completion that is asked for, of the model or its `adapter`. Raises RequestError."""
     fields = {**given.fields, "stream": given.switch("stream")}
+    if fields.get("max_tokens") == 0:  # which a completion takes where it repeats the prompt
+        raise RequestError.invalid("max_tokens must be at least 1 (given 0)", "max_tokens")
     if adapter:
         fields["model"] = adapter
     fields |= _beams(given) | _end(given, eos_token_ids) | _guide(given.others)

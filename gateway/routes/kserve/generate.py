@@ -66,7 +66,7 @@ def _asked(name: str, model: Model, body: dict[str, Any], streams: bool) -> Infe
     if not isinstance(id, str | None) or not isinstance(nested, dict | None):
         raise RequestError(Kind.SHAPE, f"id must be a string and {NESTED} an object")
     fields = {**(nested or {}), **body}
-    inputs = {each: _tensor(model, each, value) for each, value in fields.items() if _is_input(model, each)}
+    inputs = {each: _tensor(model, each, value) for each, value in fields.items() if _is_input(model, each, value)}
     parameters = {each: value for each, value in fields.items() if each not in inputs}
     for each, value in parameters.items():
         if not isinstance(value, bool | int | float | str):
@@ -75,8 +75,11 @@ def _asked(name: str, model: Model, body: dict[str, Any], streams: bool) -> Infe
     return InferRequest(name, id or "", parameters, inputs, streams=streams)
 
 
-def _is_input(model: Model, name: str) -> bool:
-    return model.signature.input(name) is not None or name in model.signature.refused
+def _is_input(model: Model, name: str, value: Any) -> bool:
+    """Whether a field is a tensor. A number that is written as a text can only be a parameter, of vLLM."""
+    if spec := model.signature.input(name):
+        return not isinstance(value, str) or spec.datatype == BYTES
+    return name in model.signature.refused
 
 
 def _tensor(model: Model, name: str, value: Any) -> Tensor:
