@@ -145,6 +145,12 @@ class Given:
             raise RequestError.invalid(f"{name} must be true or false", name)
         return value
 
+    @property
+    def constrains(self) -> bool:
+        """Whether the text must match something, which takes long to check."""
+        fields = (*GUIDED, "response_format", "structured_outputs")
+        return "guided_decoding_guide" in self.others or any(name in self.fields for name in fields)
+
     @contextmanager
     def named(self) -> Iterator[None]:
         """A refusal names fields as the client does."""

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.errors import Kind, RequestError
-from gateway.http.body import parse_object
+from gateway.http.body import LARGE, parse_object
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.http.sse import EventStream
@@ -57,7 +57,8 @@ async def _read(
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise RequestError(Kind.MEDIA_TYPE, "compressed request bodies are not accepted")
     raw, _ = await read_parts(request, gateway.options.payload_limit)
-    return model, _asked(name, model, await parse_object(raw or b""), streams)
+    body = await parse_object(raw or b"")
+    return model, await in_thread(lambda: _asked(name, model, body, streams), when=len(raw or b"") > LARGE)
 
 
 def _asked(name: str, model: Model, body: dict[str, Any], streams: bool) -> InferRequest:

@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 
 from gateway.errors import Kind, RequestError
-from gateway.http.body import parse_body
+from gateway.http.body import LARGE, parse_body
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes, json_list
 from gateway.request.gateway_state import Gateway
@@ -26,7 +26,7 @@ async def respond(request: Request, gateway: Gateway, name: str, version: str, a
         body, asked = None, InferRequest(name, inputs=_one_raw(model, rest))
     else:
         body = await parse_body(header, InferBody)
-        asked = await in_thread(lambda: _asked(name, body, rest), when=len(header) > MANY)
+        asked = await in_thread(lambda: _asked(name, body, rest), when=len(header) + len(rest) > LARGE)
     info = RequestInfo.of(request, arrival)
     response = await while_connected(request.receive, models.infer_once(gateway, info, model, asked))
     return await in_thread(lambda: _encoded(body, response), when=_count(response) > MANY)
@@ -51,10 +51,10 @@ def _asked(name: str, body: InferBody, rest: bytes) -> InferRequest:
     at = 0
     for each in body.inputs:
         if each.name in inputs:
-            raise RequestError.invalid(f"input '{each.name[:64]}' is given twice", each.name)
+            raise RequestError.invalid(f"input '{each.name}' is given twice", each.name)
         size = each.binary_size or 0
         if at + size > len(rest):
-            message = f"input '{each.name[:64]}': binary_data_size {size} ends behind the body"
+            message = f"input '{each.name}': binary_data_size {size} ends behind the body"
             raise RequestError(Kind.MALFORMED, message, param=each.name)
         inputs[each.name] = _tensor(each, rest[at : at + size])
         at += size
@@ -69,7 +69,7 @@ def _tensor(body: InputBody, raw: bytes) -> Tensor:
     if body.binary_size is not None:
         return Tensor.from_raw(body.name, body.datatype, shape, raw)
     if body.data is None:
-        raise RequestError.invalid(f"input '{body.name[:64]}' has no data", body.name)
+        raise RequestError.invalid(f"input '{body.name}' has no data", body.name)
     return Tensor.from_json(body.name, body.datatype, shape, body.data)
 
 

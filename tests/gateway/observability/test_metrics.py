@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_stats import RequestStats, Sequence
-from gateway.observability.sink import MetricsSink
+from gateway.observability.sink import Inference, MetricsSink
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
 
