@@ -21,7 +21,7 @@ from gateway.routes.kserve import models
 from gateway.routes.kserve.binary import read_parts
 from gateway.routes.kserve.errors import error_event
 from gateway.routes.kserve.infer import MANY, MAX_JSON_VALUES
-from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Model, TensorSpec
+from gateway.routes.kserve.inference import InferRequest, InferResponse, Model, TensorSpec
 from gateway.routes.kserve.tensor import BYTES, Tensor
 
 NESTED = "parameters"
@@ -97,17 +97,16 @@ def _datatype(values: list[Any]) -> str:
 
 async def _encode(response: InferResponse) -> bytes:
     """Raises RequestError if JSON cannot hold the response."""
-    count = sum(len(each.values) for each in response.outputs)
-    if count > MAX_JSON_VALUES:
-        raise RequestError.invalid(f"the answer has {count} values, at most {MAX_JSON_VALUES} fit in JSON: use infer")
-    return await in_thread(lambda: _encoded(response), when=count > MANY)
+    if response.values > MAX_JSON_VALUES:
+        message = f"the answer has {response.values} values, at most {MAX_JSON_VALUES} fit in JSON: use infer"
+        raise RequestError.invalid(message)
+    return await in_thread(lambda: _encoded(response), when=response.values > MANY)
 
 
 def _encoded(response: InferResponse) -> bytes:
     """One JSON object: outputs by name, a value where there is only one."""
-    fields = {**({"id": response.id} if response.id else {}), "model_name": response.model, "model_version": VERSION}
     outputs = [f"{json_text(each.name)}:{_plain(each)}" for each in response.outputs]
-    return b",".join((json_bytes(fields)[:-1], *(each.encode() for each in outputs))) + b"}"
+    return b",".join((json_bytes(response.head)[:-1], *(each.encode() for each in outputs))) + b"}"
 
 
 def _plain(tensor: Tensor) -> str:

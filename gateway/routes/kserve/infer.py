@@ -10,7 +10,7 @@ from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.routes.kserve import models
 from gateway.routes.kserve.binary import LENGTH, read_parts
-from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Model, Output
+from gateway.routes.kserve.inference import InferRequest, InferResponse, Model, Output
 from gateway.routes.kserve.schemas import InferBody, InputBody
 from gateway.routes.kserve.tensor import BYTES, Tensor
 
@@ -29,7 +29,7 @@ async def respond(request: Request, gateway: Gateway, name: str, version: str, a
         asked = await in_thread(lambda: _asked(name, body, rest), when=len(header) + len(rest) > LARGE)
     info = RequestInfo.of(request, arrival)
     response = await while_connected(request.receive, models.infer_once(gateway, info, model, asked))
-    return await in_thread(lambda: _encoded(body, response), when=_count(response) > MANY)
+    return await in_thread(lambda: _encoded(body, response), when=response.values > MANY)
 
 
 def _one_raw(model: Model, raw: bytes) -> dict[str, Tensor]:
@@ -73,10 +73,6 @@ def _tensor(body: InputBody, raw: bytes) -> Tensor:
     return Tensor.from_json(body.name, body.datatype, shape, body.data)
 
 
-def _count(response: InferResponse) -> int:
-    return sum(len(each.values) for each in response.outputs)
-
-
 def _encoded(body: InferBody | None, response: InferResponse) -> Response:
     """The answer: outputs that ask for it are raw behind the JSON. Without a body in JSON all are."""
     binary = _binary_outputs(body, response)
@@ -86,9 +82,8 @@ def _encoded(body: InferBody | None, response: InferResponse) -> Response:
         raise RequestError.invalid(message)
     raws = [each.raw() for each in response.outputs if each.name in binary]
     sizes = {name: len(raw) for name, raw in zip(binary, raws, strict=True)}
-    fields = {"model_name": response.model, "model_version": VERSION, **({"id": response.id} if response.id else {})}
     outputs = json_list(_output(each, sizes.get(each.name)) for each in response.outputs)
-    header = json_bytes(fields)[:-1] + b',"outputs":' + outputs.encode() + b"}"
+    header = json_bytes(response.head)[:-1] + b',"outputs":' + outputs.encode() + b"}"
     if not raws:
         return Response(header, media_type="application/json")
     content = b"".join((header, *raws))

@@ -96,6 +96,16 @@ class InferResponse:
     final: bool = True
     stats: RequestStats | None = None
 
+    @property
+    def head(self) -> dict[str, str]:
+        """The fields beside the outputs, as JSON has them."""
+        return {**({"id": self.id} if self.id else {}), "model_name": self.model, "model_version": VERSION}
+
+    @property
+    def values(self) -> int:
+        """Of all outputs."""
+        return sum(len(each.values) for each in self.outputs)
+
 
 class Model(Protocol):
     """One of the models that the protocol shows."""
