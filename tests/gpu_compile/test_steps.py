@@ -138,4 +138,4 @@ def test_a_block_of_prompt_logits_is_the_head_and_nothing_else(facts: FactsByPro
     assert facts["logits_tp8"]["collectives"] == {"all-gather": 1}
     for program in ("logits", "logits_tp8"):
         assert facts[program]["copies"] == facts[program]["rewrites"] == []
-        assert facts[program]["temporaries"] <= 32 * VOCAB * F32
+        assert facts[program]["temporaries"] < 32 * VOCAB * F32 + MIB
