@@ -59,10 +59,11 @@ SWITCHES = (
     "return_num_input_tokens",
     "return_num_output_tokens",
 )
-INPUTS = (
-    *(TensorSpec(name, datatype, optional=name != "text_input") for name, (_, datatype) in FIELDS.items()),
-    *(TensorSpec(name, datatype, optional=True) for name, datatype in OTHERS.items()),
-    *(TensorSpec(name, "BOOL", optional=True) for name in SWITCHES),
+LISTS = ("bad_words", "stop_words")  # several texts, of which empty ones mean none
+DATATYPES = {name: datatype for name, (_, datatype) in FIELDS.items()} | OTHERS | dict.fromkeys(SWITCHES, "BOOL")
+INPUTS = tuple(  # perf_analyzer must be told every size that varies
+    TensorSpec(name, datatype, (-1,) if name in LISTS else (1,), optional=name != "text_input")
+    for name, datatype in DATATYPES.items()
 )
 # Inputs of the two back ends that ask for what is done another way here, or not at all.
 _ADAPTER = "name the adapter as the request's model"
@@ -77,7 +78,6 @@ REFUSED = {
     "return_context_logits": "the model whose name ends in _logits answers them",
     "return_generation_logits": "use return_logprobs",
 }
-LISTS = ("bad_words", "stop_words")  # several texts, of which empty ones mean none
 GUIDES = {  # TensorRT-LLM's types of what the text must match
     "json_schema": "guided_json",
     "regex": "guided_regex",
