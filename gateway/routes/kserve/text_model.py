@@ -27,7 +27,7 @@ class TextModel:
     signature = Signature(INPUTS, OUTPUTS, decoupled=True, refused=REFUSED)
 
     def __init__(self, name: str, adapter: str = "") -> None:
-        self.name, self._adapter = name, adapter
+        self.name, self.adapter = name, adapter
 
     async def infer(
         self, gateway: Gateway, info: RequestInfo, request: InferRequest
@@ -36,7 +36,7 @@ class TextModel:
         _check_stream(given, request)
         with RequestLifecycle(gateway, info) as lifecycle, given.named():
             _, description = serving(gateway)
-            body = completion_request(given, description.eos_token_ids, self._adapter)
+            body = completion_request(given, description.eos_token_ids, self.adapter)
             body = validation.with_server_options(body, gateway)
             reply = await completions.begin(gateway, body, lifecycle)
             answer = _stream if body.stream else _whole
