@@ -70,6 +70,7 @@ class MockOptions:
     max_loras: int = 0  # 0 = no adapters are served
     lora_adapters: tuple[str, ...] = ()
     pooling: str = "last"
+    logits: bool = True
 
 
 @dataclass
@@ -95,6 +96,12 @@ def embedding_of(prompt: Sequence[int]) -> bytes:
     """What a prompt is embedded as: its length, its last id, the sum of all, and their mean."""
     numbers = (len(prompt), prompt[-1], sum(prompt), sum(prompt) / len(prompt))
     return np.array(numbers, "<f4").tobytes()
+
+
+def logits_of(prompt: Sequence[int]) -> np.ndarray:
+    """What a prompt's logits are: f32 [prompt, VOCABULARY], each row's highest at its id."""
+    distance = np.abs(np.arange(VOCABULARY) - np.array(prompt)[:, None])
+    return (8.5 - distance / 4).astype("<f4")
 
 
 class MockEngine:
@@ -138,6 +145,7 @@ class MockEngine:
             max_draft_tokens=self.options.tokens_per_step - 1,
             pooling=self.options.pooling,
             hidden_size=EMBEDDING,
+            logits=self.options.logits,
         )
 
     @property
@@ -271,6 +279,9 @@ class MockEngine:
             return self._searched(row, request.beam_search)
         if request.pooling:
             return Event(request.id, finish=FinishReason.LENGTH, first=True, embedding=embedding_of(request.prompt))
+        if request.logits:
+            logits = logits_of(request.prompt if request.logits == "all" else request.prompt[-1:])
+            return Event(request.id, finish=FinishReason.LENGTH, first=True, logits=logits.tobytes())
         event = Event(request.id, tokens := [], first=not row.generated)
         if event.first and request.params.prompt_logprobs:
             first, *others = request.prompt

@@ -134,12 +134,16 @@ def _outside_strings(raw: bytes) -> bytes:
 
 
 def _counted(raw: bytes) -> Any:
+    """The JSON value of `raw`, which pydantic does not see. Raises RequestError."""
     _check_counts(raw)
-    return _checked(raw)
+    try:
+        return _checked(raw.decode())
+    except UnicodeDecodeError:
+        raise RequestError(Kind.MALFORMED, "the body is not valid UTF-8") from None
 
 
-def _checked(raw: bytes) -> Any:
-    """The JSON value of `raw`. Raises RequestError for whatever pydantic lets pass."""
+def _checked(raw: bytes | str) -> Any:
+    """The JSON value of `raw`. Raises RequestError for whatever pydantic lets pass, and of text for half characters."""
     try:
         return strict_json(raw)
     except NotStrictJson as error:

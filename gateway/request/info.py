@@ -20,6 +20,6 @@ class RequestInfo:
 
     @classmethod
     def of(cls, request: Request, arrival: float) -> "RequestInfo":
-        name = f"{request.method} {request.scope['route'].path}"
+        name = f"{request.method} {request.scope['route'].path_format}"
         log_fields: dict[str, str] = request.scope.setdefault(LOG_FIELDS, {})
         return cls(caller_of(request), arrival, name, request.headers.get("traceparent", ""), log_fields)

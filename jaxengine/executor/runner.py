@@ -100,7 +100,7 @@ class Runner:
         if self.shapes.adapters:
             self._place_adapter(0, LoadedAdapter(b"", {}))  # zeros, where there are zeros
         if self.shapes.spec.predicts_prompt:
-            self._logits(np.zeros((LOGITS_BLOCK, self.shapes.spec.hidden_size), self.shapes.dtype))
+            self._logits(np.zeros((1, self.shapes.spec.hidden_size), self.shapes.dtype))
         jax.block_until_ready((self.slot_state, self.layers, self.adapters))
 
     def _first_run(self, shape: StepShape) -> None:
@@ -259,8 +259,15 @@ class Runner:
         return self.executables["sum_hidden", len(of_tokens)](all_hidden, self._put(of_tokens))  # type: ignore[no-any-return]
 
     def _logits(self, hidden: np.ndarray) -> np.ndarray:
-        """hidden [LOGITS_BLOCK, h] → f32 [LOGITS_BLOCK, tokens]. Waits for the device."""
-        return np.asarray(self.executables["logits"](self.model.head, self._put(hidden)))
+        """hidden [n, h] → f32 [n, tokens]. Waits for the device, which makes and holds a block at a time."""
+        logits = np.empty((len(hidden), self.shapes.spec.tokens), np.float32)
+        block = np.zeros((LOGITS_BLOCK, hidden.shape[1]), hidden.dtype)
+        for first in range(0, len(hidden), LOGITS_BLOCK):
+            count = min(LOGITS_BLOCK, len(hidden) - first)
+            block[:count] = hidden[first : first + count]
+            made = self.executables["logits"](self.model.head, self._put(block))
+            logits[first : first + count] = np.asarray(made)[:count]
+        return logits
 
     # --- slots --------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,10 @@
 """Logits that requests want of their prompts in place of text: of which hidden states a step has them, and how the host
 gets them.
 
-Every step returns the hidden states of its samples, and a ragged one those of all its tokens. The host reads them,
-picks the wanted ones, whatever requests they are of, and has one executable make the logits of `LOGITS_BLOCK` at a
-time. So no step differs for it, there is one program in all and not one for each size of step, and the device holds a
-block of logits, however many are wanted. What goes to the host and back is little beside what it is for: h numbers for
-V.
+Every step returns the hidden states of its samples, and a ragged one those of all its tokens. The host reads them, and
+has one small program make logits of the wanted ones, whatever requests they are of, a block at a time. So no step
+differs for it, there is one program in all and not one for each size of step, and the device holds a block of logits,
+however many are wanted. What goes to the host and back is little beside what it is for: h numbers for V.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import numpy as np
 from jax import Array
 
 from jaxengine.request.plan import Row
-from jaxengine.step.functions import LOGITS_BLOCK
 
 
 @dataclass
@@ -25,7 +23,7 @@ class PromptLogits:
 
     rows: with the hidden states of which logits are wanted, the numbers of these in `hidden`.
     hidden: [n, h], of all tokens of the step or of its samples.
-    logits_of: hidden [LOGITS_BLOCK, h] → f32 [LOGITS_BLOCK, V].
+    logits_of: hidden [n, h] → f32 [n, V]; waits for the device.
     """
 
     rows: list[tuple[Row, range]]
@@ -54,10 +52,8 @@ class PromptLogits:
 
     def read(self) -> list[tuple[Row, np.ndarray]]:
         """Each row with the logits that are wanted of it, f32 [positions, V]. Waits for the step."""
-        hidden = np.asarray(self.hidden)[np.concatenate([numbers for _, numbers in self.rows])]  # [n, h]
-        padding = np.zeros((-len(hidden) % LOGITS_BLOCK, hidden.shape[1]), hidden.dtype)
-        blocks = np.concatenate([hidden, padding]).reshape(-1, LOGITS_BLOCK, hidden.shape[1])
-        logits = np.concatenate([self.logits_of(block) for block in blocks])
+        wanted = np.concatenate([numbers for _, numbers in self.rows])
+        logits = self.logits_of(np.asarray(self.hidden)[wanted])
         ends = np.cumsum([len(numbers) for _, numbers in self.rows])
         return [(row, part) for (row, _), part in zip(self.rows, np.split(logits, ends)[:-1], strict=True)]
 

@@ -109,6 +109,8 @@ def test_a_traced_model_is_served_as_any_other(written: Callable[..., Path]) -> 
     serve(engine, [ask(2, ids[:33], max_tokens=1)])
     again = serve(engine, [ask(3, ids, max_tokens=8), ask(4, prompt(9, seed=1), max_tokens=8)])[3]
     assert (again.cached_tokens, again.ids) == (32, answer.ids)
+    of_prompt = np.frombuffer(serve(engine, [ask(5, ids, logits="all", max_tokens=1)])[5].logits, "<f4")
+    np.testing.assert_allclose(of_prompt.reshape(-1, VOCAB), logits[: len(ids)], atol=1e-3)
 
 
 REFUSED = {

@@ -55,6 +55,7 @@ async def serve(
     adapters: tuple[str, ...] | None = None,
     tokens_per_step: int = 1,
     pooling: str = "last",
+    logits: bool = True,
     **options: Any,
 ) -> AsyncIterator[ServedApp]:
     """A gateway whose engine answers everything with `script` (default "hello world" and EOS), over and over.
@@ -73,6 +74,7 @@ async def serve(
             max_loras=0 if adapters is None else 4,
             lora_adapters=adapters or (),
             pooling=pooling,
+            logits=logits,
         )
         engine = FakeEngineClient(mock)
         chosen_options = Options(**options)
@@ -80,7 +82,8 @@ async def serve(
         assert engine.description is not None
         await text_loader.prepare(engine.description)
         admission = Admission(16, 10_000, SharedCounters(len(chosen_options.keys)))
-        gateway = Gateway(chosen_options, engine, admission, Metrics(), text_loader)
+        model_name = next(iter(chosen_options.served_model_name), "")
+        gateway = Gateway(chosen_options, engine, admission, Metrics(model_name=model_name), text_loader)
         app = create_app(gateway)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:

@@ -132,6 +132,10 @@ def sum_hidden(devices: int, tokens: int = 2048) -> Facts:
     return facts(compiler(FOUR_LAYERS, devices).lower_sum_hidden(tokens), (), OPTIONS)
 
 
+def logits(devices: int) -> Facts:
+    return facts(compiler(FOUR_LAYERS, devices).lower_logits(), (), OPTIONS)
+
+
 def propose(drafter: DrafterSpec, rows: int = ROWS, devices: int = 1) -> Facts:
     made = compiler(FOUR_LAYERS, devices, speculate=drafter.guesses, drafter=drafter)
     return facts(made.lower_propose(rows), (), OPTIONS)
@@ -239,6 +243,8 @@ PROGRAMS = {
     "sample_without_masks": sample_without_masks,
     "sum_hidden": lambda: sum_hidden(1),
     "sum_hidden_tp8": lambda: sum_hidden(8),
+    "logits": lambda: logits(1),
+    "logits_tp8": lambda: logits(8),
     "verify_16": lambda: verify(FOUR_LAYERS, 16),
     "verify_128": lambda: verify(FOUR_LAYERS, 128),
     "sample_guesses": lambda: sample(FOUR_LAYERS, 1, greedy=False, speculate=GUESSES),

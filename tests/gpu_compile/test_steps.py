@@ -130,3 +130,12 @@ def test_means_over_tokens_are_summed_where_they_lie(facts: FactsByProgram, prog
     found = facts[program]
     assert found["copies"] == [] and found["collectives"] == {}
     assert found["temporaries"] <= MIB and found["kernels"] <= 2
+
+
+def test_a_block_of_prompt_logits_is_the_head_and_nothing_else(facts: FactsByProgram) -> None:
+    """On 8 devices each computes its part of the vocabulary, which is then gathered."""
+    assert facts["logits"]["kernels"] == 1 and facts["logits"]["temporaries"] == 0
+    assert facts["logits_tp8"]["collectives"] == {"all-gather": 1}
+    for program in ("logits", "logits_tp8"):
+        assert facts[program]["copies"] == facts[program]["rewrites"] == []
+        assert facts[program]["temporaries"] < 32 * VOCAB * F32 + MIB

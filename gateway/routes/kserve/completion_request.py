@@ -59,10 +59,11 @@ SWITCHES = (
     "return_num_input_tokens",
     "return_num_output_tokens",
 )
-INPUTS = (
-    *(TensorSpec(name, datatype, optional=name != "text_input") for name, (_, datatype) in FIELDS.items()),
-    *(TensorSpec(name, datatype, optional=True) for name, datatype in OTHERS.items()),
-    *(TensorSpec(name, "BOOL", optional=True) for name in SWITCHES),
+LISTS = ("bad_words", "stop_words")  # several texts, of which empty ones mean none
+DATATYPES = {name: datatype for name, (_, datatype) in FIELDS.items()} | OTHERS | dict.fromkeys(SWITCHES, "BOOL")
+INPUTS = tuple(  # perf_analyzer must be told every size that varies
+    TensorSpec(name, datatype, (-1,) if name in LISTS else (1,), optional=name != "text_input")
+    for name, datatype in DATATYPES.items()
 )
 # Inputs of the two back ends that ask for what is done another way here, or not at all.
 _ADAPTER = "name the adapter as the request's model"
@@ -77,7 +78,6 @@ REFUSED = {
     "return_context_logits": "the model whose name ends in _logits answers them",
     "return_generation_logits": "use return_logprobs",
 }
-LISTS = ("bad_words", "stop_words")  # several texts, of which empty ones mean none
 GUIDES = {  # TensorRT-LLM's types of what the text must match
     "json_schema": "guided_json",
     "regex": "guided_regex",
@@ -145,6 +145,12 @@ class Given:
             raise RequestError.invalid(f"{name} must be true or false", name)
         return value
 
+    @property
+    def constrains(self) -> bool:
+        """Whether the text must match something, which takes long to check."""
+        fields = (*GUIDED, "response_format", "structured_outputs")
+        return "guided_decoding_guide" in self.others or any(name in self.fields for name in fields)
+
     @contextmanager
     def named(self) -> Iterator[None]:
         """A refusal names fields as the client does."""
@@ -158,6 +164,8 @@ class Given:
 def completion_request(given: Given, eos_token_ids: Collection[int], adapter: str) -> CompletionRequest:
     """The completion that is asked for, of the model or its `adapter`. Raises RequestError."""
     fields = {**given.fields, "stream": given.switch("stream")}
+    if fields.get("max_tokens") == 0:  # which a completion takes where it repeats the prompt
+        raise RequestError.invalid("max_tokens must be at least 1 (given 0)", "max_tokens")
     if adapter:
         fields["model"] = adapter
     fields |= _beams(given) | _end(given, eos_token_ids) | _guide(given.others)

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.errors import Kind, RequestError
-from gateway.http.body import parse_object
+from gateway.http.body import LARGE, parse_object
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes, json_text
 from gateway.http.sse import EventStream
@@ -21,7 +21,7 @@ from gateway.routes.kserve import models
 from gateway.routes.kserve.binary import read_parts
 from gateway.routes.kserve.errors import error_event
 from gateway.routes.kserve.infer import MANY, MAX_JSON_VALUES
-from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Model, TensorSpec
+from gateway.routes.kserve.inference import InferRequest, InferResponse, Model, TensorSpec
 from gateway.routes.kserve.tensor import BYTES, Tensor
 
 NESTED = "parameters"
@@ -57,7 +57,8 @@ async def _read(
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise RequestError(Kind.MEDIA_TYPE, "compressed request bodies are not accepted")
     raw, _ = await read_parts(request, gateway.options.payload_limit)
-    return model, _asked(name, model, await parse_object(raw or b""), streams)
+    body = await parse_object(raw or b"")
+    return model, await in_thread(lambda: _asked(name, model, body, streams), when=len(raw or b"") > LARGE)
 
 
 def _asked(name: str, model: Model, body: dict[str, Any], streams: bool) -> InferRequest:
@@ -66,7 +67,7 @@ def _asked(name: str, model: Model, body: dict[str, Any], streams: bool) -> Infe
     if not isinstance(id, str | None) or not isinstance(nested, dict | None):
         raise RequestError(Kind.SHAPE, f"id must be a string and {NESTED} an object")
     fields = {**(nested or {}), **body}
-    inputs = {each: _tensor(model, each, value) for each, value in fields.items() if _is_input(model, each)}
+    inputs = {each: _tensor(model, each, value) for each, value in fields.items() if _is_input(model, each, value)}
     parameters = {each: value for each, value in fields.items() if each not in inputs}
     for each, value in parameters.items():
         if not isinstance(value, bool | int | float | str):
@@ -75,8 +76,11 @@ def _asked(name: str, model: Model, body: dict[str, Any], streams: bool) -> Infe
     return InferRequest(name, id or "", parameters, inputs, streams=streams)
 
 
-def _is_input(model: Model, name: str) -> bool:
-    return model.signature.input(name) is not None or name in model.signature.refused
+def _is_input(model: Model, name: str, value: Any) -> bool:
+    """Whether a field is a tensor. A number that is written as a text can only be a parameter, of vLLM."""
+    if spec := model.signature.input(name):
+        return not isinstance(value, str) or spec.datatype == BYTES
+    return name in model.signature.refused
 
 
 def _tensor(model: Model, name: str, value: Any) -> Tensor:
@@ -93,17 +97,16 @@ def _datatype(values: list[Any]) -> str:
 
 async def _encode(response: InferResponse) -> bytes:
     """Raises RequestError if JSON cannot hold the response."""
-    count = sum(len(each.values) for each in response.outputs)
-    if count > MAX_JSON_VALUES:
-        raise RequestError.invalid(f"the answer has {count} values, at most {MAX_JSON_VALUES} fit in JSON: use infer")
-    return await in_thread(lambda: _encoded(response), when=count > MANY)
+    if response.values > MAX_JSON_VALUES:
+        message = f"the answer has {response.values} values, at most {MAX_JSON_VALUES} fit in JSON: use infer"
+        raise RequestError.invalid(message)
+    return await in_thread(lambda: _encoded(response), when=response.values > MANY)
 
 
 def _encoded(response: InferResponse) -> bytes:
     """One JSON object: outputs by name, a value where there is only one."""
-    fields = {**({"id": response.id} if response.id else {}), "model_name": response.model, "model_version": VERSION}
     outputs = [f"{json_text(each.name)}:{_plain(each)}" for each in response.outputs]
-    return b",".join((json_bytes(fields)[:-1], *(each.encode() for each in outputs))) + b"}"
+    return b",".join((json_bytes(response.head)[:-1], *(each.encode() for each in outputs))) + b"}"
 
 
 def _plain(tensor: Tensor) -> str:

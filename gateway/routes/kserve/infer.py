@@ -3,14 +3,14 @@
 from fastapi import Request, Response
 
 from gateway.errors import Kind, RequestError
-from gateway.http.body import parse_body
+from gateway.http.body import LARGE, parse_body
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes, json_list
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.routes.kserve import models
 from gateway.routes.kserve.binary import LENGTH, read_parts
-from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Model, Output
+from gateway.routes.kserve.inference import InferRequest, InferResponse, Model, Output
 from gateway.routes.kserve.schemas import InferBody, InputBody
 from gateway.routes.kserve.tensor import BYTES, Tensor
 
@@ -26,10 +26,10 @@ async def respond(request: Request, gateway: Gateway, name: str, version: str, a
         body, asked = None, InferRequest(name, inputs=_one_raw(model, rest))
     else:
         body = await parse_body(header, InferBody)
-        asked = await in_thread(lambda: _asked(name, body, rest), when=len(header) > MANY)
+        asked = await in_thread(lambda: _asked(name, body, rest), when=len(header) + len(rest) > LARGE)
     info = RequestInfo.of(request, arrival)
     response = await while_connected(request.receive, models.infer_once(gateway, info, model, asked))
-    return await in_thread(lambda: _encoded(body, response), when=_count(response) > MANY)
+    return await in_thread(lambda: _encoded(body, response), when=response.values > MANY)
 
 
 def _one_raw(model: Model, raw: bytes) -> dict[str, Tensor]:
@@ -51,10 +51,10 @@ def _asked(name: str, body: InferBody, rest: bytes) -> InferRequest:
     at = 0
     for each in body.inputs:
         if each.name in inputs:
-            raise RequestError.invalid(f"input '{each.name[:64]}' is given twice", each.name)
+            raise RequestError.invalid(f"input '{each.name}' is given twice", each.name)
         size = each.binary_size or 0
         if at + size > len(rest):
-            message = f"input '{each.name[:64]}': binary_data_size {size} ends behind the body"
+            message = f"input '{each.name}': binary_data_size {size} ends behind the body"
             raise RequestError(Kind.MALFORMED, message, param=each.name)
         inputs[each.name] = _tensor(each, rest[at : at + size])
         at += size
@@ -69,12 +69,8 @@ def _tensor(body: InputBody, raw: bytes) -> Tensor:
     if body.binary_size is not None:
         return Tensor.from_raw(body.name, body.datatype, shape, raw)
     if body.data is None:
-        raise RequestError.invalid(f"input '{body.name[:64]}' has no data", body.name)
+        raise RequestError.invalid(f"input '{body.name}' has no data", body.name)
     return Tensor.from_json(body.name, body.datatype, shape, body.data)
-
-
-def _count(response: InferResponse) -> int:
-    return sum(len(each.values) for each in response.outputs)
 
 
 def _encoded(body: InferBody | None, response: InferResponse) -> Response:
@@ -86,9 +82,8 @@ def _encoded(body: InferBody | None, response: InferResponse) -> Response:
         raise RequestError.invalid(message)
     raws = [each.raw() for each in response.outputs if each.name in binary]
     sizes = {name: len(raw) for name, raw in zip(binary, raws, strict=True)}
-    fields = {"model_name": response.model, "model_version": VERSION, **({"id": response.id} if response.id else {})}
     outputs = json_list(_output(each, sizes.get(each.name)) for each in response.outputs)
-    header = json_bytes(fields)[:-1] + b',"outputs":' + outputs.encode() + b"}"
+    header = json_bytes(response.head)[:-1] + b',"outputs":' + outputs.encode() + b"}"
     if not raws:
         return Response(header, media_type="application/json")
     content = b"".join((header, *raws))

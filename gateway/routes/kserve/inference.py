@@ -11,6 +11,7 @@ from gateway.request.info import RequestInfo
 from gateway.routes.kserve.tensor import BYTES, FLOATS, WHOLE, Tensor
 
 VERSION = "1"  # of every model
+MAX_CLASSES = 1000  # of a classification
 Parameter = bool | int | float | str
 Parameters = Mapping[str, Parameter]
 
@@ -95,6 +96,16 @@ class InferResponse:
     final: bool = True
     stats: RequestStats | None = None
 
+    @property
+    def head(self) -> dict[str, str]:
+        """The fields beside the outputs, as JSON has them."""
+        return {**({"id": self.id} if self.id else {}), "model_name": self.model, "model_version": VERSION}
+
+    @property
+    def values(self) -> int:
+        """Of all outputs."""
+        return sum(len(each.values) for each in self.outputs)
+
 
 class Model(Protocol):
     """One of the models that the protocol shows."""
@@ -116,12 +127,8 @@ def check(signature: Signature, request: InferRequest) -> None:
         _check_input(signature, tensor)
     if missing := [name for name in signature.required if name not in request.inputs]:
         raise RequestError.invalid(f"input '{missing[0]}' is missing: the model needs it", missing[0])
-    known = [each.name for each in signature.outputs]
     for output in request.outputs:
-        if output.name not in known:
-            raise RequestError.invalid(
-                f"unexpected inference output '{_shown(output.name)}': the model answers {', '.join(known)}"
-            )
+        _check_output(signature, output)
 
 
 def _check_input(signature: Signature, tensor: Tensor) -> None:
@@ -137,6 +144,18 @@ def _check_input(signature: Signature, tensor: Tensor) -> None:
     family = next((each for each in (WHOLE, FLOATS) if spec.datatype in each), (spec.datatype,))
     if tensor.datatype not in family:
         message = f"input '{spec.name}' has datatype {tensor.datatype}, but the model takes {spec.datatype}"
+        raise RequestError.invalid(message, spec.name)
+
+
+def _check_output(signature: Signature, output: Output) -> None:
+    spec = next((each for each in signature.outputs if each.name == output.name), None)
+    if spec is None:
+        known = ", ".join(each.name for each in signature.outputs)
+        raise RequestError.invalid(f"unexpected inference output '{_shown(output.name)}': the model answers {known}")
+    if output.classes and not spec.labels:
+        raise RequestError.invalid(f"output '{spec.name}' has no classification: its values have no labels", spec.name)
+    if output.classes > MAX_CLASSES:
+        message = f"output '{spec.name}': classification {output.classes} is more than {MAX_CLASSES}"
         raise RequestError.invalid(message, spec.name)
 
 

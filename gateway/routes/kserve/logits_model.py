@@ -23,7 +23,6 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import MAX_LOGITS_BYTES
 
 LOGITS = "logits"
-MAX_CLASSES = 1000
 POSITIONS = ("all", "last")  # values of the parameter `positions`
 POLICY = OutputPolicy(keep_stop=False, show_end=False, skip_special=True, length_first=True)
 

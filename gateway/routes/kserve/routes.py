@@ -111,7 +111,7 @@ async def model_metadata(gateway: Gateway = Depends(gateway_of), named: ModelPat
 
 
 @router.post("/repository/index", openapi_extra=INDEX)
-@router.post("/repository/{repository}/index", openapi_extra=INDEX)
+@router.post("/repository/{repository}/index", openapi_extra=path_parameters("repository") | INDEX)
 async def index(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """All models, each of which is ready."""
     raw, _ = await read_parts(request, gateway.options.payload_limit)

@@ -7,26 +7,25 @@ from pydantic import ConfigDict, Field
 
 from gateway.errors import RequestError
 from gateway.http.body import StrictModel
-from gateway.routes.kserve.tensor import MAX_DIMENSIONS
+from gateway.routes.kserve.tensor import MAX_DIMENSIONS, MAX_NAME
 
 MAX_TENSORS = 64
 MAX_PARAMETERS = 128
 SHARED_MEMORY = "shared_memory_region"
 
 Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Value = Annotated[bool | int | float | str, Field()]
-Values = Annotated[dict[str, Value], Field(max_length=MAX_PARAMETERS)]
-DataList = Annotated[list[Any], Field()]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Values = Annotated[dict[str, bool | int | float | str], Field(max_length=MAX_PARAMETERS)]
 
 
 class InputBody(StrictModel):
     """A tensor; its values are in `data`, or behind the JSON as so many bytes as `binary_data_size` says."""
 
-    name: str
+    name: Name
     shape: Annotated[list[Size], Field(max_length=MAX_DIMENSIONS)]
     datatype: str
     parameters: Values | None = None
-    data: DataList | None = None
+    data: list[Any] | None = None
 
     @property
     def binary_size(self) -> int | None:
@@ -46,7 +45,7 @@ class InputBody(StrictModel):
 class OutputBody(StrictModel):
     """An output that is wanted."""
 
-    name: str
+    name: Name
     parameters: Values | None = None
 
     @property

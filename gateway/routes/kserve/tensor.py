@@ -29,6 +29,7 @@ DATATYPES = (*NUMPY, BF16, BYTES)
 WHOLE = tuple(name for name in NUMPY if "INT" in name)
 FLOATS = ("FP16", BF16, "FP32", "FP64")
 RAW_ONLY = ("FP16", BF16)  # they have no form in JSON
+MAX_NAME = 128  # characters
 MAX_DIMENSIONS = 8
 MAX_ELEMENTS = 1 << 20  # of BYTES: each is an object of 33 bytes and more, which its raw form of 4 does not bound
 _LENGTH = struct.Struct("<I")
@@ -102,6 +103,8 @@ class Tensor:
 
 def elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
     """How many values a tensor has. Raises RequestError if there are no such tensors."""
+    if len(name) > MAX_NAME:
+        raise RequestError.invalid(f"the name of an input has {len(name)} characters, at most {MAX_NAME}")
     if datatype not in DATATYPES:
         raise RequestError.invalid(f"input '{name}': the datatype must be one of {', '.join(DATATYPES)}", name)
     if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):

@@ -36,7 +36,8 @@ class TextModel:
         _check_stream(given, request)
         with RequestLifecycle(gateway, info) as lifecycle, given.named():
             _, description = serving(gateway)
-            body = completion_request(given, description.eos_token_ids, self.adapter)
+            ends = description.eos_token_ids
+            body = await in_thread(lambda: completion_request(given, ends, self.adapter), when=given.constrains)
             body = validation.with_server_options(body, gateway)
             reply = await completions.begin(gateway, body, lifecycle)
             answer = _stream if body.stream else _whole

@@ -116,6 +116,33 @@ ROUTES: dict[str, dict[str, Any]] = {
         "input": [{"role": "user", "content": "CANARY lo"}, {"role": "assistant", "content": "a"}],
         "instructions": "a", "previous_response_id": None, "tools": [{"type": "function", "name": "f"}],
     },
+    "/v2/models/ensemble/infer": {
+        "id": "a", "parameters": {"temperature": "0.5", "priority": 1, "binary_data_output": False, "sequence_id": 0},
+        "inputs": [
+            {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": [["CANARY lo"]]},
+            {"name": "max_tokens", "shape": [1], "datatype": "INT32", "data": [3], "parameters": {"a": True}},
+            {"name": "stop_words", "shape": [2], "datatype": "BYTES", "data": ["x", ""]},
+            {"name": "sampling_parameters", "shape": [1], "datatype": "BYTES", "data": ["{\"logprobs\": 1}"]},
+            {"name": "return_logprobs", "shape": [1], "datatype": "BOOL", "data": [True]},
+        ],
+        "outputs": [{"name": "text_output", "parameters": {"binary_data": True}}, {"name": "logprobs"}],
+    },
+    "/v2/models/ensemble_tokenizer/infer": {
+        "inputs": [{"name": "TEXT", "shape": [2], "datatype": "BYTES", "data": ["CANARY", "a"]}],
+        "outputs": [{"name": "input_ids", "parameters": {"classification": 0}}],
+    },
+    "/v2/models/ensemble_logits/infer": {
+        "inputs": [
+            {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [[5, 6]]},
+            {"name": "attention_mask", "shape": [1, 2], "datatype": "INT64", "data": [1, 1]},
+        ],
+        "outputs": [{"name": "logits", "parameters": {"classification": 3}}], "parameters": {"positions": "last"},
+    },
+    "/v2/models/ensemble/generate": {
+        "id": "a", "text_input": "CANARY lo", "max_tokens": 3, "bad_words": "", "stop_words": ["x"], "end_id": 0,
+        "parameters": {"temperature": 0.5, "top_p": "0.5", "seed": 1, "return_log_probs": True}, "stream": False,
+        "beam_width": 1, "num_return_sequences": 1, "guided_decoding_guide_type": "regex", "guided_decoding_guide": "a",
+    },
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [
@@ -127,6 +154,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 SAME_BODY = {
     "/generate_stream": "/generate", "/": "/generate", "/tokenize": "/generate", "/invocations": "/generate",
     "/chat_tokenize": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/messages",
+    "/v2/models/ensemble/generate_stream": "/v2/models/ensemble/generate",
 }  # fmt: skip
 PATHS = [*ROUTES, *SAME_BODY]
 VALUES: list[Any] = [

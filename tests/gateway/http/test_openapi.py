@@ -1,12 +1,14 @@
 """The OpenAPI document describes every route, every body and every status that the routes answer."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from gateway.http.openapi import AnswerModel
 from gateway.routes.anthropic.errors import WORDING as ANTHROPIC
+from gateway.routes.kserve.errors import WORDING as KSERVE
 from gateway.routes.openai.errors import WORDING as OPENAI
 from gateway.routes.openai.responses import Cards, ChatCompletion, Completion, Embeddings
 from gateway.routes.openai_responses.answers import InputTokens, ResponseObject
@@ -26,6 +28,17 @@ PATHS = {
     "/v1/responses/{id}/cancel": {"post"}, "/v1/responses/{id}/input_items": {"get"},
     "/detokenize": {"post"}, "/version": {"get"}, "/load": {"get"},
     "/tokenizer_info": {"get"},
+    "/v2": {"get"}, "/v2/health/live": {"get"}, "/v2/health/ready": {"get"}, "/v2/models": {"get"},
+    "/v2/models/stats": {"get"}, "/v2/logging": {"get", "post"}, "/v2/trace/setting": {"get", "post"},
+    "/v2/repository/index": {"post"}, "/v2/repository/{repository}/index": {"post"},
+    "/v2/repository/models/{model}/load": {"post"}, "/v2/repository/models/{model}/unload": {"post"},
+    **{f"/v2/models/{{model}}{version}{path}": methods for version in ("", "/versions/{version}") for path, methods in {
+        "": {"get"}, "/ready": {"get"}, "/config": {"get"}, "/stats": {"get"}, "/trace/setting": {"get", "post"},
+        "/infer": {"post"}, "/generate": {"post"}, "/generate_stream": {"post"},
+    }.items()},
+    **{f"/v2/{kind}sharedmemory{region}/{work}": {"get" if work == "status" else "post"}
+       for kind in ("system", "cuda") for region in ("", "/region/{name}")
+       for work in ("status", "unregister", *(["register"] if region else []))},
     "/health/live": {"get"}, "/health/ready": {"get"},
 }  # fmt: skip
 
@@ -49,8 +62,9 @@ async def test_both_addresses_answer_the_same_document() -> None:
 
 @pytest.mark.parametrize("path", [*ROUTES, *SAME_BODY, "/invocations", "/vertex", "/chat_tokenize", "/detokenize"])
 async def test_every_status_of_a_route_is_documented_and_its_body_described(path: str) -> None:
-    operation = (await document())["paths"][path]["post"]
-    wording = OPENAI if path.startswith("/v1") or path == "/detokenize" else TGI
+    described = re.sub("ensemble[a-z_]*", "{model}", path)
+    operation = (await document())["paths"][described]["post"]
+    wording = KSERVE if path.startswith("/v2") else OPENAI if path.startswith("/v1") or path == "/detokenize" else TGI
     rows: list[tuple[Any, ...]] = [*(ANTHROPIC if path.startswith("/v1/messages") else wording).values()]
     statuses = {str(row[0]) for row in rows} | {"200", "408", "413"}
     assert statuses <= operation["responses"].keys()

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_stats import RequestStats, Sequence
-from gateway.observability.sink import MetricsSink
+from gateway.observability.sink import Inference, MetricsSink
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
 
@@ -70,6 +70,7 @@ def test_every_event_reaches_a_family_that_is_added() -> None:
     metrics.add(family)
     events: dict[str, tuple[Any, ...]] = {
         "request_received": (), "request_succeeded": (REQUEST,), "request_failed": ("dropped",),
+        "inference_succeeded": (Inference("a", 1, 2, 0, 0, 2, 0),), "inference_failed": ("a", "OTHER"),
         "request_refused": ("requests",), "first_token": (0.1,), "next_token": (0.1,),
         "engine_ready": (pb.Description(max_total_tokens=200), 100),
         "engine_state": ("ready",), "engine_restarted": ("died",),

@@ -14,6 +14,7 @@ from tests.gateway.fixtures import ServedApp, serve
 PUBLIC = {
     *(("GET", path) for path in ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")),
     ("POST", "/ping"),  # SageMaker's
+    *(("GET", f"/v2/health/{probe}") for probe in ("live", "ready")),
 }
 BODY = {"inputs": "hello"}
 

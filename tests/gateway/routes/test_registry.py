@@ -19,6 +19,8 @@ from tests.gateway.fixtures import serve
         ("/v1/messages", "Anthropic"),
         ("/v1/messages/nowhere", "Anthropic"),
         ("/v1", "TGI"),
+        ("/v2", "KServe"),
+        ("/v2/models/a/nowhere", "KServe"),
         ("/generate", "TGI"),
         ("/", "TGI"),
         ("*", "TGI"),

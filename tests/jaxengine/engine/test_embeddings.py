@@ -121,12 +121,13 @@ def test_a_checkpoint_without_a_head_makes_embeddings_only(
     _reference(tiny(MODEL)).save_pretrained(tmp_path)  # type: ignore[operator]
     engine = load(tmp_path)
     rehearse(engine)
-    assert engine.description.embeds_only
+    assert engine.description.embeds_only and not engine.description.logits
     ids = prompt(40)
     answer = serve(engine, [ask(1, ids, pooling="last", max_tokens=1)])[1]
     assert close(vector(answer), pooled(tiny(MODEL), ids, "last"))
-    with pytest.raises(ValueError, match="no head to generate text with"):
-        engine.submit(ask(2, ids))
+    for asked in ({}, {"logits": "last", "max_tokens": 1}):
+        with pytest.raises(ValueError, match="no head to generate text with"):
+            engine.submit(ask(2, ids, **asked))
     with pytest.raises(ValueError, match="pools by cls"):
         (tmp_path / "modules.json").write_text('[{"type": "Pooling", "path": ""}]')
         (tmp_path / "config.json").write_text(_with(tmp_path / "config.json", pooling_mode="cls"))

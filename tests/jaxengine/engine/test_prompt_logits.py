@@ -14,7 +14,7 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
 from jaxengine.request.sequence import LOGITS, Logits, Request
 from jaxengine.rpc.limits import MAX_LOGITS_BYTES
-from tests.jaxengine.engines import Answer, Answers, EngineOf, alone, ask, finish, load, prompt, serve
+from tests.jaxengine.engines import Answer, Answers, EngineOf, alone, ask, finish, load, logprob_rows, prompt, serve
 from tests.tiny import VOCAB, reference_logits, write_tiny
 from tests.tiny_adapter import adapted
 
@@ -189,6 +189,26 @@ def test_with_adapters(tiny: Callable[[str], Path], tmp_path: Path, compile_cach
     answers = serve(engine, requests)
     for number, directory in enumerate((*merged, tiny(MODEL))):
         assert_equal(answers[number], expected(directory, ids, wanted))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_they_are_what_a_token_is_sampled_from_before_penalties_and_temperature(
+    tiny: Callable[[str], Path], compile_cache: None, dtype: str
+) -> None:
+    engine, ids = load(tiny(MODEL), dtype=dtype), prompt(50)
+    ways = {"temperature": 0.3, "repetition_penalty": 1.5, "logit_bias": {7: 9.0}, "max_tokens": 1}
+    answers = serve(
+        engine,
+        [
+            ask(1, ids, logits="all", **ways),  # type: ignore[arg-type]
+            ask(2, ids, logits="last", **ways),  # type: ignore[arg-type]
+            ask(3, ids, logprobs=VOCAB, max_tokens=1),
+        ],
+    )
+    sampled = logprob_rows(answers[3].tokens)[0]
+    for number in (1, 2):
+        ours = logits(answers[number])[-1].astype(np.float64)
+        np.testing.assert_allclose(ours - np.log(np.exp(ours).sum()), sampled, atol=1e-3)
 
 
 @pytest.fixture

@@ -161,7 +161,9 @@ def test_what_overflows_f16_is_never_served_in_it() -> None:
 
 
 class ScratchPerSample:
-    """In place of a compiler: a backbone takes a byte for each token, a sampler 100 for each sample."""
+    """In place of a compiler: a backbone takes a byte for each token, a sampler 100 for each sample, a block of a
+    prompt's logits one.
+    """
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes = shapes
@@ -171,6 +173,9 @@ class ScratchPerSample:
 
     def lower_sample(self, samples: int, greedy: bool) -> int:
         return 100 * samples
+
+    def lower_logits(self) -> int:
+        return 1
 
     def compile(self, lowered: int) -> Any:
         sizes = SimpleNamespace(temp_size_in_bytes=lowered, output_size_in_bytes=0, alias_size_in_bytes=0)
