@@ -11,14 +11,14 @@ from google.protobuf.message import DecodeError, Message
 
 from gateway.errors import Kind, RequestError
 from gateway.grpc import open_inference_pb2 as pb
+from gateway.http.body import LARGE
 from gateway.http.encoding import in_thread
 from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Output, Parameter
 from gateway.routes.kserve.schemas import MAX_PARAMETERS, MAX_TENSORS, class_count, refuse_shared_memory
-from gateway.routes.kserve.tensor import BYTES, RAW_ONLY, Tensor
+from gateway.routes.kserve.tensor import BYTES, MAX_NAME, RAW_ONLY, Tensor
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
-LARGE = 64 << 10  # bytes, from which on a thread reads and writes tensors
 FINAL = "triton_final_response"
 # The list of `contents` that has the values of each type.
 CONTENTS = {
@@ -57,13 +57,15 @@ def _infer_request(asked: pb.ModelInferRequest, streams: bool) -> InferRequest:
     raws = asked.raw_input_contents
     if max(len(asked.inputs), len(asked.outputs)) > MAX_TENSORS:
         raise RequestError.invalid(f"a request has at most {MAX_TENSORS} inputs and {MAX_TENSORS} outputs")
+    if any(len(each.name) > MAX_NAME for each in (*asked.inputs, *asked.outputs)):
+        raise RequestError.invalid(f"the name of an input or output has at most {MAX_NAME} characters")
     if raws and len(raws) != len(asked.inputs):
         raise RequestError.invalid(f"there are {len(raws)} raw_input_contents for {len(asked.inputs)} inputs")
     inputs: dict[str, Tensor] = {}
     for index, each in enumerate(asked.inputs):
         if each.name in inputs:
-            raise RequestError.invalid(f"input '{each.name[:64]}' is given twice", each.name)
-        refuse_shared_memory(each.name[:64], _parameters(each.parameters))
+            raise RequestError.invalid(f"input '{each.name}' is given twice", each.name)
+        refuse_shared_memory(each.name, _parameters(each.parameters))
         inputs[each.name] = _raw_tensor(each, raws[index]) if raws else _tensor(each)
     outputs = tuple(map(_output, asked.outputs))
     return InferRequest(asked.model_name, asked.id, _parameters(asked.parameters), inputs, outputs, streams)
@@ -71,13 +73,13 @@ def _infer_request(asked: pb.ModelInferRequest, streams: bool) -> InferRequest:
 
 def _raw_tensor(given: pb.InferTensor, raw: bytes) -> Tensor:
     if given.HasField("contents"):
-        raise RequestError.invalid(f"input '{given.name[:64]}' has both contents and raw_input_contents", given.name)
+        raise RequestError.invalid(f"input '{given.name}' has both contents and raw_input_contents", given.name)
     return Tensor.from_raw(given.name, given.datatype, tuple(given.shape), raw)
 
 
 def _tensor(given: pb.InferTensor) -> Tensor:
     if given.datatype in RAW_ONLY:
-        message = f"input '{given.name[:64]}' is {given.datatype}, which only raw_input_contents can hold"
+        message = f"input '{given.name}' is {given.datatype}, which only raw_input_contents can hold"
         raise RequestError.invalid(message, given.name)
     field = CONTENTS.get(given.datatype)  # another type is refused with all that are known
     values = list(getattr(given.contents, field)) if field else []
@@ -86,8 +88,8 @@ def _tensor(given: pb.InferTensor) -> Tensor:
 
 def _output(given: pb.ModelInferRequest.RequestedOutput) -> Output:
     parameters = _parameters(given.parameters)
-    refuse_shared_memory(given.name[:64], parameters)
-    return Output(given.name, class_count(given.name[:64], parameters.get("classification")))
+    refuse_shared_memory(given.name, parameters)
+    return Output(given.name, class_count(given.name, parameters.get("classification")))
 
 
 def _parameters(given: Mapping[str, pb.InferParameter]) -> dict[str, Parameter]:
