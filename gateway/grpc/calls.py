@@ -40,18 +40,13 @@ class Call:
         self._metadata = context.invocation_metadata() or ()
         self._writing = asyncio.Lock()  # gRPC takes one message at a time
         self.read_count = self.written_bytes = 0
+        self.client = _address(context.peer())  # now: a call that was cut no longer knows
         traceparent = next(iter(self.metadata("traceparent")), "")
         self.info = RequestInfo(ANYBODY, time.perf_counter(), name, traceparent)
 
     def metadata(self, name: str) -> list[str]:
         """All values that the client sends under `name`, which is in lower case."""
         return [str(value) for key, value in self._metadata if key == name]
-
-    @property
-    def client(self) -> str:
-        """The client's address."""
-        host = unquote(self._context.peer()).partition(":")[2].rpartition(":")[0]
-        return host.removeprefix("[").removesuffix("]") or "-"
 
     async def read(self) -> bytes | None:
         """The next message; None if there are no more."""
@@ -93,6 +88,7 @@ class Calls:
     def __init__(self, gateway: Gateway, most: int) -> None:
         self._gateway, self._most = gateway, most
         self._working = 0
+        self._open: set[asyncio.Task[Any]] = set()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -111,6 +107,7 @@ class Calls:
 
         async def handle(_messages: object, context: Any) -> None:
             call, status = Call(context, name), grpc.StatusCode.CANCELLED
+            self._note()
             try:
                 if probe:
                     await serve(call)
@@ -128,11 +125,27 @@ class Calls:
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
+    def _note(self) -> None:
+        """Take note of this task until it ends."""
+        if task := asyncio.current_task():
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+    async def ended(self) -> None:
+        """Return when no call is open. gRPC's server tells calls to end when it stops, and does not wait for it."""
+        if self._open:
+            await asyncio.wait(self._open)
+
     async def _serve(self, call: Call, serve: Serve) -> None:
         caller = known_caller(self._gateway, call.metadata("authorization"), call.metadata("x-api-key"))
         call.info = replace(call.info, caller=caller)
         with self.at_work():
             await serve(call)
+
+
+def _address(peer: str) -> str:
+    """Of `ipv4:127.0.0.1:80` or `ipv6:%5B::1%5D:80` the address."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]") or "-"
 
 
 def _log(call: Call, path: str, status: grpc.StatusCode, level: int) -> None:

@@ -3,6 +3,7 @@
 import grpc
 
 from gateway.config.options import Options
+from gateway.grpc.calls import Calls
 from gateway.grpc.service import handlers
 from gateway.request.gateway_state import Gateway
 
@@ -17,7 +18,8 @@ class GrpcServer:
     """The calls of `gateway` at `address`, for at most `most` requests at work. Raises RuntimeError if it is taken."""
 
     def __init__(self, gateway: Gateway, address: str, most: int) -> None:
-        self._server = grpc.aio.server(handlers=handlers(gateway, most), options=_settings(gateway.options))
+        self._calls = Calls(gateway, most)
+        self._server = grpc.aio.server(handlers=handlers(gateway, self._calls), options=_settings(gateway.options))
         credentials = _credentials(gateway.options)
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
@@ -32,6 +34,7 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Take no new calls, and end those that have not ended after `grace` seconds."""
         await self._server.stop(grace)
+        await self._calls.ended()
 
 
 def _settings(options: Options) -> list[tuple[str, int]]:

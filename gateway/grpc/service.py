@@ -144,12 +144,11 @@ async def _model_infer(gateway: Gateway, call: Call) -> None:
     await call.write(await response_bytes(await models.infer_once(gateway, call.info, model, request)))
 
 
-def handlers(gateway: Gateway, most: int) -> list[Any]:
-    """gRPC's handlers of both services, for at most `most` requests at work.
+def handlers(gateway: Gateway, calls: Calls) -> list[Any]:
+    """gRPC's handlers of both services.
 
     Probes ask for no key. They are not served where `--admin-exclusive` keeps them to a port of their own.
     """
-    calls = Calls(gateway, most)
     inference = {name: calls.handler(SERVICE, name, partial(_unary, gateway, *row)) for name, row in UNARY.items()}
     inference["ModelInfer"] = calls.handler(SERVICE, "ModelInfer", partial(_model_infer, gateway))
     stream = partial(stream_infer, gateway, calls)

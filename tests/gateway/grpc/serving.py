@@ -14,6 +14,7 @@ from gateway.grpc.server import GrpcServer
 from gateway.grpc.service import HEALTH, SERVICE
 from gateway.routes.kserve.tensor import Tensor
 from tests.gateway.fixtures import ServedApp, serve
+from tests.processes import PATIENCE
 
 MODEL = "mock/model"
 # Every call with one request: what it answers.
@@ -41,14 +42,21 @@ ANSWERS: dict[str, Any] = {
 Metadata = Sequence[tuple[str, str]]
 
 
+def path(name: str) -> str:
+    return f"/{HEALTH if name == 'Check' else SERVICE}/{name}"
+
+
 @dataclass
 class Client:
     channel: Any
 
     def unary(self, name: str) -> Any:
         """The call `name`, as bytes go in and out."""
-        service = HEALTH if name == "Check" else SERVICE
-        return self.channel.unary_unary(f"/{service}/{name}")
+        return self.channel.unary_unary(path(name))
+
+    def raw_stream(self, name: str, metadata: Metadata = ()) -> Any:
+        """The call `name`, begun, of which it is left to the caller what and how much is sent."""
+        return self.channel.stream_stream(path(name))(metadata=metadata)
 
     async def call(self, name: str, message: Any = None, **options: Any) -> Any:
         """The answer to `message`. Raises grpc.aio.AioRpcError."""
@@ -71,7 +79,7 @@ class Client:
     def stream(self, metadata: Metadata = ()) -> Any:
         """A `ModelStreamInfer` to write to and read from."""
         call = self.channel.stream_stream(
-            f"/{SERVICE}/ModelStreamInfer",
+            path("ModelStreamInfer"),
             request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
             response_deserializer=pb.ModelStreamInferResponse.FromString,
         )
@@ -92,11 +100,13 @@ async def serving(script: list[int] | None = None, *, most: int = 100, **options
         server = GrpcServer(app.gateway, "127.0.0.1:0", most)
         running = asyncio.create_task(server.serve())
         limit = [("grpc.max_receive_message_length", -1)]
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", limit) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 80)
-            yield Served(app, server, Client(channel))
-        await server.stop(0)
-        await running
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", limit) as channel:
+                await asyncio.wait_for(channel.channel_ready(), PATIENCE)
+                yield Served(app, server, Client(channel))
+        finally:
+            await server.stop(0)
+            await running
 
 
 def request(*tensors: Tensor, model: str = MODEL, typed: bool = False, **fields: Any) -> pb.ModelInferRequest:
