@@ -23,7 +23,6 @@ def metadata(error: grpc.aio.AioRpcError) -> dict[str, Any]:
     return dict(error.trailing_metadata() or ())
 
 
-@pytest.mark.parametrize("name", [*ANSWERS, "Check", "ModelStreamInfer"])
 @pytest.mark.parametrize(
     ("given", "let_in"),
     [
@@ -38,15 +37,16 @@ def metadata(error: grpc.aio.AioRpcError) -> dict[str, Any]:
         ([("x-api-key", "of a gateway"), ("authorization", "Bearer right")], True),
     ],
 )
-async def test_all_calls_but_probes_ask_for_the_key(name: str, given: Metadata, let_in: bool) -> None:
+async def test_all_calls_but_probes_ask_for_the_key_before_they_read(given: Metadata, let_in: bool) -> None:
     async with serving(api_key="right") as served:
-        call = served.client.raw_stream(name, given)
-        if let_in or name in PROBES:
-            await call.done_writing()
-            assert await call.code() == (Code.OK if name == "ModelStreamInfer" else Code.INVALID_ARGUMENT)
-        else:  # without having read a message
-            assert await call.code() == Code.UNAUTHENTICATED
-            assert "the API key is missing or wrong" in await call.details()
+        for name in (*ANSWERS, "Check", "ModelStreamInfer"):
+            call = served.client.raw_stream(name, given)
+            if let_in or name in PROBES:
+                await call.done_writing()
+                assert await call.code() == (Code.OK if name == "ModelStreamInfer" else Code.INVALID_ARGUMENT), name
+            else:
+                assert await call.code() == Code.UNAUTHENTICATED, name
+                assert "the API key is missing or wrong" in await call.details()
 
 
 async def test_a_callers_key_is_its_place_in_line_and_its_cache() -> None:
