@@ -19,7 +19,7 @@ import uvloop
 from gateway.config.command_line import parse
 from gateway.config.environment import environment_report
 from gateway.config.options import Options
-from gateway.http.listener import CannotListen, bind, is_loopback, tls_problem
+from gateway.http.listener import CannotListen, bind, is_loopback, reserve, tls_problem
 from gateway.parsing.formats import check_parsers
 from gateway.processes import signals
 from gateway.processes.engine_process import EngineCommand, command
@@ -62,6 +62,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
     try:
         listeners = bind(options.hostname, options.port, options.api_workers)
         admin = None if options.admin_port is None else bind(options.admin_hostname, options.admin_port)[0]
+        reserved = None if options.grpc_port is None else reserve(options.hostname, options.grpc_port)
     except CannotListen as error:
         return logs.fail(str(error), os.EX_OSERR)
     logs.configure(options.json_output, options.log_level)
@@ -84,7 +85,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         from gateway.processes.server import serve
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(options, environ, listeners, admin, directory, engine, began, tracing))
+            return runner.run(serve(options, environ, listeners, admin, reserved, directory, engine, began, tracing))
 
 
 def _log_notices(options: Options, listener: socket.socket) -> None:

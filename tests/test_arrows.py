@@ -23,7 +23,7 @@ FLOORS = {
     "gateway": (
         {"launcher"},
         {"processes"},
-        {"app", "admin"},
+        {"app", "admin", "grpc"},
         {"routes"},
         {"request"},
         {"parsing"},

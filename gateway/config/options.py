@@ -135,6 +135,11 @@ class Options(CheckpointOptions, ComputeOptions):
     )
     admin_hostname: str = option("127.0.0.1", values.text, "address that --admin-port listens on")
     admin_exclusive: bool = option(False, values.flag, "probes and /metrics answer on --admin-port alone")
+    grpc_port: int | None = option(
+        None,
+        values.whole(0, 65535),
+        "port on which Triton's and KServe's clients are served over gRPC, 8001 at Triton's; none if not given",
+    )
     api_workers: int = option(
         1,
         values.whole(1, 64),

@@ -34,7 +34,38 @@ def _bind(hostname: str, port: int, sockets: int) -> list[socket.socket]:
     return [_listen(hostname, port, shared=True) for _ in range(sockets)]
 
 
+def reserve(hostname: str, port: int) -> socket.socket:
+    """A socket that keeps a port, on which it never listens, for servers of ours that bind the port themselves.
+
+    Raises:
+        CannotListen: as `bind`.
+    """
+    try:
+        first = _listen(hostname, port)
+        port = first.getsockname()[1]
+        first.close()
+        return _bound(hostname, port, shared=True)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {hostname}:{port}: {error.strerror}") from error
+
+
+def address_of(bound: socket.socket) -> str:
+    """As URLs have it: `127.0.0.1:80`, `[::1]:80`."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _listen(hostname: str, port: int, *, shared: bool = False) -> socket.socket:
+    listener = _bound(hostname, port, shared=shared)
+    try:
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _bound(hostname: str, port: int, *, shared: bool) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         hostname, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -44,7 +75,6 @@ def _listen(hostname: str, port: int, *, shared: bool = False) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

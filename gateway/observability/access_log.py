@@ -5,7 +5,7 @@ Probes and scrapes are logged at DEBUG: at INFO they would be most of the log.
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,9 +68,16 @@ class _Answer:
         }
         if self._request_id is not None:
             fields["request_id"] = self._request_id
-        if log_fields := scope.get(LOG_FIELDS):
-            fields["span"] = {"name": _span_name(scope["path"]), **log_fields}
-        logger.log(level, "answered" if self._complete else "cut", extra={"fields": fields})
+        write_line(level, fields, scope.get(LOG_FIELDS), _span_name(scope["path"]), complete=self._complete)
+
+
+def write_line(
+    level: int, fields: dict[str, Any], span: Mapping[str, str] | None, name: str, *, complete: bool
+) -> None:
+    """Write a line with `fields`, and with the `span` that a request left under its route's `name`, if it did."""
+    if span:
+        fields["span"] = {"name": name, **span}
+    logger.log(level, "answered" if complete else "cut", extra={"fields": fields})
 
 
 def _span_name(path: str) -> str:

@@ -1,4 +1,4 @@
-"""One HTTP process, whole: the application behind a listening socket, its texts, and its session with the engine.
+"""One HTTP process, whole: the application behind a listening socket, gRPC, its texts, and its session with the engine.
 
 Uvicorn's signal handlers are left out, because they would close the listener first. The owner of an `HttpProcess` ends
 it in three steps instead: turn new requests away (`drain`), end the running ones (`abort_requests`), `stop`.
@@ -20,6 +20,7 @@ from gateway.config.options import Options
 from gateway.engine.client import EngineClient
 from gateway.engine.listener import EngineListener
 from gateway.errors import SHUTTING_DOWN
+from gateway.grpc.server import GrpcServer
 from gateway.http.connections import Connections, connection_limit
 from gateway.http.h11_protocol import GuardedProtocol
 from gateway.observability.metrics import Metrics
@@ -92,15 +93,19 @@ class HttpProcess(EngineListener):
         self._admin: HttpServer | None = None
         if spec.admin is not None:
             self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
+        self._grpc = None if spec.grpc is None else GrpcServer(self.gateway, spec.grpc, requests)
 
-    def start(self) -> tuple["asyncio.Task[None]", "asyncio.Task[None]"]:
-        """Begin to serve. Returns the tasks of HTTP and of the engine's client: if one ends by itself, it failed."""
+    def start(self) -> list["asyncio.Task[None]"]:
+        """Begin to serve. Returns the tasks of HTTP, the engine's client and gRPC: if one ends by itself, it failed."""
         self._spec.counters.set_ready(False)
         self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
         self._talking = asyncio.create_task(self._client.run())
         if self._admin is not None and self._spec.admin is not None:
             self._administering = asyncio.create_task(self._admin.serve(sockets=[self._spec.admin]))
-        return self._serving, self._talking
+        parts = [self._serving, self._talking]
+        if self._grpc is not None:
+            parts.append(asyncio.create_task(self._grpc.serve()))
+        return parts
 
     def drain(self) -> None:
         """Turn new requests away; running requests go on."""
@@ -111,8 +116,10 @@ class HttpProcess(EngineListener):
         self._client.close(SHUTTING_DOWN)
 
     async def stop(self) -> None:
-        """Close the listener, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
+        """Close the listeners, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
         self._http.should_exit = True
+        if self._grpc is not None:
+            await self._grpc.stop(HTTP_STOP_SECONDS)
         await asyncio.wait((self._serving,))
         if self._admin is not None:
             self._admin.should_exit = True

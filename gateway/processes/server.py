@@ -16,6 +16,7 @@ from typing import Literal
 
 from gateway.config.options import Options
 from gateway.engine.listener import EngineListener
+from gateway.http.listener import address_of
 from gateway.processes import engine_process, signals
 from gateway.processes.engine_process import EngineCommand
 from gateway.processes.http_process import HttpProcess
@@ -41,6 +42,7 @@ async def serve(
     environ: Mapping[str, str],
     listeners: Sequence[socket.socket],
     admin: socket.socket | None,
+    grpc: socket.socket | None,
     directory: Path,
     engine: EngineCommand,
     began: float,
@@ -48,23 +50,30 @@ async def serve(
 ) -> int:
     """Serve with one HTTP process for each of `listeners`; the exit code.
 
-    This process takes the first listener and the `admin` listener. The engine's socket and all that the HTTP processes
+    This process takes the first listener and the `admin` listener; all serve gRPC on the port that the socket `grpc`
+    keeps for them. The engine's socket and all that the HTTP processes
     share lie in `directory`. `engine` makes the engine's command line; `began` is when the launcher began, in seconds
     of the monotonic clock.
     """
-    first, *others = _worker_specs(options, listeners, directory)
+    address = None if grpc is None else address_of(grpc)
+    first, *others = _worker_specs(options, listeners, address, directory)
     first = replace(first, admin=admin)
     return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
 
 
-def _worker_specs(options: Options, listeners: Sequence[socket.socket], directory: Path) -> list[WorkerSpec]:
+def _worker_specs(
+    options: Options, listeners: Sequence[socket.socket], grpc: str | None, directory: Path
+) -> list[WorkerSpec]:
     shared = directory if len(listeners) > 1 else None
     path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
     if shared:
         counters = SharedCounters.create(directory / COUNTERS_FILE, len(listeners), callers)
     else:
         counters = SharedCounters(callers)
-    return [WorkerSpec(number, listener, path, token, counters, shared) for number, listener in enumerate(listeners)]
+    return [
+        WorkerSpec(number, listener, path, token, counters, shared, grpc=grpc)
+        for number, listener in enumerate(listeners)
+    ]
 
 
 class Server(EngineListener):
@@ -90,7 +99,7 @@ class Server(EngineListener):
     ) -> None:
         self._options, self._workers, self._began = options, workers, began
         port = spec.listener.getsockname()[1]
-        self._admin = spec.admin
+        self._admin, self._grpc = spec.admin, spec.grpc
         self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
         self._supervisor = Supervisor(
             engine(options, spec.engine, os.getpid()),
@@ -111,7 +120,7 @@ class Server(EngineListener):
             return await self._run()
 
     async def _run(self) -> int:
-        http, client = self._http_process.start()
+        http = self._http_process.start()
         engine = asyncio.create_task(self._supervisor.run())
         workers = asyncio.create_task(self._workers.run())
         signalled = asyncio.create_task(self._signals.get())
@@ -120,13 +129,15 @@ class Server(EngineListener):
             logger.info(
                 "probes and metrics on http://%s:%d", self._options.admin_hostname, self._admin.getsockname()[1]
             )
-        parts = {http, client, engine, workers}
+        if self._grpc is not None:
+            logger.info("gRPC on %s", self._grpc)
+        parts: list[asyncio.Task[int] | asyncio.Task[None]] = [engine, workers, *http]
         await asyncio.wait({*parts, signalled}, return_when=asyncio.FIRST_COMPLETED)
         if signalled.done():
             code = await self._stop(signalled.result())
         else:
             self._http_process.gateway.alive = False
-            code = exit_code(next(part for part in (engine, workers, http, client) if part.done()))
+            code = exit_code(next(part for part in parts if part.done()))
         await self._workers.stop()
         await self._http_process.stop()
         await self._supervisor.stop(ENGINE_STOP_SECONDS)

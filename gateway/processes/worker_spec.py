@@ -26,6 +26,7 @@ class WorkerSpec:
     token: of this boot.
     shared: directory of the metrics and counters of all processes, if there are several.
     admin: a further listener, for probes and metrics alone.
+    grpc: the address at which every process serves gRPC, if they do; the launcher has reserved it.
     """
 
     number: int
@@ -35,6 +36,7 @@ class WorkerSpec:
     counters: SharedCounters
     shared: Path | None = None
     admin: socket.socket | None = None
+    grpc: str | None = None
 
 
 def to_line(spec: WorkerSpec, options: Options) -> bytes:
@@ -48,6 +50,7 @@ def to_line(spec: WorkerSpec, options: Options) -> bytes:
         "engine": spec.engine,
         "token": spec.token,
         "shared": spec.shared,
+        "grpc": spec.grpc,
         "options": dataclasses.asdict(options),
     }
     return json.dumps(fields, default=str).encode() + b"\n"
@@ -59,7 +62,8 @@ def from_line(line: bytes) -> tuple[WorkerSpec, Options]:
     options, shared = options_from(fields["options"]), Path(fields["shared"])
     number, listener = fields["number"], socket.socket(fileno=fields["listener"])
     counters = SharedCounters(len(options.keys), row=number, rows=options.api_workers, file=shared / COUNTERS_FILE)
-    return WorkerSpec(number, listener, Path(fields["engine"]), fields["token"], counters, shared), options
+    engine, token, grpc = Path(fields["engine"]), fields["token"], fields["grpc"]
+    return WorkerSpec(number, listener, engine, token, counters, shared, grpc=grpc), options
 
 
 def options_from(fields: dict[str, Any]) -> Options:

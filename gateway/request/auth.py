@@ -3,6 +3,7 @@
 Access is never decided by path or URL, which proxies and Host headers can change.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from fastapi import Depends, Request
@@ -15,11 +16,16 @@ from gateway.request.keys import Caller
 async def require_key(request: Request, gateway: Gateway = Depends(gateway_of)) -> None:
     """Raises RequestError of kind UNAUTHORIZED if keys are set and the request does not carry exactly one of them."""
     headers = request.headers
-    caller = gateway.keys.caller(headers.getlist("authorization"), headers.getlist("x-api-key"))
+    request.state.caller = known_caller(gateway, headers.getlist("authorization"), headers.getlist("x-api-key"))
+
+
+def known_caller(gateway: Gateway, authorizations: Sequence[str], api_keys: Sequence[str]) -> Caller:
+    """The caller who sends these headers. Raises as `require_key`."""
+    caller = gateway.keys.caller(authorizations, api_keys)
     if caller is None:
         sent = "send `Authorization: Bearer <key>`, or `x-api-key: <key>` as Anthropic's clients do"
         raise RequestError(Kind.UNAUTHORIZED, f"the API key is missing or wrong: {sent}")
-    request.state.caller = caller
+    return caller
 
 
 async def may_know(request: Request, gateway: Gateway = Depends(gateway_of)) -> bool:

@@ -60,6 +60,7 @@ async def infer(
     gateway: Gateway, info: RequestInfo, model: Model, request: InferRequest
 ) -> AsyncGenerator[InferResponse, None]:
     """The responses of `model`, counted. Raises RequestError."""
+    model = _meant(model, request)
     first: float | None = None
     try:
         check(model.signature, request)
@@ -78,6 +79,15 @@ async def infer_once(gateway: Gateway, info: RequestInfo, model: Model, request:
     async with aclosing(infer(gateway, info, model, request)) as responses:
         [response] = [response async for response in responses]
     return response
+
+
+def _meant(model: Model, request: InferRequest) -> Model:
+    """`model`; its logits where it reads texts and the request has ids. By the model's own name clients ask for logits
+    whose servers have the bare network under it, as ONNX exports are served.
+    """
+    if isinstance(model, TextModel) and not model.adapter and "input_ids" in request.inputs:
+        return model if "text_input" in request.inputs else LogitsModel(model.name + LOGITS)
+    return model
 
 
 def _inference(model: Model, info: RequestInfo, stats: RequestStats | None, first: float) -> Inference:

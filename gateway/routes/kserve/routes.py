@@ -16,26 +16,8 @@ from gateway.routes.kserve.errors import KServeRoute
 from gateway.routes.kserve.model_path import ModelPath, model_in_path, of_model, path_parameters
 from gateway.routes.kserve.models import find_model, served_models
 from gateway.routes.kserve.schemas import GenerateBody, IndexBody, InferBody
+from gateway.routes.kserve.settings import FIXED, LOG_SETTINGS, NO_SHARED_MEMORY, SETTINGS, TRACE_SETTINGS
 
-FIXED = "models are fixed when the server starts: this one neither loads nor unloads any"
-SETTINGS = "settings are fixed when the server starts, by its options"
-NO_SHARED_MEMORY = "shared memory is not supported: send and receive tensors as binary data"
-LOG_SETTINGS = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
-TRACE_SETTINGS = {
-    "trace_level": ["OFF"],
-    "trace_rate": "0",
-    "trace_count": "0",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
 INDEX = takes(IndexBody, required=False) | answers(list[responses.IndexEntry])
 REFUSING: dict[str, Any] = {"description": "Refused: the answer is always 400"}
 MEMORY = ("system", "cuda")  # kinds of shared memory

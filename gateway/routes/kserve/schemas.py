@@ -1,5 +1,6 @@
 """The JSON of an inference over HTTP: Triton's and KServe's `$inference_request`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -30,7 +31,7 @@ class InputBody(StrictModel):
     def binary_size(self) -> int | None:
         """Bytes of its raw form; None for one in JSON. Raises RequestError."""
         given = self.parameters or {}
-        _refuse_shared_memory(self.name, given)
+        refuse_shared_memory(self.name, given)
         size = given.get("binary_data_size")
         if size is None:
             return None
@@ -51,7 +52,7 @@ class OutputBody(StrictModel):
     def classes(self) -> int:
         """How many of the highest values are wanted; 0 for the values themselves. Raises RequestError."""
         given = self.parameters or {}
-        _refuse_shared_memory(self.name, given)
+        refuse_shared_memory(self.name, given)
         return class_count(self.name, given.get("classification"))
 
     def is_binary(self, otherwise: bool) -> bool:
@@ -91,6 +92,7 @@ def class_count(name: str, given: Any) -> int:
     return given
 
 
-def _refuse_shared_memory(name: str, parameters: dict[str, Any]) -> None:
+def refuse_shared_memory(name: str, parameters: Mapping[str, Any]) -> None:
+    """Raises RequestError if the values of tensor `name` are said to be there."""
     if SHARED_MEMORY in parameters:
         raise RequestError.invalid(f"tensor '{name}': shared memory is not supported, send the values", name)

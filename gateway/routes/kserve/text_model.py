@@ -27,7 +27,7 @@ class TextModel:
     signature = Signature(INPUTS, OUTPUTS, decoupled=True, refused=REFUSED)
 
     def __init__(self, name: str, adapter: str = "") -> None:
-        self.name, self._adapter = name, adapter
+        self.name, self.adapter = name, adapter
 
     async def infer(
         self, gateway: Gateway, info: RequestInfo, request: InferRequest
@@ -37,7 +37,7 @@ class TextModel:
         with RequestLifecycle(gateway, info) as lifecycle, given.named():
             _, description = serving(gateway)
             ends = description.eos_token_ids
-            body = await in_thread(lambda: completion_request(given, ends, self._adapter), when=given.constrains)
+            body = await in_thread(lambda: completion_request(given, ends, self.adapter), when=given.constrains)
             body = validation.with_server_options(body, gateway)
             reply = await completions.begin(gateway, body, lifecycle)
             answer = _stream if body.stream else _whole

@@ -43,7 +43,7 @@ EXAMPLES = {
     "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
     "tool_call_parser": "hermes", "reasoning_parser": "none", "tool_strict_level": "function",
     "enable_auto_tool_choice": "true",
-    "admin_port": "9002", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
+    "admin_port": "9002", "grpc_port": "8001", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name
 TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile"), "admin_exclusive": ("admin_port", "admin_exclusive")}
