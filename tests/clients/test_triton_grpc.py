@@ -1,94 +1,106 @@
-"""Triton's own gRPC client, whose answers are those of `/v1` and of transformers."""
+"""Triton's own gRPC client, whose answers are those of `/v1` and of transformers; and the post on BLOOM behind Triton."""
 
-import re
 import time
 from pathlib import Path
+from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
 import transformers
 
 from tests.clients.environments import run_script
+from tests.clients.test_triton_http import KEY, NEW, TEXTS, completions
 from tests.conftest import Checkpoints
+from tests.gateway.processes.test_grpc import address
 from tests.processes import PATIENCE
 from tests.servers import Server, serving
 
 pytestmark = pytest.mark.slow
 
-KEY = "a-key"
-TEXTS = ["the quick brown fox", "jumps", "over the lazy dog"]
-NEW = 8
-LONG = 1900  # tokens, which take seconds
+MODEL = "org/tiny"
+LONG = 64
+SMALL = ("--max-batch-size=8", "--max-batch-prefill-tokens=64", "--grpc-port=0")
 
 
-def grpc_address(server: Server) -> str:
-    found = re.search(r"gRPC on (\S+)", server.log.read_text())
-    assert found is not None, server.log.read_text()
-    return found[1]
+def by_name(listed: list[dict[str, Any]]) -> list[str]:
+    return [each["name"] for each in listed]
+
+
+def logits(model: Any, ids: list[list[int]]) -> np.ndarray:
+    with torch.no_grad():
+        return np.asarray(model(torch.tensor(ids)).logits.numpy())
+
+
+def served(tiny_model: Path, directory: Path) -> tuple[dict[str, Any], list[str], list[str], dict[str, float]]:
+    options = (f"--api-key={KEY}", f"--served-model-name={MODEL}", *SMALL)
+    with serving(directory, f"--model-id={tiny_model}", *options) as server:
+        server.wait_ready()
+        asked = {"url": address(server), "key": KEY, "model": MODEL, "texts": TEXTS, "new": NEW, "long": LONG}
+        answer = run_script("triton", "triton_grpc", **asked)
+        return answer, completions(server), completions(server, LONG), idle(server)
+
+
+def idle(server: Server) -> dict[str, float]:
+    """The gauges, once nothing runs any more: what was cancelled has ended. Fails after `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
+    while (gauges := server.gauges())["tgi_batch_current_size"]:
+        assert time.monotonic() < deadline, "a cancelled request goes on"
+        time.sleep(0.05)
+    return gauges
 
 
 def test_tritons_client_gets_what_the_other_protocols_answer(tiny_model: Path, tmp_path: Path) -> None:
-    options = (f"--api-key={KEY}", "--served-model-name=org/tiny", "--max-batch-size=8", "--grpc-port=0")
-    with serving(tmp_path, f"--model-id={tiny_model}", *options) as server:
+    answer, expected, long, gauges = served(tiny_model, tmp_path)
+    assert answer["live"] == [True, True, True] and answer["id"] == "7"
+    for way in ("whole", "futures", "asyncio", "asyncio stream"):
+        assert answer[way] == expected, way
+    stream = answer["stream"]
+    assert stream["texts"] == [*long[:2], expected[2]], "the last was asked just before stop_stream"
+    assert stream["finals"] == ["0", "1", "error"] and stream["changes"] > 2, "two interleave"
+    [error] = stream["errors"]
+    assert "the model `none` does not exist" in error
+    assert all("CANCELLED" in each for each in answer["cancelled"])
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    reference = logits(model, answer["ids"])
+    np.testing.assert_allclose(answer["logits"], reference, atol=1e-4 * np.abs(reference).max())
+    assert [int(each.split(":")[1]) for each in answer["classes"]] == np.argsort(-reference[0, -1])[:3].tolist()
+    assert {"statistics", "binary_tensor_data", "classification"} <= {*answer["server"]["extensions"]}
+    assert answer["metadata"]["versions"] == ["1"] and "text_input" in by_name(answer["metadata"]["inputs"])
+    assert answer["config"]["config"]["model_transaction_policy"] == {"decoupled": True}
+    assert by_name(answer["index"]["models"]) == [MODEL, f"{MODEL}_tokenizer", f"{MODEL}_logits"]
+    [statistics] = answer["statistics"]["model_stats"]
+    inferences = 4 * len(TEXTS) + 1 + 3
+    assert int(statistics["inference_count"]) == int(statistics["inference_stats"]["success"]["count"]) == inferences
+    assert int(statistics["inference_stats"]["fail"]["count"]) >= 1, "the cancelled one"
+    assert gauges['nv_inference_request_success{model="model",version="1"}'] == inferences
+    assert answer["log settings"]["settings"]["log_info"] == {"bool_param": True}
+    assert answer["trace settings"]["settings"]["trace_level"] == {"value": ["OFF"]} and answer["memory"] == {}
+    assert answer["no key"][0] == "StatusCode.UNAUTHENTICATED" and "key" in answer["no key"][1]
+    message = f"the model `none` does not exist; this server serves `{MODEL}`"
+    assert answer["no model"] == ["StatusCode.NOT_FOUND", message]
+    assert answer["no time"][0] == "StatusCode.DEADLINE_EXCEEDED"
+    for refusal in ("load", "settings", "memory use"):
+        assert answer[refusal][0] == "StatusCode.INVALID_ARGUMENT", refusal
+
+
+@pytest.mark.parametrize("model", ["bloom_3b", "bloom_3b_logits"])
+def test_the_post_on_bloom_gets_what_transformers_computes(
+    zoo: Checkpoints, tmp_path: Path, bloom: Server, model: str
+) -> None:
+    text, length = "the quick brown", 24
+    answer = run_script("triton", "triton_bloom", url=address(bloom), model=model, text=text, length=length)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(zoo("bloom"), dtype=torch.float32).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(zoo("bloom"))(text, return_tensors="pt")["input_ids"]
+    expected = logits(reference, ids.tolist())
+    np.testing.assert_allclose(answer["logits"], expected, atol=1e-4 * np.abs(expected).max())
+    whole = reference.generate(ids, max_length=length, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert answer["ids"] == whole.tolist()
+
+
+@pytest.fixture(scope="module")
+def bloom(zoo: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    options = ("--served-model-name=bloom_3b", *SMALL)
+    with serving(tmp_path_factory.mktemp("bloom"), f"--model-id={zoo('bloom')}", *options) as server:
         server.wait_ready()
-        job = {"url": grpc_address(server), "key": KEY, "model": "org/tiny", "texts": TEXTS, "new": NEW, "long": LONG}
-        answer = run_script("triton", "triton_grpc", **job)
-        body = {"prompt": TEXTS, "max_tokens": NEW, "temperature": 0}
-        headers = {"authorization": f"Bearer {KEY}"}
-        choices = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60).json()["choices"]
-        wait_idle(server)
-    expected = [choice["text"] for choice in choices]
-    assert answer["whole"] == answer["at once"] == answer["asyncio"] == expected
-    assert answer["asyncio stream"] == expected[0]
-    streamed = answer["streamed"]
-    names = [*map(str, range(len(TEXTS))), "after"]
-    assert streamed["texts"] == dict(zip(names, [*expected, expected[0]], strict=True))
-    assert streamed["finals"] == sorted(names)
-    assert streamed["order"] != sorted(streamed["order"], key=streamed["order"].index), "the answers do not interleave"
-    assert len(streamed["errors"]) == 1 and "unexpected inference input 'text_output'" in streamed["errors"][0]
-    assert 3 <= answer["cancelled"] < LONG
-    assert answer["live"] == [True, True, True] and answer["decoupled"] is True
-    assert answer["metadata"]["versions"] == ["1"] and "statistics" in answer["server"]["extensions"]
-    assert [each["name"] for each in answer["index"]] == ["org/tiny", "org/tiny_tokenizer", "org/tiny_logits"]
-    [statistics] = answer["statistics"]
-    assert int(statistics["inference_stats"]["success"]["count"]) == 4 * len(TEXTS) + 2
-    assert "UNAUTHENTICATED" in answer["no key"][0] and "NOT_FOUND" in answer["no model"][0]
-    assert answer["no model"][1] == "the model `none` does not exist; this server serves `org/tiny`"
-    assert "INVALID_ARGUMENT" in answer["no input"][0] and "INVALID_ARGUMENT" in answer["load"][0]
-    assert "DEADLINE" in answer["too late"][0].upper() + answer["too late"][1].upper()
-    assert answer["timeout"] == [
-        "StatusCode.DEADLINE_EXCEEDED",
-        "the request was not finished within its timeout of 0.02 s",
-    ]
-
-
-def wait_idle(server: Server) -> None:
-    """Fails unless what clients have cancelled ends, long before it would by itself."""
-    deadline = time.monotonic() + PATIENCE
-    while server.gauges()["tgi_batch_current_size"]:
-        assert time.monotonic() < deadline, "a cancelled request goes on"
-        time.sleep(0.05)
-
-
-@torch.no_grad()
-def test_the_client_of_the_post_that_serves_bloom_runs_word_for_word(zoo: Checkpoints, tmp_path: Path) -> None:
-    """`bloom_3b_tokenizer`, then `bloom_3b` for logits, over and over: the ids are those of `generate`."""
-    checkpoint = zoo("bloom")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    with serving(
-        tmp_path, f"--model-id={checkpoint}", "--served-model-name=bloom_3b", "--grpc-port=0", "--max-total-tokens=96"
-    ) as server:
-        server.wait_ready()
-        job = {"model": "bloom_3b", "texts": TEXTS, "max_length": 40, "eos": tokenizer.eos_token_id}
-        answer = run_script("triton", "triton_bloom", url=grpc_address(server), **job)
-    ids = [tokenizer(text, return_tensors="pt")["input_ids"] for text in TEXTS]
-    assert answer["ready"] == [True, True, True]
-    assert answer["ids"] == ids[0].tolist() and answer["mask"] == [[1] * ids[0].shape[1]]
-    logits = model(ids[0]).logits.numpy()
-    np.testing.assert_allclose(answer["logits"], logits, atol=1e-4 * np.abs(logits).max())
-    assert answer["by its own name"] == answer["logits"]
-    generated = [model.generate(each, max_length=40, do_sample=False)[0].tolist() for each in ids]
-    assert answer["generated"] == generated
+        yield server

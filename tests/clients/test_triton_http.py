@@ -18,10 +18,10 @@ TEXTS = ["the quick brown fox", "jumps", "over the lazy dog"]
 NEW = 8
 
 
-def completions(server: Server) -> list[str]:
+def completions(server: Server, new: int = NEW) -> list[str]:
     """What `/v1/completions` answers to each text, greedily."""
     headers = {"authorization": f"Bearer {KEY}"}
-    body = {"prompt": TEXTS, "max_tokens": NEW, "temperature": 0}
+    body = {"prompt": TEXTS, "max_tokens": new, "temperature": 0}
     answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=60)
     return [choice["text"] for choice in answer.json()["choices"]]
 

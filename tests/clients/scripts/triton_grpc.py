@@ -1,9 +1,11 @@
-"""Triton's gRPC client: what it reads of the server; texts whole, at once, by asyncio, and in interleaving streams."""
+"""Triton's gRPC client: what it reads of the server, texts and logits, by futures and asyncio, over streams."""
 
 import asyncio
 import json
 import queue
 import sys
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,27 +15,32 @@ from tritonclient.utils import InferenceServerException
 
 job = json.loads(sys.argv[1])
 url, model, texts = job["url"], job["model"], job["texts"]
-headers = {"authorization": f"Bearer {job['key']}"}
-DATATYPES = {"int32": "INT32", "bool": "BOOL", "object": "BYTES"}
+KEYED: dict[str, Any] = {"headers": {"authorization": f"Bearer {job['key']}"}}
+PATIENCE = 60
 
 
-def tensor(name: str, *values: Any, dtype: Any = object) -> triton.InferInput:
-    array = np.array(values, dtype)
-    made = triton.InferInput(name, list(array.shape), DATATYPES[array.dtype.name])
+def tensor(name: str, array: Any) -> Any:
+    datatype = {"O": "BYTES", "b": "BOOL"}.get(array.dtype.kind) or {"i4": "INT32", "i8": "INT64"}[array.dtype.str[1:]]
+    made = triton.InferInput(name, list(array.shape), datatype)
     made.set_data_from_numpy(array)
     return made
 
 
-def inputs(text: str, *, new: int = job["new"], stream: bool = False) -> list[triton.InferInput]:
-    switch = "stream" if stream else "exclude_input_in_output"
-    return [tensor("text_input", text), tensor("max_tokens", new, dtype=np.int32), tensor(switch, True, dtype=np.bool_)]
+def text_inputs(text: str, **options: Any) -> list[Any]:
+    given = {
+        "text_input": np.array([text], dtype=object),
+        "max_tokens": np.array([job["new"]], np.int32),
+        "exclude_input_in_output": np.array([True]),
+        **options,
+    }
+    return [tensor(name, value) for name, value in given.items()]
 
 
-def text_of(result: triton.InferResult) -> str:
-    return "".join(each.decode() for each in result.as_numpy("text_output").ravel().tolist())
+def texts_of(result: Any, name: str = "text_output") -> list[str]:
+    return [each.decode() for each in result.as_numpy(name).ravel().tolist()]
 
 
-def refused(work: Any) -> list[str]:
+def refused(work: Callable[[], Any]) -> list[str]:
     try:
         work()
     except InferenceServerException as error:
@@ -41,99 +48,131 @@ def refused(work: Any) -> list[str]:
     return []
 
 
-def streamed(client: triton.InferenceServerClient, timeout: float | None = None) -> dict[str, Any]:
-    """All texts over one stream, of which the ids come as they will; then a wrong request, and another right one."""
-    arrivals: queue.Queue[Any] = queue.Queue()
-    client.start_stream(lambda result, error: arrivals.put((result, error)), headers=headers, stream_timeout=timeout)
+def futures() -> list[str]:
+    """`async_infer`, whose callbacks come from a thread."""
+    done: queue.Queue[tuple[int, Any, Any]] = queue.Queue()
     for number, text in enumerate(texts):
-        client.async_stream_infer(model, inputs(text, stream=True), request_id=str(number))
-    client.async_stream_infer(model, [tensor("text_output", "a")], request_id="wrong")
-    client.async_stream_infer(model, inputs(texts[0], stream=True), request_id="after")
-    client.stop_stream()  # closes this side only: what is under way is still answered
-    found: dict[str, str] = {}
-    order, finals, errors = [], [], []
-    while not arrivals.empty():
-        result, error = arrivals.get()
+
+        def callback(result: Any, error: Any, number: int = number) -> None:
+            done.put((number, result, error))
+
+        client.async_infer(model, text_inputs(text), callback, **KEYED)
+    found = sorted((done.get(timeout=PATIENCE) for _ in texts), key=lambda each: each[0])
+    assert not any(error for _, _, error in found)
+    return [text for _, result, _ in found for text in texts_of(result)]
+
+
+class Stream:
+    """A stream of one client, what it was answered by id, and its errors."""
+
+    def __init__(self) -> None:
+        self.client = triton.InferenceServerClient(url)
+        self.answers: defaultdict[str, list[str]] = defaultdict(list)
+        self.order: list[str] = []
+        self.errors: list[str] = []
+        self.final: queue.Queue[str] = queue.Queue()
+        self.client.start_stream(self._take, **KEYED)
+
+    def ask(self, text: str, id: str, name: str = model, **options: Any) -> None:
+        inputs = text_inputs(text, stream=np.array([True]), **options)
+        self.client.async_stream_infer(name, inputs, request_id=id, enable_empty_final_response=True)
+
+    def _take(self, result: Any, error: Any) -> None:
         if error is not None:
-            errors.append(error.message())
-            continue
+            self.errors.append(error.message() if error.status() is None else str(error.status()))
+            self.final.put("error")
+            return
         response = result.get_response()
-        order.append(response.id)
-        found[response.id] = found.get(response.id, "") + text_of(result)
+        self.order.append(response.id)
+        self.answers[response.id] += texts_of(result)
         if response.parameters["triton_final_response"].bool_param:
-            finals.append(response.id)
-    return {"texts": found, "order": order, "finals": sorted(finals), "errors": errors}
+            self.final.put(response.id)
+
+    def until_final(self, count: int) -> list[str]:
+        return sorted(self.final.get(timeout=PATIENCE) for _ in range(count))
 
 
-def cancelled(client: triton.InferenceServerClient) -> int:
-    """How many pieces a long text had come to when its stream was cancelled."""
-    arrivals: queue.Queue[Any] = queue.Queue()
-    client.start_stream(lambda result, error: arrivals.put((result, error)), headers=headers)
-    client.async_stream_infer(model, inputs(texts[0], new=job["long"], stream=True))
-    for _ in range(3):
-        assert arrivals.get(timeout=60)[1] is None
-    client.stop_stream(cancel_requests=True)
-    return 3 + sum(error is None for _, error in arrivals.queue)
+def streamed() -> dict[str, Any]:
+    """Two at once, a failure between, and `stop_stream` while one still runs."""
+    stream = Stream()
+    for number, text in enumerate(texts[:2]):
+        stream.ask(text, str(number), max_tokens=np.array([job["long"]], np.int32))
+    stream.ask(texts[0], "none", name="none")
+    finals = stream.until_final(3)
+    stream.ask(texts[2], "2")
+    stream.client.stop_stream()
+    changes = sum(one != next for one, next in zip(stream.order, stream.order[1:], strict=False))
+    return {
+        "texts": ["".join(stream.answers[id]) for id in "012"],
+        "finals": finals,
+        "changes": changes,
+        "errors": stream.errors,
+    }
 
 
-async def asynchronous() -> list[str]:
-    async with triton_aio.InferenceServerClient(url) as client:
-        assert await client.is_server_ready()
-        results = [client.infer(model, inputs(text), headers=headers) for text in texts]
-        return [text_of(result) for result in await asyncio.gather(*results)]
+def cancelled() -> list[str]:
+    stream = Stream()
+    stream.ask(texts[0], "0", max_tokens=np.array([1500], np.int32))
+    while not stream.order:
+        pass
+    stream.client.stop_stream(cancel_requests=True)
+    return stream.errors
 
 
-async def asynchronous_stream() -> str:
-    async def asked() -> Any:
-        yield {"model_name": model, "inputs": inputs(texts[0], stream=True), "request_id": "1"}
+async def asynchronous() -> tuple[list[str], list[str]]:
+    async with triton_aio.InferenceServerClient(url) as aio:
+        assert await aio.is_server_ready()
+        found = await asyncio.gather(*(aio.infer(model, text_inputs(text), **KEYED) for text in texts))
 
-    async with triton_aio.InferenceServerClient(url) as client:
-        pieces = []
-        async for result, error in client.stream_infer(asked(), headers=headers):
-            assert error is None, error
-            pieces.append(text_of(result))
-        return "".join(pieces)
+        async def requests() -> Any:
+            for number, text in enumerate(texts):
+                inputs = text_inputs(text, stream=np.array([True]))
+                yield {"model_name": model, "inputs": inputs, "request_id": str(number)}
 
-
-def at_once(client: triton.InferenceServerClient) -> list[str]:
-    arrivals: queue.Queue[Any] = queue.Queue()
-    for number, text in enumerate(texts):
-        done = lambda result, error, number=number: arrivals.put((number, result, error))  # noqa: E731
-        client.async_infer(model, inputs(text), done, headers=headers)
-    found = sorted([arrivals.get(timeout=60) for _ in texts], key=lambda each: each[0])
-    return [text_of(result) for _, result, _ in found]
+        pieces: defaultdict[str, str] = defaultdict(str)
+        async for result, error in aio.stream_infer(requests(), **KEYED):
+            assert error is None
+            pieces[result.get_response().id] += "".join(texts_of(result))
+        return [text for result in found for text in texts_of(result)], [pieces[str(n)] for n in range(len(texts))]
 
 
 client = triton.InferenceServerClient(url)
-config = client.get_model_config(model, as_json=True, headers=headers)["config"]
-print(
-    json.dumps(
-        {
-            "live": [client.is_server_live(), client.is_server_ready(), client.is_model_ready(model, headers=headers)],
-            "server": client.get_server_metadata(as_json=True, headers=headers),
-            "metadata": client.get_model_metadata(model, "1", as_json=True, headers=headers),
-            "decoupled": config["model_transaction_policy"]["decoupled"],
-            "index": client.get_model_repository_index(as_json=True, headers=headers)["models"],
-            "log settings": client.get_log_settings(as_json=True, headers=headers),
-            "trace settings": client.get_trace_settings(as_json=True, headers=headers),
-            "memory": client.get_system_shared_memory_status(as_json=True, headers=headers),
-            "whole": [text_of(client.infer(model, inputs(text), headers=headers)) for text in texts],
-            "at once": at_once(client),
-            "asyncio": asyncio.run(asynchronous()),
-            "asyncio stream": asyncio.run(asynchronous_stream()),
-            "streamed": streamed(client),
-            "cancelled": cancelled(client),
-            "statistics": client.get_inference_statistics(model, as_json=True, headers=headers)["model_stats"],
-            "no key": refused(lambda: client.infer(model, inputs(texts[0]))),
-            "no model": refused(lambda: client.infer("none", inputs(texts[0]), headers=headers)),
-            "no input": refused(lambda: client.infer(model, [tensor("text_output", "a")], headers=headers)),
-            "too late": refused(
-                lambda: client.infer(model, inputs(texts[0], new=job["long"]), headers=headers, client_timeout=0.05)
-            ),
-            "timeout": refused(
-                lambda: client.infer(model, inputs(texts[0], new=job["long"]), headers=headers, timeout=20_000)
-            ),
-            "load": refused(lambda: client.load_model(model, headers=headers)),
-        }
-    )
+whole, over_stream = asyncio.run(asynchronous())
+ids = client.infer(f"{model}_tokenizer", [tensor("TEXT", np.array(texts[:1], dtype=object))], **KEYED).as_numpy(
+    "input_ids"
 )
+classes = client.infer(
+    f"{model}_logits",
+    [tensor("input_ids", ids)],
+    outputs=[triton.InferRequestedOutput("logits", class_count=3)],
+    **KEYED,
+)
+options = {"request_id": "7", "priority": 1, "timeout": 60_000_000, "parameters": {"temperature": 0.0, "seed": 3}}
+answer = {
+    "live": [client.is_server_live(), client.is_server_ready(), client.is_model_ready(model, "1", **KEYED)],
+    "whole": [text for text in texts for text in texts_of(client.infer(model, text_inputs(text), **KEYED))],
+    "id": client.infer(model, text_inputs(texts[0]), **options, **KEYED).get_response(as_json=True)["id"],
+    "futures": futures(),
+    "asyncio": whole,
+    "asyncio stream": over_stream,
+    "stream": streamed(),
+    "cancelled": cancelled(),
+    "classes": texts_of(classes, "logits"),
+    "logits": client.infer(model, [tensor("input_ids", ids)], **KEYED).as_numpy("logits").tolist(),
+    "ids": ids.tolist(),
+    "server": client.get_server_metadata(as_json=True, **KEYED),
+    "metadata": client.get_model_metadata(model, as_json=True, **KEYED),
+    "config": client.get_model_config(model, as_json=True, **KEYED),
+    "index": client.get_model_repository_index(as_json=True, **KEYED),
+    "statistics": client.get_inference_statistics(model, as_json=True, **KEYED),
+    "log settings": client.get_log_settings(as_json=True, **KEYED),
+    "trace settings": client.get_trace_settings(model, as_json=True, **KEYED),
+    "memory": client.get_system_shared_memory_status(as_json=True, **KEYED),
+    "no key": refused(lambda: client.infer(model, text_inputs(texts[0]))),
+    "no model": refused(lambda: client.infer("none", text_inputs(texts[0]), **KEYED)),
+    "no time": refused(lambda: client.infer(model, text_inputs(texts[0]), client_timeout=1e-4, **KEYED)),
+    "load": refused(lambda: client.load_model(model, **KEYED)),
+    "settings": refused(lambda: client.update_log_settings({"log_verbose_level": 1}, **KEYED)),
+    "memory use": refused(lambda: client.register_system_shared_memory("a", "/a", 8, **KEYED)),
+}
+print(json.dumps(answer))

@@ -106,6 +106,8 @@ async def test_no_message_breaks_a_stream(caplog: pytest.LogCaptureFixture) -> N
                 assert answer.error_message != "internal error"
             assert not answer.error_message
         await call.done_writing()
+        while (answer := await asyncio.wait_for(call.read(), 60)) is not grpc.aio.EOF:
+            failed += bool(answer.error_message)
         assert await call.code() == Code.OK
     assert failed > ROUNDS / 16
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]

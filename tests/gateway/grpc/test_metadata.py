@@ -24,13 +24,14 @@ async def test_models_are_described_as_over_http(model: str) -> None:
         theirs = (await get(f"/v2/models/{model}")).json()
         assert (metadata.name, metadata.platform, list(metadata.versions)) == (model, theirs["platform"], ["1"])
         for ours, expected in ((metadata.inputs, theirs["inputs"]), (metadata.outputs, theirs["outputs"])):
-            assert [dict(name=x.name, datatype=x.datatype, shape=list(x.shape)) for x in ours] == expected
+            assert [{"name": x.name, "datatype": x.datatype, "shape": list(x.shape)} for x in ours] == expected
         config = (await served.client.call("ModelConfig", named)).config
         theirs = (await get(f"/v2/models/{model}/config")).json()
         assert config.model_transaction_policy.decoupled is theirs["model_transaction_policy"]["decoupled"]
         kind = pb.DataType.Name
         assert [
-            dict(name=x.name, data_type=kind(x.data_type), dims=list(x.dims), optional=x.optional) for x in config.input
+            {"name": x.name, "data_type": kind(x.data_type), "dims": list(x.dims), "optional": x.optional}
+            for x in config.input
         ] == theirs["input"]
         assert [(x.name, x.label_filename) for x in config.output] == [
             (x["name"], x["label_filename"]) for x in theirs["output"]
