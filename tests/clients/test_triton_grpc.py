@@ -1,5 +1,6 @@
-"""Triton's own gRPC client, whose answers are those of `/v1` and of transformers; and the post on BLOOM behind Triton."""
+"""Triton's own gRPC client, whose answers are those of `/v1` and of transformers, also as a post on BLOOM calls it."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def served(tiny_model: Path, directory: Path) -> tuple[dict[str, Any], list[str]
 def idle(server: Server) -> dict[str, float]:
     """The gauges, once nothing runs any more: what was cancelled has ended."""
     while (gauges := server.gauges())["tgi_batch_current_size"]:
-        pass
+        time.sleep(0.05)
     return gauges
 
 
@@ -81,9 +82,7 @@ def test_tritons_client_gets_what_the_other_protocols_answer(tiny_model: Path, t
 
 
 @pytest.mark.parametrize("model", ["bloom_3b", "bloom_3b_logits"])
-def test_the_post_on_bloom_gets_what_transformers_computes(
-    zoo: Checkpoints, tmp_path: Path, bloom: Server, model: str
-) -> None:
+def test_the_post_on_bloom_gets_what_transformers_computes(zoo: Checkpoints, bloom: Server, model: str) -> None:
     text, length = "the quick brown", 24
     answer = run_script("triton", "triton_bloom", url=address(bloom), model=model, text=text, length=length)
     reference = transformers.AutoModelForCausalLM.from_pretrained(zoo("bloom"), dtype=torch.float32).eval()
