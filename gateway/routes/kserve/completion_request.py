@@ -126,6 +126,8 @@ class Given:
     def _add(self, name: str, value: Any) -> None:
         """Take note of an input, or of a sampling parameter, `name`."""
         if name in OTHERS or name in SWITCHES:
+            if not isinstance(value, bool | int | float | str):
+                raise RequestError.invalid(f"{name} must be one value", name)
             self.others[name] = value
         elif name in FIELDS:
             known = FIELDS[name][0]
@@ -231,9 +233,9 @@ def _guide(others: Mapping[str, Any]) -> dict[str, Any]:
     kind, guide = others.get("guided_decoding_guide_type"), others.get("guided_decoding_guide")
     if kind == "json":
         return {"response_format": {"type": "json_object"}}
-    if kind is None and guide is None:
+    if not kind and not guide:
         return {}
-    if kind not in GUIDES or guide is None:
+    if kind not in GUIDES or not guide:
         known = ", ".join(("json", *GUIDES))
         message = f"guided_decoding_guide_type must be one of {known}, and all but json need guided_decoding_guide"
         raise RequestError.invalid(message, "guided_decoding_guide_type")
