@@ -13,6 +13,7 @@ from tests.clients.environments import run_script
 from tests.clients.test_triton_http import KEY, NEW, TEXTS, completions
 from tests.conftest import Checkpoints
 from tests.gateway.processes.test_grpc import address
+from tests.processes import PATIENCE
 from tests.servers import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -41,8 +42,10 @@ def served(tiny_model: Path, directory: Path) -> tuple[dict[str, Any], list[str]
 
 
 def idle(server: Server) -> dict[str, float]:
-    """The gauges, once nothing runs any more: what was cancelled has ended."""
+    """The gauges, once nothing runs any more: what was cancelled has ended. Fails after `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
     while (gauges := server.gauges())["tgi_batch_current_size"]:
+        assert time.monotonic() < deadline, "a cancelled request goes on"
         time.sleep(0.05)
     return gauges
 

@@ -1,6 +1,7 @@
 """`ModelInfer` over a known engine: tensors raw and in lists, parameters of every kind, and what is refused."""
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
@@ -181,3 +182,20 @@ async def test_inferences_are_counted() -> None:
         )
         assert counts == ("a", 1, 1, 1) and stats.inference_stats.success.ns > 0
         assert len((await served.client.call("ModelStatistics")).model_stats) == 3
+
+
+async def test_an_answer_may_be_larger_than_the_4_MB_that_grpc_sends_unless_told() -> None:
+    async with serving(max_total_tokens=4096) as served:
+        texts = ["a"] * 1000 + ["x" * 600]
+        values = await served.client.infer(request(Tensor.of("TEXT", "BYTES", texts), model=f"{MODEL}_tokenizer"))
+        assert len(values["input_ids"]) == 1001 * 601 and sum(values["attention_mask"]) == 1000 * 2 + 601
+
+
+async def test_a_message_of_a_million_parts_is_refused_within_moments() -> None:
+    """2 MB of inputs that are empty, each two bytes long."""
+    async with serving() as served:
+        began = time.perf_counter()
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await served.client.unary("ModelInfer")(request().SerializeToString() + b"\x2a\x00" * 990_000)
+        assert error.value.code() == Code.INVALID_ARGUMENT and "at most 64 inputs" in str(error.value.details())
+        assert time.perf_counter() - began < 10
