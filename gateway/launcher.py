@@ -66,7 +66,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
     except CannotListen as error:
         return logs.fail(str(error), os.EX_OSERR)
     logs.configure(options.json_output, options.log_level)
-    _log_notices(options, listeners[0])
+    _log_notices(options, [listeners[0], *([reserved] if reserved else [])])
     try:
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except TracingUnavailable as error:
@@ -88,12 +88,13 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
             return runner.run(serve(options, environ, listeners, admin, reserved, directory, engine, began, tracing))
 
 
-def _log_notices(options: Options, listener: socket.socket) -> None:
-    """Log what the operator should know before the start."""
+def _log_notices(options: Options, ports: Sequence[socket.socket]) -> None:
+    """Log what the operator should know before the start. `ports` are those on which texts are generated."""
     for line in options.warnings:
         logger.warning(line)
-    if not options.keys and not is_loopback(listener):
-        logger.warning(OPEN, *listener.getsockname()[:2])
+    for each in ports:
+        if not options.keys and not is_loopback(each):
+            logger.warning(OPEN, *each.getsockname()[:2])
     if options.env:
         logger.info("%s", environment_report())
 

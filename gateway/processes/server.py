@@ -51,9 +51,8 @@ async def serve(
     """Serve with one HTTP process for each of `listeners`; the exit code.
 
     This process takes the first listener and the `admin` listener; all serve gRPC on the port that the socket `grpc`
-    keeps for them. The engine's socket and all that the HTTP processes
-    share lie in `directory`. `engine` makes the engine's command line; `began` is when the launcher began, in seconds
-    of the monotonic clock.
+    keeps for them. The engine's socket and all that the HTTP processes share lie in `directory`. `engine` makes the
+    engine's command line; `began` is when the launcher began, in seconds of the monotonic clock.
     """
     address = None if grpc is None else address_of(grpc)
     first, *others = _worker_specs(options, listeners, address, directory)
