@@ -57,7 +57,8 @@ def _infer_request(asked: pb.ModelInferRequest, streams: bool) -> InferRequest:
     raws = asked.raw_input_contents
     if max(len(asked.inputs), len(asked.outputs)) > MAX_TENSORS:
         raise RequestError.invalid(f"a request has at most {MAX_TENSORS} inputs and {MAX_TENSORS} outputs")
-    if any(len(each) > MAX_NAME for each in [x.name for x in asked.inputs] + [x.name for x in asked.outputs]):
+    names = (*(each.name for each in asked.inputs), *(each.name for each in asked.outputs))
+    if any(len(name) > MAX_NAME for name in names):
         raise RequestError.invalid(f"the name of an input or output has at most {MAX_NAME} characters")
     if raws and len(raws) != len(asked.inputs):
         raise RequestError.invalid(f"there are {len(raws)} raw_input_contents for {len(asked.inputs)} inputs")
