@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import grpc
 
 from gateway.errors import ClientGone, Kind, RequestError, as_request_error
-from gateway.http.h11_protocol import BODY_SECONDS
+from gateway.http.h11_protocol import BODY_SECONDS, STALL_SECONDS
 from gateway.http.request_limits import RETRY_SECONDS
 from gateway.observability.access_log import write_line
 from gateway.request.auth import known_caller
@@ -69,8 +69,13 @@ class Call:
         return message
 
     async def write(self, message: bytes) -> None:
+        """Raises ClientGone if the client does not read: its requests would keep their permits for ever."""
         async with self._writing:
-            await self._context.write(message)
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await self._context.write(message)
+            except TimeoutError:
+                raise ClientGone from None
         self.written_bytes += len(message)
 
     async def refuse(self, error: RequestError) -> None:
@@ -114,6 +119,8 @@ class Calls:
                 else:
                     await self._serve(call, serve)
                 status = grpc.StatusCode.OK
+            except ClientGone:
+                await call.refuse(RequestError(Kind.DEADLINE, f"the answer was not read for {STALL_SECONDS:g} seconds"))
             except GONE:
                 raise
             except Exception as error:

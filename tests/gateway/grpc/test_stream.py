@@ -7,12 +7,13 @@ from typing import Any
 import grpc
 import pytest
 
+from gateway.grpc import calls
 from gateway.grpc import open_inference_pb2 as pb
 from gateway.grpc import stream as stream_module
 from gateway.grpc.messages import FINAL
 from gateway.routes.kserve.tensor import Tensor
 from tests.gateway.asgi_client import pace
-from tests.gateway.grpc.serving import request, serving, streamed, text, values_of
+from tests.gateway.grpc.serving import Client, request, serving, streamed, text, values_of
 from tests.processes import PATIENCE, until
 
 Code = grpc.StatusCode
@@ -158,3 +159,17 @@ async def test_a_client_that_does_not_read_holds_its_own_requests_only() -> None
         assert (await served.client.infer(request(*text("lo", max_tokens=1))))["text_output"]
         slow.cancel()
         await until(lambda: not served.app.gateway.admission.active)
+
+
+async def test_a_client_that_does_not_read_gives_its_permits_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "STALL_SECONDS", 0.3)
+    async with serving([9], max_total_tokens=20_000) as served:
+        fixed_window = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.server.port}", fixed_window) as channel:
+            slow = Client(channel).stream()
+            for id in "ab":
+                await slow.write(streamed("lo", id, max_tokens=15_000))
+            await until(lambda: len(served.app.engine.cancelled) == 2)
+            assert not served.app.gateway.admission.active
+            with pytest.raises(grpc.aio.AioRpcError, match="the answer was not read"):
+                await rest(slow)  # if it reads again, it learns why
