@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from gateway.errors import Kind, RequestError
 from gateway.http.body import LARGE, parse_object
 from gateway.http.disconnect import while_connected
-from gateway.http.encoding import in_thread, json_bytes, json_text
+from gateway.http.encoding import in_thread, json_bytes
 from gateway.http.sse import EventStream
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
@@ -105,10 +105,9 @@ async def _encode(response: InferResponse) -> bytes:
 
 def _encoded(response: InferResponse) -> bytes:
     """One JSON object: outputs by name, a value where there is only one."""
-    outputs = [f"{json_text(each.name)}:{_plain(each)}" for each in response.outputs]
-    return b",".join((json_bytes(response.head)[:-1], *(each.encode() for each in outputs))) + b"}"
+    outputs = "".join([f',"{each.name}":{_plain(each)}' for each in response.outputs])
+    return json_bytes(response.head)[:-1] + outputs.encode() + b"}"
 
 
 def _plain(tensor: Tensor) -> str:
-    values = tensor.json_data()
-    return values[1:-1] if len(tensor.values) == 1 else values
+    return next(tensor.json()) if len(tensor.values) == 1 else tensor.json_data()

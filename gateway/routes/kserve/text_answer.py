@@ -52,11 +52,13 @@ class TextAnswer:
 
     def tensors(self, deltas: Sequence[Sequence[OutputDelta]]) -> list[Tensor]:
         """What `deltas`, of each sequence, add."""
+        texts = [self._prompt + "".join([delta.text for delta in each]) for each in deltas]
+        found = [Tensor.of(TEXT, BYTES, texts)] if self._shows_text else []
+        if not self._names:
+            return found
         tokens = [[token for delta in each for token in delta.tokens] for each in deltas]
         for number, each in enumerate(tokens):
             self._sums[number] += sum(token.logprob for token in each)
-        texts = [self._prompt + "".join(delta.text for delta in each) for each in deltas]
-        found = [Tensor.of(TEXT, BYTES, texts)] if self._shows_text else []
         return found + [self._tensor(name, tokens) for name in self._names]
 
     def _tensor(self, name: str, tokens: list[list[TokenText]]) -> Tensor:
