@@ -76,10 +76,10 @@ def data_type(spec: TensorSpec) -> str:
 
 def statistics(gateway: Gateway, models: list[Model]) -> list[dict[str, Any]]:
     """What the series of metrics have counted, of all HTTP processes."""
-    totals = gateway.metrics.totals
-    count, failed = totals("nv_inference_count"), totals("nv_inference_request_failure")
-    last = totals("textgen_last_inference_ms")
-    spent = {part: totals(f"nv_inference_{name}_duration_us") for part, name in DURATIONS.items()}
+    names = ("nv_inference_count", "nv_inference_request_failure", "textgen_last_inference_ms")
+    durations = (f"nv_inference_{name}_duration_us" for name in DURATIONS.values())
+    count, failed, last, *times = gateway.metrics.totals(*names, *durations)
+    spent = dict(zip(DURATIONS, times, strict=True))
 
     def of(model: Model) -> dict[str, Any]:
         done = int(count.get(model.name, 0))

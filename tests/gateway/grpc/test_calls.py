@@ -191,7 +191,7 @@ async def test_a_bug_of_ours_shows_nothing_of_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as served:
-        monkeypatch.setattr(served.app.gateway.metrics, "totals", lambda _: {}["hidden"])
+        monkeypatch.setattr(served.app.gateway.metrics, "totals", lambda *_: {}["hidden"])
         error = await served.client.refusal("ModelStatistics")
         assert (error.code(), error.details()) == (Code.INTERNAL, "internal error")
         assert "KeyError: 'hidden'" in caplog.text

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import pytest
 from prometheus_client import Metric
@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_stats import RequestStats, Sequence
+from gateway.observability.series import Registry
 from gateway.observability.sink import Inference, MetricsSink
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import ServedApp, serve
@@ -220,3 +221,13 @@ def test_pages_are_reported_before_the_first_step() -> None:
     lines = ready_metrics().render(named=True).decode().splitlines()
     assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 300.0'} <= {*lines}
     assert any(line.startswith("vllm:cache_config_info{") and 'num_gpu_blocks="300"' in line for line in lines)
+
+
+def test_totals_of_many_series_read_the_processes_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = ready_metrics()
+    metrics.inference_succeeded(Inference("a", first=1.0, total=1.0, queue=0.25, input=0.25, infer=0.25, output=0.25))
+    collect = Mock(side_effect=Registry.collect)
+    monkeypatch.setattr(Registry, "collect", lambda registry: collect(registry))
+    count, queue, unknown = metrics.totals("nv_inference_count", "nv_inference_queue_duration_us", "nv_unknown")
+    assert (count, queue, unknown) == ({"a": 1}, {"a": 250_000}, {})
+    collect.assert_called_once()
