@@ -158,14 +158,16 @@ class RequestLifecycle:
 
     def _add_server_fields(self, request: pb.Generate) -> None:
         """Add what the server decides and not the body: the caller, the cache's salt, the trace and the time limits."""
-        options = self._gateway.options
         request.caller = self._info.caller.number
         request.cache_salt = self._info.caller.salt + request.cache_salt
         request.traceparent = self._span.traceparent
-        request.queue_timeout_seconds = options.queue_timeout
-        if limits := [limit for limit in (options.request_timeout, self._info.timeout) if limit]:
-            elapsed = self.submitted - self.arrival
-            request.timeout_seconds = max(MIN_TIMEOUT, min(limits) - elapsed)
+        request.queue_timeout_seconds = self._gateway.options.queue_timeout
+        request.timeout_seconds = self.time_left() or 0.0
+
+    def time_left(self) -> float | None:
+        """Seconds that the server and the client still give the request; None without a limit."""
+        limits = [limit for limit in (self._gateway.options.request_timeout, self._info.timeout) if limit]
+        return max(MIN_TIMEOUT, self.arrival + min(limits) - time.perf_counter()) if limits else None
 
     def _record(self, stats: RequestStats) -> None:
         """Put on the span and the log line what TGI's carry, and the numbers of tokens; nothing of their content."""

@@ -134,7 +134,7 @@ def check(signature: Signature, request: InferRequest) -> None:
 def _check_input(signature: Signature, tensor: Tensor) -> None:
     """Numbers may come in another width than the model's: configurations of the same back end differ in it."""
     if instead := signature.refused.get(tensor.name):
-        if any(tensor.values):
+        if tensor.values.any():
             raise RequestError.invalid(f"input '{tensor.name}' is not supported: {instead}", tensor.name)
         return
     spec = signature.input(tensor.name)

@@ -1,10 +1,11 @@
 """The model's logits as a model of its own: the ids of one prompt in, the logits behind each of them out.
 
-An answer is large, four bytes for each token of the vocabulary and position: its size is limited, and one at a time is
-on its way from the engine to this process.
+An answer is large, four bytes for each token of the vocabulary and position: its size is limited, and of those with all
+positions one at a time is on its way from the engine to this process.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterator
 
 import numpy as np
@@ -59,8 +60,9 @@ class LogitsModel:
                 logits=positions,
             )
             output = OutputProcessor(model, wanted, ids, [], POLICY)
+            turn = gateway.one_with_logits if positions == "all" else contextlib.nullcontext()
             try:
-                async with asyncio.timeout(gateway.options.request_timeout or None), gateway.one_with_logits:
+                async with asyncio.timeout(lifecycle.time_left()), turn:
                     await lifecycle.collect([output])
             except TimeoutError:
                 raise deadline_passed(gateway.options) from None
@@ -74,16 +76,16 @@ def _ids(request: InferRequest, most: int, vocab_size: int) -> list[int]:
     if tensor.shape[:-1] not in ((), (1,)):
         message = f"input 'input_ids' must be one prompt of shape [1, S], given {list(tensor.shape)}"
         raise RequestError.invalid(message, "input_ids")
-    ids: list[int] = tensor.values.tolist()
-    if not ids:
+    if not len(tensor.values):
         raise RequestError.invalid("input 'input_ids' holds no tokens", "input_ids")
+    if len(tensor.values) > most:
+        message = f"input 'input_ids' has {len(tensor.values)} ids, at most {most} can be read"
+        raise ContextExceeded(message, "input_ids", prompt=len(tensor.values), wanted=0, most=most)
+    ids: list[int] = tensor.values.tolist()
     if mask is not None and mask.values.tolist() != [1] * len(ids):
         message = f"input 'attention_mask' must be ones, one for each of {len(ids)} ids: leave out what it would hide"
         raise RequestError.invalid(message, "attention_mask")
     validation.refuse_unknown_ids(ids, vocab_size, "input_ids")
-    if len(ids) > most:
-        message = f"input 'input_ids' has {len(ids)} ids, at most {most} can be read"
-        raise ContextExceeded(message, "input_ids", prompt=len(ids), wanted=0, most=most)
     return ids
 
 

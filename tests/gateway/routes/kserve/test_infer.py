@@ -16,6 +16,7 @@ from tests.engine_mock import VOCABULARY, logits_of
 from tests.gateway.asgi_client import pace
 from tests.gateway.fixtures import ServedApp, serve
 from tests.gateway.toys import byte_level
+from tests.processes import PATIENCE, until
 
 LENGTH = "inference-header-content-length"
 TEXT = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["lo"]}
@@ -323,6 +324,27 @@ async def test_too_many_logits_are_refused_before_any_work(monkeypatch: pytest.M
         assert "set the parameter positions to last" in await refused(app, "ensemble_logits", IDS)
         assert not app.engine.requests
         await infer(app, "ensemble_logits", IDS, parameters={"positions": "last"})
+
+
+async def test_a_timeout_holds_while_other_logits_are_on_their_way() -> None:
+    async with serve(request_timeout=60.0) as app:
+        go = asyncio.Event()
+        pace(app, lambda _: go.wait())
+        first = asyncio.create_task(infer(app, "ensemble_logits", IDS))
+        await until(app.gateway.one_with_logits.locked)
+        message = await refused(app, "ensemble_logits", IDS, status=504, parameters={"timeout": 50_000})
+        assert message == "the request was not finished within its timeout of 0.05 s"
+        go.set()
+        await first
+
+
+async def test_logits_of_the_last_position_are_made_at_once() -> None:
+    async with serve() as app:
+        both = asyncio.Barrier(2)
+        pace(app, lambda _: both.wait())  # neither goes on without the other
+        asked = (infer(app, "ensemble_logits", IDS, parameters={"positions": "last"}) for _ in range(2))
+        one, other = await asyncio.wait_for(asyncio.gather(*asked), PATIENCE)
+        assert one == other
 
 
 async def test_a_model_without_logits_shows_no_such_model() -> None:
