@@ -87,37 +87,50 @@ class Call:
 Serve = Callable[[Call], Awaitable[None]]
 
 
-class Calls:
-    """The calls of one process, and all that they do; at most `most` requests are at work."""
+class Bound:
+    """At most `most` of something at once; `what` is its plural."""
 
-    def __init__(self, gateway: Gateway, most: int) -> None:
-        self._gateway, self._most = gateway, most
-        self._working = 0
-        self._open: set[asyncio.Task[Any]] = set()
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what, self._count = most, what, 0
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Count a request while it is at work. Raises RequestError if there are too many."""
-        if self._working >= self._most:
-            message = f"more than {self._most} requests at once"
+    def one(self) -> Iterator[None]:
+        """Count one more until the block ends. Raises RequestError if there are too many."""
+        if self._count >= self._most:
+            message = f"more than {self._most} {self._what} at once"
             raise RequestError(Kind.UNAVAILABLE, message, retry_after=RETRY_SECONDS)
-        self._working += 1
+        self._count += 1
         try:
             yield
         finally:
-            self._working -= 1
+            self._count -= 1
 
-    def handler(self, service: str, name: str, serve: Serve, *, probe: bool = False) -> Any:
-        """gRPC's handler of the call `name`, as which `serve` reads and writes. A `probe` is always let in."""
+
+class Calls:
+    """The calls of one process, and all that they do.
+
+    At most `most` requests are at work, and as many streams open: these may stay open without a request, so they take
+    no request's place.
+    """
+
+    def __init__(self, gateway: Gateway, most: int) -> None:
+        self._gateway = gateway
+        self.requests, self.streams = Bound(most, "requests"), Bound(most, "streams")
+        self._open: set[asyncio.Task[Any]] = set()
+
+    def handler(self, service: str, name: str, serve: Serve, bound: Bound | None) -> Any:
+        """gRPC's handler of the call `name`, as which `serve` reads and writes. It counts in `bound`; a probe, which is
+        always let in, has none.
+        """
 
         async def handle(_messages: object, context: Any) -> None:
             call, status = Call(context, name), grpc.StatusCode.CANCELLED
             self._note()
             try:
-                if probe:
+                if bound is None:
                     await serve(call)
                 else:
-                    await self._serve(call, serve)
+                    await self._serve(call, serve, bound)
                 status = grpc.StatusCode.OK
             except ClientGone:
                 await call.refuse(RequestError(Kind.DEADLINE, f"the answer was not read for {STALL_SECONDS:g} seconds"))
@@ -128,7 +141,7 @@ class Calls:
                 status = WORDING[refusal.kind][1]
                 await call.refuse(refusal)
             finally:
-                _log(call, f"/{service}/{name}", status, logging.DEBUG if probe else logging.INFO)
+                _log(call, f"/{service}/{name}", status, logging.DEBUG if bound is None else logging.INFO)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
@@ -143,10 +156,10 @@ class Calls:
         if self._open:
             await asyncio.wait(self._open)
 
-    async def _serve(self, call: Call, serve: Serve) -> None:
+    async def _serve(self, call: Call, serve: Serve, bound: Bound) -> None:
         caller = known_caller(self._gateway, call.metadata("authorization"), call.metadata("x-api-key"))
         call.info = replace(call.info, caller=caller)
-        with self.at_work():
+        with bound.one():
             await serve(call)
 
 

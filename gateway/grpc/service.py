@@ -149,15 +149,16 @@ def handlers(gateway: Gateway, calls: Calls) -> list[Any]:
 
     Probes ask for no key. They are not served where `--admin-exclusive` keeps them to a port of their own.
     """
-    inference = {name: calls.handler(SERVICE, name, partial(_unary, gateway, *row)) for name, row in UNARY.items()}
-    inference["ModelInfer"] = calls.handler(SERVICE, "ModelInfer", partial(_model_infer, gateway))
+    unary = {name: partial(_unary, gateway, *row) for name, row in UNARY.items()}
+    unary["ModelInfer"] = partial(_model_infer, gateway)
+    inference = {name: calls.handler(SERVICE, name, serve, calls.requests) for name, serve in unary.items()}
     stream = partial(stream_infer, gateway, calls)
-    inference["ModelStreamInfer"] = calls.handler(SERVICE, "ModelStreamInfer", stream)
+    inference["ModelStreamInfer"] = calls.handler(SERVICE, "ModelStreamInfer", stream, calls.streams)
     health = {}
     if not gateway.options.admin_exclusive:
         for name, row in PROBES.items():
-            inference[name] = calls.handler(SERVICE, name, partial(_unary, gateway, *row), probe=True)
+            inference[name] = calls.handler(SERVICE, name, partial(_unary, gateway, *row), None)
         check = partial(_unary, gateway, pb.HealthCheckRequest, _check)
-        health["Check"] = calls.handler(HEALTH, "Check", check, probe=True)
+        health["Check"] = calls.handler(HEALTH, "Check", check, None)
     generic = grpc.method_handlers_generic_handler
     return [generic(SERVICE, inference), generic(HEALTH, health)]

@@ -40,7 +40,7 @@ async def _answer(gateway: Gateway, calls: Calls, call: Call, raw: bytes, raises
     info = replace(call.info, arrival=time.perf_counter(), log_fields={})
     try:
         asked = parse(pb.ModelInferRequest, raw)
-        with calls.at_work():
+        with calls.requests.one():
             model = await models.find_model(gateway, asked.model_name, asked.model_version)
             request = await infer_request(asked, streams=True)
             async with aclosing(models.infer(gateway, info, model, request)) as responses:

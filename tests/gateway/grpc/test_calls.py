@@ -95,23 +95,33 @@ async def test_a_call_without_a_message_is_refused() -> None:
 
 async def test_more_requests_than_the_limit_are_refused_and_probes_are_not() -> None:
     go = asyncio.Event()
-    async with serving(most=3) as served:
+    async with serving(most=2) as served:
         pace(served.app, lambda _: go.wait())
-        stream = served.client.stream()  # is one, and so is its request
+        stream = served.client.stream()
         await stream.write(streamed("lo", "a"))
         running = asyncio.create_task(served.client.infer(request(*text("lo"))))
         await until(lambda: served.app.gateway.admission.active == 2)
         error = await served.client.refusal("ModelMetadata", pb.ModelRequest(name=MODEL))
-        assert (error.code(), error.details()) == (Code.UNAVAILABLE, "more than 3 requests at once")
+        assert (error.code(), error.details()) == (Code.UNAVAILABLE, "more than 2 requests at once")
         assert metadata(error)["retry-after"] == "1"
         await stream.write(streamed("lo", "b"))
         answer = await stream.read()
-        assert (answer.infer_response.id, answer.error_message) == ("b", "more than 3 requests at once")
+        assert (answer.infer_response.id, answer.error_message) == ("b", "more than 2 requests at once")
         for name in PROBES:
             await served.client.call(name)
         go.set()
         await running
         stream.cancel()
+
+
+async def test_streams_are_bounded_and_without_a_request_take_no_requests_place() -> None:
+    async with serving(most=2) as served:
+        idle = [served.client.stream() for _ in range(2)]
+        for stream in idle:
+            await stream.wait_for_connection()
+        one_more = served.client.raw_stream("ModelStreamInfer")
+        assert (await one_more.code(), await one_more.details()) == (Code.UNAVAILABLE, "more than 2 streams at once")
+        assert (await served.client.infer(request(*text("lo"))))["text_output"]
 
 
 async def test_an_overload_says_when_to_come_again() -> None:
