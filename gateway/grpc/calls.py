@@ -26,6 +26,7 @@ from gateway.request.info import RequestInfo
 from gateway.request.keys import ANYBODY
 from gateway.routes.kserve.errors import WORDING
 
+SLOWEST = 1 << 20  # bytes a second that a client must read of a long message
 GONE = (asyncio.CancelledError, grpc.aio.BaseError, ClientGone)  # how a call ends that nobody waits for any more
 
 
@@ -72,7 +73,7 @@ class Call:
         """Raises ClientGone if the client does not read: its requests would keep their permits for ever."""
         async with self._writing:
             try:
-                async with asyncio.timeout(STALL_SECONDS):
+                async with asyncio.timeout(STALL_SECONDS + len(message) / SLOWEST):
                     await self._context.write(message)
             except TimeoutError:
                 raise ClientGone from None

@@ -17,9 +17,10 @@ from gateway.errors import Kind, RequestError
 from gateway.http.encoding import short_float
 from gateway.http.strict_json import NotStrictJson, strict_json
 from gateway.http.validation_messages import describe
-from gateway.routes.kserve.inference import InferRequest, TensorSpec, one_value, texts_of
+from gateway.routes.kserve.inference import InferRequest, TensorSpec, one_value, shown, texts_of
 from gateway.routes.kserve.tensor import BYTES, Tensor
 from gateway.routes.openai.schemas import CompletionRequest
+from gateway.routes.openai.unsupported import HINTS, UNSUPPORTED, refuse_unsupported
 
 # Inputs by the field of a completion that each is.
 FIELDS = {
@@ -90,6 +91,11 @@ GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")
 TEXTS = ("stop", "bad_words", "lora_name", "cache_salt", *GUIDED)
 # Fields of a completion that are not sampling parameters: the protocol has other words for them, or none.
 NOT_SAMPLING = ("prompt", "stream", "stream_options", "echo", "model", "request_id", "prompt_logprobs", "suffix")
+# vLLM's sampling parameters that a completion does not know, by the values that ask for nothing.
+WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {"detokenize": (True,), "flat_logprobs": (False,), "extra_args": ({},)}
+KNOWN = frozenset(
+    (*CompletionRequest.model_fields, *UNSUPPORTED, *HINTS, *DATATYPES, *NOT_SAMPLING, *WITHOUT_EFFECT, "lora_name")
+)
 _WORD = re.compile(r"[A-Za-z_]+")
 
 
@@ -116,7 +122,7 @@ class Given:
                 given._add(name, value)
         if (tensor := request.inputs.get("sampling_parameters")) is not None and (text := str(one_value(tensor))):
             given.vllm = True
-            for name, value in _object(text).items():
+            for name, value in _sampling_parameters(text).items():
                 given._add(name, value)
         for name, tensor in request.inputs.items():
             if name not in REFUSED:
@@ -170,6 +176,8 @@ def completion_request(given: Given, eos_token_ids: Collection[int], adapter: st
         raise RequestError.invalid("max_tokens must be at least 1 (given 0)", "max_tokens")
     if adapter:
         fields["model"] = adapter
+    if type(seed := fields.get("seed")) is int:
+        fields["seed"] = seed % (1 << 63)  # TensorRT-LLM's has a bit more
     fields |= _beams(given) | _end(given, eos_token_ids) | _guide(given.others)
     if not given.vllm and not any(name in fields for name in SAMPLING):
         fields["temperature"] = 0.0  # as TensorRT-LLM, where vLLM's parameters are not given
@@ -187,13 +195,17 @@ def _value_of(tensor: Tensor) -> Any:
     return short_float(value) if isinstance(value, float) else value
 
 
-def _object(text: str) -> dict[str, Any]:
+def _sampling_parameters(text: str) -> dict[str, Any]:
+    """vLLM's, by name. Another name is an error, as there: a client that spells one wrong is to know."""
     try:
         value = strict_json(text)
     except NotStrictJson as error:
         raise RequestError.invalid(f"sampling_parameters {error}", "sampling_parameters") from None
     if not isinstance(value, dict):
         raise RequestError.invalid("sampling_parameters must be a JSON object", "sampling_parameters")
+    if unknown := [name for name in value if name not in KNOWN]:
+        raise RequestError.invalid(f"sampling_parameters: there is no '{shown(unknown[0])}'", "sampling_parameters")
+    refuse_unsupported(value, WITHOUT_EFFECT, {})
     return value
 
 
@@ -215,6 +227,7 @@ def _beams(given: Given) -> dict[str, Any]:
     if width == 1:
         return {}
     given.names |= {"best_of": "beam_width", "use_beam_search": "beam_width"}
+    given.names.setdefault("n", "beam_width")
     neutral = {name: None for name in ("temperature", "top_k") if given.fields.get(name) == 1}
     return {**neutral, "use_beam_search": True, "best_of": width, "n": given.fields.get("n", width)}
 

@@ -6,6 +6,7 @@ from gateway.errors import Kind, RequestError
 from gateway.http.body import LARGE, parse_body
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes, json_list
+from gateway.http.piecewise import PiecewiseResponse
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.routes.kserve import models
@@ -60,6 +61,7 @@ def _asked(name: str, body: InferBody, rest: bytes) -> InferRequest:
         at += size
     if at != len(rest):
         raise RequestError(Kind.MALFORMED, f"{len(rest)} bytes follow the JSON, the inputs name {at}")
+    body.binary_outputs([])  # now, before anything is computed, it may refuse
     outputs = tuple(Output(each.name, each.classes) for each in body.outputs or ())
     return InferRequest(name, body.id or "", body.parameters or {}, inputs, outputs)
 
@@ -75,7 +77,8 @@ def _tensor(body: InputBody, raw: bytes) -> Tensor:
 
 def _encoded(body: InferBody | None, response: InferResponse) -> Response:
     """The answer: outputs that ask for it are raw behind the JSON. Without a body in JSON all are."""
-    binary = _binary_outputs(body, response)
+    names = [each.name for each in response.outputs]
+    binary = names if body is None else body.binary_outputs(names)
     in_json = [each for each in response.outputs if each.name not in binary]
     if (count := sum(len(each.values) for each in in_json)) > MAX_JSON_VALUES:
         message = f"the answer has {count} values, at most {MAX_JSON_VALUES} fit in JSON: ask for binary_data"
@@ -87,16 +90,7 @@ def _encoded(body: InferBody | None, response: InferResponse) -> Response:
     if not raws:
         return Response(header, media_type="application/json")
     content = b"".join((header, *raws))
-    return Response(content, media_type="application/octet-stream", headers={LENGTH: str(len(header))})
-
-
-def _binary_outputs(body: InferBody | None, response: InferResponse) -> list[str]:
-    names = [each.name for each in response.outputs]
-    if body is None:
-        return names
-    otherwise = bool((body.parameters or {}).get("binary_data_output", False))
-    said = {each.name: each.is_binary(otherwise) for each in body.outputs or ()}
-    return [name for name in names if said.get(name, otherwise)]
+    return PiecewiseResponse(content, media_type="application/octet-stream", headers={LENGTH: str(len(header))})
 
 
 def _output(tensor: Tensor, size: int | None) -> str:

@@ -140,7 +140,7 @@ def _check_input(signature: Signature, tensor: Tensor) -> None:
     spec = signature.input(tensor.name)
     if spec is None:
         known = ", ".join(each.name for each in signature.inputs)
-        raise RequestError.invalid(f"unexpected inference input '{_shown(tensor.name)}': the model takes {known}")
+        raise RequestError.invalid(f"unexpected inference input '{shown(tensor.name)}': the model takes {known}")
     family = next((each for each in (WHOLE, FLOATS) if spec.datatype in each), (spec.datatype,))
     if tensor.datatype not in family:
         message = f"input '{spec.name}' has datatype {tensor.datatype}, but the model takes {spec.datatype}"
@@ -151,7 +151,7 @@ def _check_output(signature: Signature, output: Output) -> None:
     spec = next((each for each in signature.outputs if each.name == output.name), None)
     if spec is None:
         known = ", ".join(each.name for each in signature.outputs)
-        raise RequestError.invalid(f"unexpected inference output '{_shown(output.name)}': the model answers {known}")
+        raise RequestError.invalid(f"unexpected inference output '{shown(output.name)}': the model answers {known}")
     if output.classes and not spec.labels:
         raise RequestError.invalid(f"output '{spec.name}' has no classification: its values have no labels", spec.name)
     if output.classes > MAX_CLASSES:
@@ -191,6 +191,6 @@ def _whole(parameters: Parameters, name: str) -> int:
     return value
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """A client's name for something, as far as a message repeats it."""
     return name if len(name) <= 64 and name.isprintable() else "of another name"

@@ -56,7 +56,8 @@ class OutputBody(StrictModel):
         return class_count(self.name, given.get("classification"))
 
     def is_binary(self, otherwise: bool) -> bool:
-        return bool((self.parameters or {}).get("binary_data", otherwise))
+        """Raises RequestError."""
+        return switch("binary_data", (self.parameters or {}).get("binary_data", otherwise))
 
 
 class InferBody(StrictModel):
@@ -64,6 +65,12 @@ class InferBody(StrictModel):
     parameters: Values | None = None
     inputs: Annotated[list[InputBody], Field(min_length=1, max_length=MAX_TENSORS)]
     outputs: Annotated[list[OutputBody], Field(max_length=MAX_TENSORS)] | None = None
+
+    def binary_outputs(self, names: list[str]) -> list[str]:
+        """Those of an answer's outputs that are to be raw. Raises RequestError."""
+        otherwise = switch("binary_data_output", (self.parameters or {}).get("binary_data_output", False))
+        said = {each.name: each.is_binary(otherwise) for each in self.outputs or ()}
+        return [name for name in names if said.get(name, otherwise)]
 
 
 class GenerateBody(StrictModel):
@@ -81,6 +88,13 @@ class IndexBody(StrictModel):
     """Body of the repository's index; it may be empty."""
 
     ready: bool | None = None
+
+
+def switch(name: str, given: Any) -> bool:
+    """The value of a parameter that is on or off. Raises RequestError."""
+    if not isinstance(given, bool):
+        raise RequestError.invalid(f"parameter '{name}' must be true or false", name)
+    return given
 
 
 def class_count(name: str, given: Any) -> int:

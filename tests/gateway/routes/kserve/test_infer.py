@@ -10,10 +10,11 @@ import httpx
 import numpy as np
 import pytest
 
+from gateway.http.piecewise import PIECE
 from gateway.routes.kserve.responses import Inference
 from gateway.routes.kserve.tensor import BYTES, Tensor
 from tests.engine_mock import VOCABULARY, logits_of
-from tests.gateway.asgi_client import pace
+from tests.gateway.asgi_client import Connection, pace
 from tests.gateway.fixtures import ServedApp, serve
 from tests.gateway.toys import byte_level
 from tests.processes import PATIENCE, until
@@ -204,8 +205,10 @@ async def test_further_outputs_are_those_that_are_asked_for() -> None:
         ([TEXT, tensor("num_return_sequences", "INT32", 99)], "num_return_sequences: must be at most 8"),
         ([TEXT, tensor("stop_words", "BYTES", *"abcdefgh")], "stop_words takes at most 4 texts"),
         ([TEXT, tensor("end_id", "INT32", 4000)], "end_id holds the token id 4000"),
-        ([TEXT, tensor("seed", "UINT64", 2**64 - 1)], "seed: must be at most"),
         ([TEXT, tensor("beam_width", "INT32", 0)], "beam_width must be a whole number of at least 1"),
+        ([TEXT, tensor("beam_width", "INT32", 99)], "beam_width: must be at most 8"),
+        ([TEXT, tensor("sampling_parameters", "BYTES", '{"max_tokenz": 3}')], "there is no 'max_tokenz'"),
+        ([TEXT, tensor("sampling_parameters", "BYTES", '{"detokenize": false}')], "detokenize is not supported"),
         ([TEXT, tensor("image", "BYTES", "abc")], "input 'image' is not supported"),
         ([TEXT, tensor("lora_task_id", "UINT64", 3)], "name the adapter as the request's model"),
         ([TEXT, tensor("sampling_parameters", "BYTES", "[1]")], "sampling_parameters must be a JSON object"),
@@ -255,6 +258,19 @@ async def test_a_timeout_is_in_microseconds_and_bounds_the_request() -> None:
         assert message == "the request was not finished within its timeout of 1e-06 s"
         for wrong in (-1, 2**64, "soon", True):
             assert "timeout" in await refused(app, "ensemble", TEXT, parameters={"timeout": wrong})
+
+
+async def test_any_seed_of_64_bits_is_taken() -> None:
+    async with serve() as app:
+        for seed in (0, 2**63, 2**64 - 1):
+            await infer(app, "ensemble", TEXT, tensor("random_seed", "UINT64", seed))
+        assert [each.sampling.seed for each in app.engine.requests] == [0, 0, 2**63 - 1]
+
+
+async def test_vllms_parameters_that_ask_for_nothing_are_taken() -> None:
+    given = {"detokenize": True, "extra_args": {}, "best_of": 1, "logits_processors": [], "user": "a"}
+    async with serve() as app:
+        await infer(app, "vllm_model", TEXT, tensor("sampling_parameters", "BYTES", json.dumps(given)))
 
 
 async def test_the_highest_priority_is_1_and_the_default_is_the_lowest() -> None:
@@ -423,6 +439,34 @@ async def test_the_length_of_the_json_must_be_one(length: str) -> None:
     async with serve() as app:
         response = await app.http.post(path("ensemble"), json={"inputs": [TEXT]}, headers={LENGTH: length})
         assert response.status_code == 400 and "error" in response.json()
+
+
+async def test_of_two_lengths_none_is_the_length() -> None:
+    async with serve() as app:
+        body = json.dumps({"inputs": [TEXT]}).encode()
+        headers = [(LENGTH, str(len(body))), (LENGTH, "0")]
+        assert (await app.http.post(path("ensemble"), content=body, headers=headers)).status_code == 400
+
+
+@pytest.mark.parametrize("name", ["binary_data", "binary_data_output"])
+async def test_whether_an_output_is_binary_is_true_or_false(name: str) -> None:
+    async with serve() as app:
+        given = {name: "false"}
+        outputs = [{"name": "text_output", "parameters": given if name == "binary_data" else {}}]
+        parameters = given if name == "binary_data_output" else {}
+        message = await refused(app, "ensemble", TEXT, outputs=outputs, parameters=parameters)
+        assert f"'{name}' must be true or false" in message
+
+
+async def test_a_long_answer_is_sent_in_pieces() -> None:
+    async with serve(max_total_tokens=4096) as app:
+        body = {"inputs": [{**IDS, "shape": [1, 2000], "data": [5] * 2000}], "parameters": {"binary_data_output": True}}
+        client = Connection(app, path("ensemble_logits"), body)
+        await client.run()
+        _, *pieces = client.messages
+        assert [len(each["body"]) for each in pieces][:2] == [PIECE, PIECE]
+        assert sum(len(each["body"]) for each in pieces) > 4 * 2000 * VOCABULARY
+        assert [each["more_body"] for each in pieces] == [True] * (len(pieces) - 1) + [False]
 
 
 @pytest.mark.parametrize("change", [-1, 1])
