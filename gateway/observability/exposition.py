@@ -13,7 +13,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 WITHOUT_TOTAL = ("tgi_", "nv_")  # how counters begin that are written as they are called
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
-
 Hidden = Mapping[str, Callable[[str], str]]
 
 

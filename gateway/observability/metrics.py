@@ -46,7 +46,6 @@ class Metrics:
         self.registry = self._registry.counted
         self._counts_steps = counts_steps
         self._model_name, self._memory_share = model_name, memory_share
-        self._shown_name = model_name
         self._stats = pb.Stats()
         self._engine_known = False
         self._sinks: list[MetricsSink] = []
@@ -92,9 +91,9 @@ class Metrics:
     def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
         if not self._engine_known:  # vLLM's labels and buckets are the model's, so its family begins here
             self._engine_known = True
-            self._shown_name = model_name = self._model_name or description.model_id
-            self.add(VllmMetrics(self._registry, description, model_name, self._memory_share))
-            self.add(TritonMetrics(self._registry, model_name))
+            self._model_name = self._model_name or description.model_id
+            self.add(VllmMetrics(self._registry, description, self._model_name, self._memory_share))
+            self.add(TritonMetrics(self._registry, self._model_name))
         for sink in self._sinks:
             sink.engine_ready(description, max_input_tokens)
 
@@ -122,17 +121,17 @@ class Metrics:
 
     def _without_name(self, label: str) -> str:
         """One of Triton's models by what it does: its name begins with the model's."""
-        return "model" + label.removeprefix(self._shown_name)
+        return "model" + label.removeprefix(self._model_name)
 
-    def totals(self, *names: str, label: str = "model") -> list[dict[str, float]]:
-        """The values of each of the series `names`, summed by the value of `label`: over all processes, whose files
-        are read once, which takes 20 ms.
+    def totals(self, *names: str) -> list[dict[str, float]]:
+        """The values of each of the series `names`, Triton's, summed by model: over all processes, whose files are read
+        once, which takes 20 ms.
         """
         found: dict[str, defaultdict[str, float]] = {name: defaultdict(float) for name in names}
         for metric in self._registry.collect():
             for sample in metric.samples if metric.name in found else ():
                 if not sample.name.endswith("_created"):
-                    found[metric.name][sample.labels.get(label, "")] += sample.value
+                    found[metric.name][sample.labels[TRITON_MODEL]] += sample.value
         return [found[name] for name in names]
 
     def render(self, *, named: bool) -> bytes:

@@ -24,8 +24,10 @@ FIRST_RESPONSE_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000, 5000, 10_000)
 
 
 class TritonMetrics(MetricsSink):
-    """Args:
-    model_name: of the model that reads texts, whose requests the engine keeps waiting.
+    """What `nv_inference_` series count in one HTTP process.
+
+    Args:
+        model_name: of the model that reads texts, whose requests the engine keeps waiting.
     """
 
     def __init__(self, registry: Registry, model_name: str) -> None:

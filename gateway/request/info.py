@@ -1,4 +1,4 @@
-"""`RequestInfo`: what a request brings besides its body: its caller, its arrival, the trace it belongs to."""
+"""`RequestInfo`: what a request brings besides its body: its caller, arrival and time, and the trace it belongs to."""
 
 from dataclasses import dataclass, field
 
