@@ -7,9 +7,9 @@ import numpy as np
 
 from gateway.http.encoding import finite_or_none, json_bytes
 from gateway.request.output import OutputDelta, OutputProcessor, TokenText
-from gateway.routes.kserve.completion_request import Given
 from gateway.routes.kserve.inference import TensorSpec
 from gateway.routes.kserve.tensor import BYTES, Tensor
+from gateway.routes.kserve.text_inputs import Given
 from gateway.routes.openai.envelope import FINISH_REASONS
 
 TEXT = "text_output"

@@ -13,9 +13,10 @@ from gateway.http.encoding import in_thread
 from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
-from gateway.routes.kserve.completion_request import INPUTS, REFUSED, Given, completion_request
+from gateway.routes.kserve.completion_request import completion_request
 from gateway.routes.kserve.inference import InferRequest, InferResponse, Signature
 from gateway.routes.kserve.text_answer import OUTPUTS, TextAnswer
+from gateway.routes.kserve.text_inputs import INPUTS, REFUSED, Given
 from gateway.routes.openai import completions, validation
 from gateway.routes.openai.respond import Reply
 from gateway.routes.openai.schemas import CompletionRequest
