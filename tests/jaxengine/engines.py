@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from convert.source import open_model
 from jaxengine.engine.engine import Engine
@@ -46,6 +48,21 @@ class Answer:
 
 
 Answers = dict[int, Answer]
+
+
+class Named:
+    """`executables`, noting the names that are called."""
+
+    def __init__(self, executables: Any) -> None:
+        self.executables = executables
+        self.called: list[Any] = []
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.executables
+
+    def __getitem__(self, name: Any) -> Any:
+        self.called.append(name)
+        return self.executables[name]
 
 
 def load(
@@ -160,3 +177,15 @@ def logprob_rows(tokens: Iterable[Token]) -> np.ndarray:
         row[list(ids)] = values
         rows.append(row)
     return np.stack(rows)
+
+
+def fail_once(engine: Engine, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Have the step that is read as number `at` fail."""
+    fetch, calls = engine.runner.fetch, iter(range(1_000_000))
+
+    def failing(flight: object) -> object:
+        if next(calls) == at:
+            raise RuntimeError("a device that fails")
+        return fetch(flight)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.runner, "fetch", failing)

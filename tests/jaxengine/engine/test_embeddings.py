@@ -13,13 +13,12 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from convert.errors import CheckpointError
-from jaxengine.engine.engine import Engine
 from jaxengine.engine.rehearsal import rehearse
 from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.pooling import POOLINGS, Pooling
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
-from tests.jaxengine.engines import Answer, EngineOf, alone, ask, load, prompt, serve
+from tests.jaxengine.engines import Answer, EngineOf, alone, ask, fail_once, load, prompt, serve
 
 MODEL = "llama2_gqa"
 LENGTHS = (1, 2, 15, 16, 17, 40, 64, 65, 100, 116)  # steps hold 64 tokens, pages 16
@@ -85,22 +84,11 @@ def test_an_embedding_outlives_preemptions_and_a_step_that_fails(
     engine = load(tiny(MODEL), pooling=pooling, max_batch_total_tokens=192, max_batch_prefill_tokens=32)
     prompts = [prompt(110, seed=number) for number in range(3)]
     texts = [ask(100 + number, prompt(30, seed=50 + number), max_tokens=60) for number in range(3)]
-    _fail_once(engine, monkeypatch, at=4)
+    fail_once(engine, monkeypatch, at=4)
     answers = serve(engine, [*texts, *(ask(n, ids, pooling=pooling, max_tokens=1) for n, ids in enumerate(prompts))])
     assert engine.stats().step_failures == 1 and engine.stats().preemptions > 0
     for number, ids in enumerate(prompts):
         assert close(vector(answers[number]), pooled(tiny(MODEL), ids, pooling))
-
-
-def _fail_once(engine: Engine, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    fetch, calls = engine.runner.fetch, iter(range(1_000_000))
-
-    def failing(flight: object) -> object:
-        if next(calls) == at:
-            raise RuntimeError("a device that fails")
-        return fetch(flight)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(engine.runner, "fetch", failing)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mamba", "opt", "gemma2", "bloom"])

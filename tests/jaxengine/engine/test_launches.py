@@ -10,7 +10,7 @@ from jaxengine.executor.runner import BackboneLaunch
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.step.results import InFlight
 from tests.jaxengine.beam_references import beams
-from tests.jaxengine.engines import ask, prompt, serve
+from tests.jaxengine.engines import Named, ask, prompt, serve
 
 REQUESTS = [
     ask(0, prompt(20), max_tokens=9),
@@ -40,21 +40,6 @@ def test_reading_a_step_between_the_launches_of_the_next_changes_no_token(
         assert answers[number].ids == answer.ids
         early = len(read[number])  # nothing is launched behind the last step
         assert read[number] == answer.ids[:early] and early >= len(answer.ids) - 1
-
-
-class Named:
-    """`executables`, noting the names that are called."""
-
-    def __init__(self, executables: Any) -> None:
-        self.executables = executables
-        self.called: list[Any] = []
-
-    def __contains__(self, name: Any) -> bool:
-        return name in self.executables
-
-    def __getitem__(self, name: Any) -> Any:
-        self.called.append(name)
-        return self.executables[name]
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 1.0}], ids=["greedy", "sampled"])

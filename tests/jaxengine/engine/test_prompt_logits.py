@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,20 @@ from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import FinishReason
 from jaxengine.request.sequence import LOGITS, Logits, Request
 from jaxengine.rpc.limits import MAX_LOGITS_BYTES
-from tests.jaxengine.engines import Answer, Answers, EngineOf, alone, ask, finish, load, logprob_rows, prompt, serve
+from tests.jaxengine.engines import (
+    Answer,
+    Answers,
+    EngineOf,
+    Named,
+    alone,
+    ask,
+    fail_once,
+    finish,
+    load,
+    logprob_rows,
+    prompt,
+    serve,
+)
 from tests.tiny import VOCAB, reference_logits, write_tiny
 from tests.tiny_adapter import adapted
 
@@ -71,21 +83,6 @@ def test_prompts_of_every_length_have_their_logits_beside_texts(
     assert engine.stats().compiles_after_warmup == 0
 
 
-class Named:
-    """`executables`, noting the names that are called."""
-
-    def __init__(self, executables: Any) -> None:
-        self.executables = executables
-        self.called: list[Any] = []
-
-    def __contains__(self, name: Any) -> bool:
-        return name in self.executables
-
-    def __getitem__(self, name: Any) -> Any:
-        self.called.append(name)
-        return self.executables[name]
-
-
 def test_no_token_is_sampled_where_nobody_wants_one(
     engine_of: EngineOf, tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,23 +118,12 @@ def test_logits_outlive_preemptions_and_a_step_that_fails(
     texts = [ask(100 + number, prompt(30, seed=50 + number), max_tokens=60) for number in range(3)]
     lone = {each.id: alone(engine, each).ids for each in texts}
     requests = [ask(number, prompt(110, seed=number), logits=wanted, max_tokens=1) for number in range(3)]
-    _fail_once(engine, monkeypatch, at=4)
+    fail_once(engine, monkeypatch, at=4)
     answers = serve(engine, [*texts, *requests])
     assert engine.stats().step_failures == 1 and engine.stats().preemptions > 0
     assert_as_reference(answers, tiny(MODEL), requests)
     assert {each.id: answers[each.id].ids for each in texts} == lone
     assert engine.stats().compiles_after_warmup == 0
-
-
-def _fail_once(engine: Engine, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    fetch, calls = engine.runner.fetch, iter(range(1_000_000))
-
-    def failing(flight: object) -> object:
-        if next(calls) == at:
-            raise RuntimeError("a device that fails")
-        return fetch(flight)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(engine.runner, "fetch", failing)
 
 
 def test_logits_that_come_again_take_the_place_of_the_same(engine_of: EngineOf, tiny: Callable[[str], Path]) -> None:
