@@ -13,7 +13,7 @@ from gateway.errors import Kind, RequestError
 from gateway.grpc import open_inference_pb2 as pb
 from gateway.http.body import LARGE
 from gateway.http.encoding import in_thread
-from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Output, Parameter
+from gateway.routes.kserve.inference import VERSION, InferRequest, InferResponse, Output, Parameter, by_name
 from gateway.routes.kserve.schemas import MAX_PARAMETERS, MAX_TENSORS, class_count, refuse_shared_memory
 from gateway.routes.kserve.tensor import BYTES, MAX_NAME, RAW_ONLY, Tensor
 
@@ -62,12 +62,9 @@ def _infer_request(asked: pb.ModelInferRequest, streams: bool) -> InferRequest:
         raise RequestError.invalid(f"the name of an input or output has at most {MAX_NAME} characters")
     if raws and len(raws) != len(asked.inputs):
         raise RequestError.invalid(f"there are {len(raws)} raw_input_contents for {len(asked.inputs)} inputs")
-    inputs: dict[str, Tensor] = {}
-    for index, each in enumerate(asked.inputs):
-        if each.name in inputs:
-            raise RequestError.invalid(f"input '{each.name}' is given twice", each.name)
+    for each in asked.inputs:
         refuse_shared_memory(each.name, _parameters(each.parameters))
-        inputs[each.name] = _raw_tensor(each, raws[index]) if raws else _tensor(each)
+    inputs = by_name(map(_raw_tensor, asked.inputs, raws) if raws else map(_tensor, asked.inputs))
     outputs = tuple(map(_output, asked.outputs))
     return InferRequest(asked.model_name, asked.id, _parameters(asked.parameters), inputs, outputs, streams)
 

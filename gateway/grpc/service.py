@@ -60,9 +60,8 @@ async def _model_config(gateway: Gateway, asked: pb.ModelRequest) -> Message:
 
 async def _model_statistics(gateway: Gateway, asked: pb.ModelRequest) -> Message:
     """Of all models if none is named."""
-    served = models.served_models(gateway)
-    named = [await models.find_model(gateway, asked.name, asked.version)] if asked.name else served
-    counted = {"model_stats": metadata.statistics(gateway, named)}
+    named = await models.find_model(gateway, asked.name, asked.version) if asked.name else None
+    counted = {"model_stats": metadata.statistics(gateway, [named] if named else models.served_models(gateway))}
     return ParseDict(counted, pb.ModelStatisticsResponse(), ignore_unknown_fields=True)
 
 

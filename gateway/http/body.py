@@ -84,6 +84,11 @@ async def field_names(request: Request) -> frozenset[str]:
 
 async def _raw(request: Request) -> bytes:
     _check_media_type(request)
+    return await raw_body(request)
+
+
+async def raw_body(request: Request) -> bytes:
+    """The body's bytes, whatever they are. Raises ClientGone."""
     try:
         return await request.body()
     except ClientDisconnect:
@@ -95,6 +100,11 @@ def _check_media_type(request: Request) -> None:
     is_json = media_type.startswith("application/") and (media_type == "application/json" or media_type[-5:] == "+json")
     if not is_json:
         raise RequestError(Kind.MEDIA_TYPE, "the request needs the header `content-type: application/json`")
+    refuse_compressed(request)
+
+
+def refuse_compressed(request: Request) -> None:
+    """Raises RequestError: MEDIA_TYPE."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise RequestError(Kind.MEDIA_TYPE, "compressed request bodies are not accepted")
 

@@ -26,12 +26,16 @@ def bind(hostname: str, port: int, sockets: int = 1) -> list[socket.socket]:
 
 
 def _bind(hostname: str, port: int, sockets: int) -> list[socket.socket]:
-    first = _listen(hostname, port)
     if sockets == 1:
-        return [first]
-    port = first.getsockname()[1]
-    first.close()  # the port was free; a bind with SO_REUSEPORT would succeed beside another server of ours
+        return [_listen(hostname, port)]
+    port = _free(hostname, port)
     return [_listen(hostname, port, shared=True) for _ in range(sockets)]
+
+
+def _free(hostname: str, port: int) -> int:
+    """The port, which nobody listens on: a bind with SO_REUSEPORT would succeed beside another server of ours."""
+    with _listen(hostname, port) as first:
+        return int(first.getsockname()[1])
 
 
 def reserve(hostname: str, port: int) -> socket.socket:
@@ -41,10 +45,7 @@ def reserve(hostname: str, port: int) -> socket.socket:
         CannotListen: as `bind`.
     """
     try:
-        first = _listen(hostname, port)
-        port = first.getsockname()[1]
-        first.close()
-        return _bound(hostname, port, shared=True)
+        return _bound(hostname, _free(hostname, port), shared=True)
     except OSError as error:
         raise CannotListen(f"cannot listen on {hostname}:{port}: {error.strerror}") from error
 

@@ -13,6 +13,6 @@ PIECE = 1 << 20  # bytes
 class PiecewiseResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), PIECE):
+        for start in range(0, len(self.body) or 1, PIECE):
             piece = self.body[start : start + PIECE]
             await send({"type": "http.response.body", "body": piece, "more_body": start + PIECE < len(self.body)})

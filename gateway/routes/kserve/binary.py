@@ -7,9 +7,9 @@ import re
 import zlib
 
 from fastapi import Request
-from starlette.requests import ClientDisconnect
 
-from gateway.errors import ClientGone, Kind, RequestError
+from gateway.errors import Kind, RequestError
+from gateway.http.body import raw_body
 
 LENGTH = "inference-header-content-length"
 _DIGITS = re.compile(r"\d{1,12}")
@@ -25,10 +25,8 @@ async def read_parts(request: Request, limit: int) -> tuple[bytes | None, bytes]
     Raises:
         RequestError: the header is no length of this body, or the body cannot be inflated.
     """
-    try:
-        body = inflated(await request.body(), request.headers.get("content-encoding", "identity").lower(), limit)
-    except ClientDisconnect:
-        raise ClientGone from None
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    body = inflated(await raw_body(request), encoding, limit)
     lengths = request.headers.getlist(LENGTH)
     if not lengths:
         return body, b""

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from gateway.errors import Kind, RequestError
-from gateway.http.body import LARGE, parse_object
+from gateway.http.body import LARGE, parse_object, refuse_compressed
 from gateway.http.disconnect import while_connected
 from gateway.http.encoding import in_thread, json_bytes
 from gateway.http.sse import EventStream
@@ -54,8 +54,7 @@ async def _read(
     request: Request, gateway: Gateway, name: str, version: str, *, streams: bool
 ) -> tuple[Model, InferRequest]:
     model = await models.find_model(gateway, name, version)
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise RequestError(Kind.MEDIA_TYPE, "compressed request bodies are not accepted")
+    refuse_compressed(request)
     raw, _ = await read_parts(request, gateway.options.payload_limit)
     body = await parse_object(raw or b"")
     return model, await in_thread(lambda: _asked(name, model, body, streams), when=len(raw or b"") > LARGE)

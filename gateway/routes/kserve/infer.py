@@ -1,5 +1,7 @@
 """`/v2/models/{model}/infer`: tensors in JSON or behind it, and the answer in the form that each output asks for."""
 
+from collections.abc import Iterator
+
 from fastapi import Request, Response
 
 from gateway.errors import Kind, RequestError
@@ -11,7 +13,7 @@ from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.routes.kserve import models
 from gateway.routes.kserve.binary import LENGTH, read_parts
-from gateway.routes.kserve.inference import InferRequest, InferResponse, Model, Output
+from gateway.routes.kserve.inference import InferRequest, InferResponse, Model, Output, by_name
 from gateway.routes.kserve.schemas import InferBody, InputBody
 from gateway.routes.kserve.tensor import BYTES, Tensor
 
@@ -47,23 +49,25 @@ def _one_raw(model: Model, raw: bytes) -> dict[str, Tensor]:
 
 
 def _asked(name: str, body: InferBody, rest: bytes) -> InferRequest:
-    """The request of a body and the raw tensors behind it, in the order of its inputs. Raises RequestError."""
-    inputs: dict[str, Tensor] = {}
+    """The request of a body and the raw tensors behind it. Raises RequestError."""
+    inputs = by_name(_tensors(body, rest))
+    body.binary_outputs([])  # now, before anything is computed, it may refuse
+    outputs = tuple(Output(each.name, each.classes) for each in body.outputs or ())
+    return InferRequest(name, body.id or "", body.parameters or {}, inputs, outputs)
+
+
+def _tensors(body: InferBody, rest: bytes) -> Iterator[Tensor]:
+    """The inputs of a body; those that are raw lie behind it in their order. Raises RequestError."""
     at = 0
     for each in body.inputs:
-        if each.name in inputs:
-            raise RequestError.invalid(f"input '{each.name}' is given twice", each.name)
         size = each.binary_size or 0
         if at + size > len(rest):
             message = f"input '{each.name}': binary_data_size {size} ends behind the body"
             raise RequestError(Kind.MALFORMED, message, param=each.name)
-        inputs[each.name] = _tensor(each, rest[at : at + size])
+        yield _tensor(each, rest[at : at + size])
         at += size
     if at != len(rest):
         raise RequestError(Kind.MALFORMED, f"{len(rest)} bytes follow the JSON, the inputs name {at}")
-    body.binary_outputs([])  # now, before anything is computed, it may refuse
-    outputs = tuple(Output(each.name, each.classes) for each in body.outputs or ())
-    return InferRequest(name, body.id or "", body.parameters or {}, inputs, outputs)
 
 
 def _tensor(body: InputBody, raw: bytes) -> Tensor:

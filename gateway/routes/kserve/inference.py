@@ -1,6 +1,6 @@
 """An inference, whichever way it travels: what a model takes and answers, one request, one response."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -157,6 +157,16 @@ def _check_output(signature: Signature, output: Output) -> None:
     if output.classes > MAX_CLASSES:
         message = f"output '{spec.name}': classification {output.classes} is more than {MAX_CLASSES}"
         raise RequestError.invalid(message, spec.name)
+
+
+def by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+    """The inputs of a request. Raises RequestError if one is given twice."""
+    inputs: dict[str, Tensor] = {}
+    for tensor in tensors:
+        if tensor.name in inputs:
+            raise RequestError.invalid(f"input '{tensor.name}' is given twice", tensor.name)
+        inputs[tensor.name] = tensor
+    return inputs
 
 
 def one_value(tensor: Tensor) -> Parameter:

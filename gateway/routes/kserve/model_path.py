@@ -1,6 +1,5 @@
 """Paths that name a model, and perhaps its version: every route of a model has both."""
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,8 +43,7 @@ def of_model(method: Callable[..., Any], path: str, description: dict[str, Any])
     """
 
     def decorate(function: Any) -> Any:
-        for below in ("", "/versions/{version}"):
-            names = re.findall(r"{(\w+)", "{model}" + below)
+        for below, names in (("", ["model"]), ("/versions/{version}", ["model", "version"])):
             extra = path_parameters(*names) | description
             method(f"/models/{{model:model_name}}{below}{path}", openapi_extra=extra)(function)
         return function

@@ -14,7 +14,7 @@ from typing import Any
 from gateway.errors import RequestError
 from gateway.http.encoding import short_float
 from gateway.http.strict_json import NotStrictJson, strict_json
-from gateway.routes.kserve.inference import InferRequest, TensorSpec, one_value, shown, texts_of
+from gateway.routes.kserve.inference import SEQUENCE, InferRequest, TensorSpec, one_value, shown, texts_of
 from gateway.routes.kserve.tensor import BYTES, Tensor
 from gateway.routes.openai.schemas import CompletionRequest
 from gateway.routes.openai.unsupported import HINTS, UNSUPPORTED, refuse_unsupported
@@ -76,7 +76,7 @@ REFUSED = {
     "return_context_logits": "the model whose name ends in _logits answers them",
     "return_generation_logits": "use return_logprobs",
 }
-RESERVED = ("timeout", "priority", "headers", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
+RESERVED = ("timeout", "priority", "headers", "binary_data_output", *SEQUENCE)
 GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")
 # Sampling parameters whose value is a text; another text is a number, a truth value or a list, as JSON.
 TEXTS = ("stop", "bad_words", "lora_name", "cache_salt", *GUIDED)
