@@ -47,6 +47,7 @@ def check_request(request: Request, limits: Description) -> None:
         ("prompt", request.prompt),
         ("stop_token_ids", params.stop_token_ids),
         ("logit_bias", params.logit_bias),
+        ("dry_breakers", params.samplers.dry_breakers),
         *(("bad_words", word) for word in params.bad_words),
         ("reasoning", (*request.reasoning.begin, *request.reasoning.end) if request.reasoning else ()),
     ):
@@ -98,6 +99,7 @@ def _check_beam_search(request: Request, search: BeamSearch, limits: Description
     refused = {
         "a temperature above 0": not params.greedy,
         "a watermark": params.watermark_gamma > 0,
+        "samplers that filter": params.samplers != params.samplers.without_filters(),
         "prompt_logprobs": params.prompt_logprobs,
         "a grammar": request.grammar is not None,
         "reasoning": request.reasoning is not None,

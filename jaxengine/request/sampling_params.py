@@ -7,8 +7,9 @@ it into a wrong answer instead of an error.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 
+from jaxengine.request.ranges import check_range
+from jaxengine.request.samplers import NEUTRAL, Samplers
 from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 MAX_EOS_TOKEN_IDS = 32  # of a model; the most known so far are Llama 3's three
@@ -54,6 +55,7 @@ class SamplingParams:
     prompt_logprobs: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    samplers: Samplers = NEUTRAL
 
     def __post_init__(self) -> None:
         self._check("max_tokens", 1, math.inf)
@@ -90,18 +92,14 @@ class SamplingParams:
         for name, ids in (
             ("stop_token_ids", self.stop_token_ids),
             ("logit_bias", self.logit_bias),
+            ("dry_breakers", self.samplers.dry_breakers),
             *(("bad_words", word) for word in self.bad_words),
         ):
             if not all(isinstance(i, int) for i in ids):
                 raise ValueError(f"{name} must be of token ids, got {ids!r}")
 
     def _check(self, name: str, low: float, high: float, *, above: bool = False) -> None:
-        value = getattr(self, name)
-        whole, number = isinstance(value, int) and not isinstance(value, bool), isinstance(value, Real)
-        if not (whole if name in INTEGERS else number):
-            raise ValueError(f"{name} must be a {'whole ' * (name in INTEGERS)}number, got {value!r}")
-        if not (low <= value <= high) or (above and value == low):  # NaN fails every comparison
-            raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value}")
+        check_range(name, getattr(self, name), low, high, whole=name in INTEGERS, above=above)
 
     @property
     def greedy(self) -> bool:

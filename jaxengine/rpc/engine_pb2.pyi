@@ -240,7 +240,7 @@ class Reasoning(_message.Message):
     def __init__(self, begin: _Optional[_Iterable[int]] = ..., end: _Optional[_Iterable[int]] = ..., budget: _Optional[int] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "typical_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "frequency_over_length", "logit_bias", "seed", "top_logprobs", "processed_logprobs", "prompt_logprobs", "only_biased", "watermark_gamma", "watermark_delta", "bad_words")
+    __slots__ = ("temperature", "top_k", "top_p", "typical_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "frequency_over_length", "logit_bias", "seed", "top_logprobs", "processed_logprobs", "prompt_logprobs", "only_biased", "watermark_gamma", "watermark_delta", "bad_words", "samplers")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +266,7 @@ class Sampling(_message.Message):
     WATERMARK_GAMMA_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_DELTA_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLERS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -284,7 +285,86 @@ class Sampling(_message.Message):
     watermark_gamma: float
     watermark_delta: float
     bad_words: _containers.RepeatedCompositeFieldContainer[TokenIds]
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ..., only_biased: bool = ..., watermark_gamma: _Optional[float] = ..., watermark_delta: _Optional[float] = ..., bad_words: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ...) -> None: ...
+    samplers: Samplers
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ..., only_biased: bool = ..., watermark_gamma: _Optional[float] = ..., watermark_delta: _Optional[float] = ..., bad_words: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., samplers: _Optional[_Union[Samplers, _Mapping]] = ...) -> None: ...
+
+class Samplers(_message.Message):
+    __slots__ = ("top_n_sigma", "top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "smoothing_curve", "xtc_threshold", "xtc_probability", "dynatemp_range", "dynatemp_exponent", "skew", "mirostat_tau", "mirostat_eta", "repetition_range", "repetition_slope", "no_repeat_ngram_size", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_breakers", "order")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NONE: _ClassVar[Samplers.Kind]
+        TEMPERATURE: _ClassVar[Samplers.Kind]
+        TOP_N_SIGMA: _ClassVar[Samplers.Kind]
+        TOP_A: _ClassVar[Samplers.Kind]
+        EPSILON_CUTOFF: _ClassVar[Samplers.Kind]
+        ETA_CUTOFF: _ClassVar[Samplers.Kind]
+        SMOOTHING_FACTOR: _ClassVar[Samplers.Kind]
+        XTC: _ClassVar[Samplers.Kind]
+        TOP_K: _ClassVar[Samplers.Kind]
+        TOP_P: _ClassVar[Samplers.Kind]
+        TYPICAL_P: _ClassVar[Samplers.Kind]
+        MIN_P: _ClassVar[Samplers.Kind]
+        SKEW: _ClassVar[Samplers.Kind]
+        MIROSTAT: _ClassVar[Samplers.Kind]
+    NONE: Samplers.Kind
+    TEMPERATURE: Samplers.Kind
+    TOP_N_SIGMA: Samplers.Kind
+    TOP_A: Samplers.Kind
+    EPSILON_CUTOFF: Samplers.Kind
+    ETA_CUTOFF: Samplers.Kind
+    SMOOTHING_FACTOR: Samplers.Kind
+    XTC: Samplers.Kind
+    TOP_K: Samplers.Kind
+    TOP_P: Samplers.Kind
+    TYPICAL_P: Samplers.Kind
+    MIN_P: Samplers.Kind
+    SKEW: Samplers.Kind
+    MIROSTAT: Samplers.Kind
+    TOP_N_SIGMA_FIELD_NUMBER: _ClassVar[int]
+    TOP_A_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_CUTOFF_FIELD_NUMBER: _ClassVar[int]
+    ETA_CUTOFF_FIELD_NUMBER: _ClassVar[int]
+    SMOOTHING_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    SMOOTHING_CURVE_FIELD_NUMBER: _ClassVar[int]
+    XTC_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    XTC_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    DYNATEMP_RANGE_FIELD_NUMBER: _ClassVar[int]
+    DYNATEMP_EXPONENT_FIELD_NUMBER: _ClassVar[int]
+    SKEW_FIELD_NUMBER: _ClassVar[int]
+    MIROSTAT_TAU_FIELD_NUMBER: _ClassVar[int]
+    MIROSTAT_ETA_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_RANGE_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_SLOPE_FIELD_NUMBER: _ClassVar[int]
+    NO_REPEAT_NGRAM_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DRY_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    DRY_BASE_FIELD_NUMBER: _ClassVar[int]
+    DRY_ALLOWED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DRY_RANGE_FIELD_NUMBER: _ClassVar[int]
+    DRY_BREAKERS_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    top_n_sigma: float
+    top_a: float
+    epsilon_cutoff: float
+    eta_cutoff: float
+    smoothing_factor: float
+    smoothing_curve: float
+    xtc_threshold: float
+    xtc_probability: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    skew: float
+    mirostat_tau: float
+    mirostat_eta: float
+    repetition_range: int
+    repetition_slope: float
+    no_repeat_ngram_size: int
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_range: int
+    dry_breakers: _containers.RepeatedScalarFieldContainer[int]
+    order: _containers.RepeatedScalarFieldContainer[Samplers.Kind]
+    def __init__(self, top_n_sigma: _Optional[float] = ..., top_a: _Optional[float] = ..., epsilon_cutoff: _Optional[float] = ..., eta_cutoff: _Optional[float] = ..., smoothing_factor: _Optional[float] = ..., smoothing_curve: _Optional[float] = ..., xtc_threshold: _Optional[float] = ..., xtc_probability: _Optional[float] = ..., dynatemp_range: _Optional[float] = ..., dynatemp_exponent: _Optional[float] = ..., skew: _Optional[float] = ..., mirostat_tau: _Optional[float] = ..., mirostat_eta: _Optional[float] = ..., repetition_range: _Optional[int] = ..., repetition_slope: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., dry_multiplier: _Optional[float] = ..., dry_base: _Optional[float] = ..., dry_allowed_length: _Optional[int] = ..., dry_range: _Optional[int] = ..., dry_breakers: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[_Union[Samplers.Kind, str]]] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)

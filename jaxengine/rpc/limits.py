@@ -9,6 +9,8 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_LOGIT_BIAS = 300  # ids, with a bias or as the only ones allowed
 MAX_BAD_WORDS = 128  # sequences of ids
 MAX_BAD_WORD_IDS = 8  # ids of one of them
+MAX_LOOK_BACK = 8192  # ids that samplers look back: a repetition that is further away is none
+MAX_REPEAT = 128  # ids of a repetition
 MAX_BEAMS = 64  # of one beam search, if the engine has so many slots
 MAX_LENGTH_PENALTY = 10
 # Alternatives listed with a token, if the engine is started for so many. New tokens may also have WHOLE_VOCABULARY.

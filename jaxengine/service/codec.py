@@ -11,6 +11,7 @@ from jaxengine.options.pooling import POOLINGS
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
+from jaxengine.request.samplers import NEUTRAL, ORDER, Samplers
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import LOGITS, Request
 from jaxengine.rpc import engine_pb2 as pb
@@ -102,7 +103,14 @@ def _params_from(message: pb.Generate) -> SamplingParams:
         prompt_logprobs=sampling.prompt_logprobs,
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
+        samplers=_samplers_from(sampling.samplers) if sampling.HasField("samplers") else NEUTRAL,
     )
+
+
+def _samplers_from(message: pb.Samplers) -> Samplers:
+    given = {field.name: value for field, value in message.ListFields()}
+    order = tuple(ORDER[kind - 1] if 1 <= kind <= len(ORDER) else str(kind) for kind in given.pop("order", ()))
+    return Samplers(**{**given, "dry_breakers": tuple(given.get("dry_breakers", ())), "order": order})
 
 
 def add_event(message: pb.RequestEvent, event: Event) -> None:
