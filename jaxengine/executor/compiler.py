@@ -97,7 +97,9 @@ class Compiler:
         return SamplerState(*(self.array(each.shape, each.dtype) for each in empty))
 
     def _empty_sampler_state(self) -> SamplerState:
-        return SamplerState.empty(self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.guess_masks)
+        return SamplerState.empty(
+            self.shapes.slots, self.shapes.spec.vocab_size, self.shapes.limits.max_total_tokens, self.shapes.guess_masks
+        )
 
     def hidden(self, tokens: int) -> Any:
         return self.array((tokens, self.shapes.spec.hidden_size), jnp.dtype(self.shapes.dtype))
@@ -182,7 +184,7 @@ class Compiler:
 
     def lower_fill_slot(self) -> Any:
         state = self.sampler_state()
-        new = SamplerSlot.abstract(self.shapes.limits.max_total_tokens, self.replicated)
+        new = SamplerSlot.abstract(self.shapes.limits.max_total_tokens, self.shapes.spec.vocab_size, self.replicated)
         return self._lower(fill_slot, (state, new), donate=(0,), returns=state)
 
     def lower_allocate(self) -> Any:

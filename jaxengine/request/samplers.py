@@ -96,25 +96,8 @@ class Samplers:
         return [field.name for field in fields(cls)]
 
     @property
-    def looks_back(self) -> bool:
-        """Whether the logits depend on the ids so far."""
-        return self.repetition_range > 0 or self.no_repeat_ngram_size > 0 or self.dry_multiplier > 0
-
-    @property
     def neutral(self) -> bool:
         return self == NEUTRAL
-
-    def asked(self, name: str) -> bool:
-        """Whether it asks for the sampler `name` of ORDER, of those that are its own."""
-        match name:
-            case "temperature":
-                return self.dynatemp_range > 0
-            case "xtc":
-                return self.xtc_probability > 0 and self.xtc_threshold <= 0.5
-            case "mirostat":
-                return self.mirostat_tau > 0
-            case _:
-                return bool(getattr(self, name, 0))
 
     def without_filters(self) -> Self:
         """What is left of it where the likeliest id is chosen."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxengine.request.ranges import check_range
-from jaxengine.request.samplers import NEUTRAL, Samplers
+from jaxengine.request.samplers import NEUTRAL, ORDER, Samplers
 from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 MAX_EOS_TOKEN_IDS = 32  # of a model; the most known so far are Llama 3's three
@@ -109,3 +109,48 @@ class SamplingParams:
     def penalised(self) -> bool:
         """Whether the logits depend on the ids so far."""
         return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the logits depend on the order of the ids so far."""
+        samplers = self.samplers
+        ranged = self.penalised and samplers.repetition_range > 0
+        return ranged or samplers.no_repeat_ngram_size > 0 or samplers.dry_multiplier > 0
+
+    @property
+    def first_temperature(self) -> float:
+        """What divides the logits in front of all filters; 0 for the likeliest id."""
+        return self.temperature if self.greedy or self._begins_with_temperature else 1.0
+
+    @property
+    def filters(self) -> list[str]:
+        """Those of ORDER that act behind `first_temperature`, in their order."""
+        if self.greedy:  # the likeliest id is sampled, alone and among others: no filter may take it away
+            return []
+        return self._chain[1:] if self._begins_with_temperature else self._chain
+
+    @property
+    def _begins_with_temperature(self) -> bool:
+        return self._chain[:1] == ["temperature"] and self.samplers.dynatemp_range == 0
+
+    @property
+    def _chain(self) -> list[str]:
+        acting = [name for name in self.samplers.order or ORDER if self._acts(name)]
+        if "mirostat" in acting:
+            acting = [name for name in acting if name in ("temperature", "mirostat")]
+        return acting
+
+    def _acts(self, name: str) -> bool:
+        samplers = self.samplers
+        match name:
+            case "temperature":
+                return self.temperature != 1 or samplers.dynatemp_range > 0
+            case "top_p" | "typical_p":
+                return bool(getattr(self, name) < 1)
+            case "top_k" | "min_p":
+                return bool(getattr(self, name) > 0)
+            case "xtc":
+                return samplers.xtc_probability > 0 and samplers.xtc_threshold <= 0.5
+            case "mirostat":
+                return samplers.mirostat_tau > 0
+        return bool(getattr(samplers, name) != 0)

@@ -28,6 +28,9 @@ BAD_WORDS = 32  # it has bad words
 FULL_SAMPLER = 64  # it wants more than the model's own argmax with its logprob
 MASKED = 128  # only ids in its slot's mask may be sampled
 SUMMED = 256  # its logprobs are added up by a beam search
+LOOKS_BACK = 512  # its samplers look back at the ids
+
+QUEUE_BITS = 4  # of a filter in a sample's queue, see `step/filters.py`
 
 
 class TokenFields(NamedTuple):
@@ -60,6 +63,8 @@ class SampleFields(NamedTuple):
     flags: Array
     seed_low: Array
     seed_high: Array
+    queue_low: Array  # the filters that act, in their order, the first in the lowest bits
+    queue_high: Array
     top_k: Array
     temperature: Array  # f32, 0 = greedy
     top_p: Array  # f32

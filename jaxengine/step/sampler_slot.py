@@ -13,9 +13,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Sharding
 
+from jaxengine.grammar import mask
+from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Sequence
 from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS
-from jaxengine.step.sampler_state import ANYTHING, BANS, NOTHING, SamplerState
+from jaxengine.step.sampler_state import ANYTHING, BANS, NOTHING, FilterValues, SamplerState
 
 
 class SamplerSlot(NamedTuple):
@@ -30,6 +32,8 @@ class SamplerSlot(NamedTuple):
     other_bias: Array  # f32 [], 0 or -inf, added to the logits of all other ids
     bans: Array  # i32 [BANS], V where unused
     bad_words: Array  # i32 [MAX_BAD_WORDS, MAX_BAD_WORD_IDS], as `padded_words` has them
+    values: Array  # f32 [fields of FilterValues]
+    breakers: Array  # i32 [⌈V/32⌉], a 1 for each id that ends a repetition
 
     @classmethod
     def of(cls, sequence: Sequence, eos_token_ids: Items[int], longest: int, vocab: int) -> Self:
@@ -45,10 +49,12 @@ class SamplerSlot(NamedTuple):
             other_bias=_scalar(-np.inf if params.only_biased else 0, np.float32),
             bans=_padded([*stops, *params.stop_token_ids], BANS, vocab),
             bad_words=padded_words(params.bad_words, vocab),
+            values=_filter_values(params),
+            breakers=_bits(params.samplers.dry_breakers, vocab),
         )
 
     @classmethod
-    def abstract(cls, longest: int, sharding: Sharding) -> Self:
+    def abstract(cls, longest: int, vocab: int, sharding: Sharding) -> Self:
         """The shapes of what `of` makes, for lowering."""
 
         def array(*shape: int, dtype: Any = jnp.int32) -> Any:
@@ -64,18 +70,23 @@ class SamplerSlot(NamedTuple):
             other_bias=array(dtype=jnp.float32),
             bans=array(BANS),
             bad_words=array(MAX_BAD_WORDS, MAX_BAD_WORD_IDS),
+            values=array(len(FilterValues._fields), dtype=jnp.float32),
+            breakers=array(mask.words(vocab)),
         )
 
 
 def needs_sampler_state(sequence: Sequence) -> bool:
     """Whether the sampler keeps state for `sequence` in its slot."""
     params = sequence.params
-    return params.penalised or bool(params.logit_bias) or bool(params.bad_words) or params.min_tokens > 0
+    if params.penalised or params.logit_bias or params.bad_words or params.min_tokens:
+        return True
+    return not params.samplers.neutral
 
 
 def counts_tokens(sequence: Sequence) -> bool:
     """Whether that state is another for another text."""
-    return sequence.params.penalised or bool(sequence.params.bad_words)
+    params = sequence.params
+    return params.penalised or bool(params.bad_words) or params.looks_back
 
 
 def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
@@ -88,7 +99,22 @@ def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
     bias = jnp.full(vocab, new.other_bias, jnp.float32).at[new.bias_ids].set(new.bias, mode="drop")
     last = new.length - jnp.arange(MAX_BAD_WORD_IDS - 1, 0, -1)  # indices of the last ids
     recent = jnp.where(last >= new.prompt_length, new.ids[jnp.maximum(last, 0)], NOTHING)
-    values = SamplerState(seen, generated, bias, new.bans, new.bad_words, recent, state.mask[new.slot])
+    ring = state.history.shape[1]
+    column = jnp.where(real & (index >= new.length - ring), index % ring, ring)
+    history = jnp.zeros(ring, jnp.int32).at[column].set(new.ids, mode="drop")
+    values = SamplerState(
+        seen=seen,
+        generated=generated,
+        bias=bias,
+        bans=new.bans,
+        bad_words=new.bad_words,
+        recent=recent,
+        history=history,
+        values=new.values,
+        breakers=new.breakers,
+        surprise=2 * FilterValues(*new.values).mirostat_tau,
+        mask=state.mask[new.slot],
+    )
     return SamplerState(*(of_slots.at[new.slot].set(value) for of_slots, value in zip(state, values, strict=True)))
 
 
@@ -98,6 +124,26 @@ def padded_words(words: Items[Items[int]], vocab: int) -> Any:
     for row, word in zip(padded, words, strict=False):
         row[: -len(word)], row[-len(word) :] = ANYTHING, word
     return padded
+
+
+def _filter_values(params: SamplingParams) -> Any:
+    """f32 [fields of FilterValues]"""
+    samplers, reach = params.samplers, params.samplers.dynatemp_range
+    temperatures = {
+        "temperature_low": max(0.0, params.temperature - reach),
+        "temperature_high": params.temperature + reach,
+        "temperature_exponent": samplers.dynatemp_exponent,
+    }
+    values = [temperatures[name] if name in temperatures else getattr(samplers, name) for name in FilterValues._fields]
+    return np.array(values, np.float32)
+
+
+def _bits(ids: Items[int], vocab: int) -> Any:
+    """i32 [⌈vocab/32⌉] with a 1 for each of `ids`."""
+    bits: np.ndarray = np.zeros(mask.words(vocab), np.int32)
+    for id in ids:
+        mask.allow(bits, id)
+    return bits
 
 
 def _scalar(value: float | None, dtype: type = np.int32) -> Any:

@@ -1,12 +1,10 @@
 """From logits to tokens, on the device: penalties, bias, temperature, filters, the choice, and logprobs.
 
-No vocabulary is ever sorted: top-k, top-p and typical keep what lies above a threshold, and the threshold is found bit
-by bit in 32 counting passes, exactly (ties with the threshold are kept). Sampling is counter-based: token number p of a
-request with seed s gets the Gumbel noise of key (s, p), whoever shares its batch and however it was scheduled.
+No vocabulary is ever sorted, see `step/filters.py`, and sampling is counter-based, see `step/noise.py`.
 
-Order of processors: mask, watermark, bias, repetition, frequency and presence, ban, temperature, top-k, top-p,
-typical, min-p. Logprobs are those of the masked logits: a token that is forced has 0. Those of a beam are normalised
-first and processed then, up to the ban.
+Order of processors: mask, watermark, bias, DRY, repetition, frequency and presence, ban, n-grams, temperature, and the
+filters in each sample's own order. Logprobs are those of the masked logits: a token that is forced has 0. Those of a
+beam are normalised first and processed then, up to the n-grams.
 Legend: N samples, V vocabulary, A alternatives reported.
 """
 
@@ -16,8 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.step import buffer
+from jaxengine.step import buffer, filters, noise
 from jaxengine.step.buffer import SampleFields
+from jaxengine.step.filters import Filtered
+from jaxengine.step.look_back import LookBack, wanted_by
 from jaxengine.step.sampler_state import ANYTHING, SamplerState
 from jaxengine.step.verification import counted, guessed_before, recent_of
 
@@ -65,19 +65,18 @@ def sample(
     """
     masked = _normalise(_mask(logits, samples, state), samples)
     memory = _memory(samples, state, guesses)
-    scores = _penalise(_bias(_watermark(masked, samples), samples, state), samples, memory)
-    scores = _ban(scores, samples, state, memory)
+    scores = _look_back(_bias(_watermark(masked, samples), samples, state), samples, state, memory, guesses)
     warm = samples.temperature > 0
-    scores = _warm(scores, samples.temperature[:, None])
-    scores = _filter(scores, samples)
-    noisy = jax.lax.cond(jnp.any(warm), lambda: scores + _noise(samples, scores.shape[1]), lambda: scores)
+    filtered = filters.narrow(_warm(scores, samples.temperature[:, None]), samples, state)
+    scores = filtered.scores
+    noisy = jax.lax.cond(jnp.any(warm), lambda: scores + noise.gumbel(samples, scores.shape[1]), lambda: scores)
     ids = jnp.argmax(jnp.where(warm[:, None], noisy, scores), axis=-1).astype(jnp.int32)
     reported = jnp.where(_flag(samples, buffer.PROCESSED), scores, masked)
     total = jnp.where(_flag(samples, buffer.SUMMED), 0, jax.nn.logsumexp(reported, axis=-1, keepdims=True))
     top_score, top_id = _highest(reported, top)
     logprob = jnp.take_along_axis(reported, ids[:, None], axis=-1) - total
     sampled = Sampled(ids, logprob[:, 0], _finite(logits), top_id, top_score - total)
-    return sampled, _remember(ids, samples, state, memory, guesses)
+    return sampled, _remember(ids, samples, state, memory, filtered, guesses)
 
 
 def _memory(samples: SampleFields, state: SamplerState, guesses: int) -> Memory:
@@ -95,7 +94,9 @@ def _memory(samples: SampleFields, state: SamplerState, guesses: int) -> Memory:
     return Memory(seen, generated, recent_of(recent, before, samples.guesses_before))
 
 
-def _remember(ids: Array, samples: SampleFields, state: SamplerState, memory: Memory, guesses: int) -> SamplerState:
+def _remember(
+    ids: Array, samples: SampleFields, state: SamplerState, memory: Memory, filtered: Filtered, guesses: int
+) -> SamplerState:
     """`state` once `ids` [N] are sampled, each for its slot, which the sink is for those that do not count.
 
     Only the last that counts of a slot's samples writes what came last.
@@ -109,6 +110,8 @@ def _remember(ids: Array, samples: SampleFields, state: SamplerState, memory: Me
         seen=state.seen.at[counts, ids].add(1),
         generated=state.generated.at[counts, ids].add(1),
         recent=state.recent.at[last].set(later),
+        history=state.history.at[counts, samples.position % state.history.shape[1]].set(ids),
+        surprise=state.surprise.at[last].set(filters.next_surprise(filtered, ids, samples, state)),
     )
 
 
@@ -199,11 +202,39 @@ def _bias(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
     return logits + jnp.where(_flag(samples, buffer.BIASED), bias, 0)
 
 
-def _penalise(logits: Array, samples: SampleFields, memory: Memory) -> Array:
-    """Repetition (Keskar et al. 2019, arXiv 1909.05858), frequency and presence penalties."""
+def _look_back(logits: Array, samples: SampleFields, state: SamplerState, memory: Memory, guesses: int) -> Array:
+    """Everything that depends on the text in front of each sample."""
+    repetition = samples.repetition_penalty[:, None]
+
+    def as_counted() -> Array:
+        return _ban(_penalise(logits, samples, memory, repetition), samples, state, memory)
+
+    def looking_back() -> Array:
+        wanted, vocab = wanted_by(samples), logits.shape[1]
+        text = LookBack.of(samples, state, guesses)
+        scores = logits - jnp.where(wanted, text.dry(vocab), 0)
+        counts, newer = text.counts(vocab)
+        ranged = wanted & (text.values.repetition_range > 0)[:, None]
+        seen, generated = (jnp.where(ranged, counts, whole) for whole in (memory.seen, memory.generated))
+        less = ranged & (newer == 0) & (repetition > 1)
+        sloped = jnp.where(less, 1 + (repetition - 1) * text.values.repetition_slope[:, None], repetition)
+        scores = _penalise(scores, samples, Memory(seen, generated, memory.recent), sloped)
+        return _forbid(_ban(scores, samples, state, memory), wanted & text.repeats_ngram(vocab))
+
+    return jax.lax.cond(jnp.any(wanted_by(samples)), looking_back, as_counted)
+
+
+def _forbid(scores: Array, ids: Array) -> Array:
+    """-inf for `ids`, bool [N, V], unless nothing would be left."""
+    left = jnp.where(ids, -jnp.inf, scores)
+    return jnp.where((left > -jnp.inf).any(axis=-1, keepdims=True), left, scores)
+
+
+def _penalise(logits: Array, samples: SampleFields, memory: Memory, repetition: Array) -> Array:
+    """Penalties: repetition (Keskar et al. 2019, arXiv 1909.05858), of f32 [N, 1] or [N, V], frequency and presence."""
     active = _flag(samples, buffer.PENALISED)
     seen, generated = memory.seen, memory.generated
-    repetition = jnp.where(active & (seen > 0), samples.repetition_penalty[:, None], 1)
+    repetition = jnp.where(active & (seen > 0), repetition, 1)
     scores = jnp.where(logits < 0, logits * repetition, logits / repetition)
     share = seen / jnp.maximum(samples.position, 1)[:, None]
     frequency = jnp.where(_flag(samples, buffer.OVER_LENGTH), share, generated) * samples.frequency_penalty[:, None]
@@ -222,76 +253,5 @@ def _ban(scores: Array, samples: SampleFields, state: SamplerState, memory: Memo
 
 
 def _warm(scores: Array, temperature: Array) -> Array:
-    """`scores` over `temperature`, the best at 0: a quotient that overflows must be -inf, which is greedy, not +inf.
-    Greedy ones are as they were.
-    """
-    best = jnp.where(temperature > 0, scores.max(axis=-1, keepdims=True), 0)
-    return (scores - best) / jnp.where(temperature > 0, temperature, 1)
-
-
-def _filter(scores: Array, samples: SampleFields) -> Array:
-    """top-k; top-p (Holtzman et al. 2020, arXiv 1904.09751); typical (Meister et al. 2023, 2202.00666); min-p."""
-
-    def top_k(scores: Array) -> Array:
-        keys = _ordered(scores)
-        return _keep(scores, keys, _threshold(keys, jnp.ones_like(scores), samples.top_k), samples.top_k > 0)
-
-    def top_p(scores: Array) -> Array:
-        keys = _ordered(scores)
-        return _keep(scores, keys, _threshold(keys, jax.nn.softmax(scores), samples.top_p), samples.top_p < 1)
-
-    def typical(scores: Array) -> Array:
-        logp = jax.nn.log_softmax(scores)
-        p = jnp.exp(logp)
-        entropy = -jnp.sum(jnp.where(p > 0, p * logp, 0), axis=-1, keepdims=True)
-        keys = _ordered(-jnp.abs(logp + entropy))
-        return _keep(scores, keys, _threshold(keys, p, samples.typical_p), samples.typical_p < 1)
-
-    def min_p(scores: Array) -> Array:
-        floor = scores.max(axis=-1, keepdims=True) + jnp.log(samples.min_p)[:, None]
-        return jnp.where(scores >= floor, scores, -jnp.inf)
-
-    for needed, narrow in (
-        (samples.top_k > 0, top_k),
-        (samples.top_p < 1, top_p),
-        (samples.typical_p < 1, typical),
-        (samples.min_p > 0, min_p),
-    ):
-        scores = jax.lax.cond(jnp.any(needed), narrow, lambda scores: scores, scores)
-    return scores
-
-
-def _keep(scores: Array, keys: Array, threshold: Array, active: Array) -> Array:
-    return jnp.where((keys >= threshold[:, None]) | ~active[:, None], scores, -jnp.inf)
-
-
-def _ordered(values: Array) -> Array:
-    """u32 keys in the order of f32 `values`."""
-    bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
-    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
-
-
-def _threshold(keys: Array, weights: Array, wanted: Array) -> Array:
-    """The largest u32 [N] such that the `weights` of the `keys` [N, V] at or above it reach `wanted` [N].
-
-    Never above the largest key: a `wanted` below the smallest f32 is 0, which no key at all would reach too.
-    """
-
-    def bit(i: Array, threshold: Array) -> Array:
-        candidate = threshold | (jnp.uint32(1 << 31) >> i.astype(jnp.uint32))
-        reached = jnp.sum(jnp.where(keys >= candidate[:, None], weights, 0), axis=-1) >= wanted
-        return jnp.where(reached, candidate, threshold)
-
-    threshold = jax.lax.fori_loop(0, 32, bit, jnp.zeros(keys.shape[0], jnp.uint32))
-    return jnp.minimum(threshold, keys.max(axis=-1))
-
-
-def _noise(samples: SampleFields, vocab: int) -> Array:
-    """Gumbel noise f32 [N, V] of key (seed, position)."""
-    seeds = jax.lax.bitcast_convert_type(jnp.stack([samples.seed_high, samples.seed_low], axis=-1), jnp.uint32)
-
-    def one(seed: Array, position: Array) -> Array:
-        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        return jax.random.gumbel(jax.random.fold_in(key, position), (vocab,), jnp.float32)
-
-    return jax.vmap(one)(seeds, samples.position)
+    """`scores` over `temperature`. Greedy ones are as they were."""
+    return jnp.where(temperature > 0, filters.cooled(scores, temperature), scores)

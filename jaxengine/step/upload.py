@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxengine.request.plan import Row
+from jaxengine.request.samplers import ORDER
 from jaxengine.request.sequence import Sequence
 from jaxengine.step.buffer import (
     BAD_WORDS,
@@ -11,11 +12,13 @@ from jaxengine.step.buffer import (
     FLOATS,
     FULL_SAMPLER,
     LAST_TOKEN,
+    LOOKS_BACK,
     MASKED,
     NO_GUESS,
     OVER_LENGTH,
     PENALISED,
     PROCESSED,
+    QUEUE_BITS,
     SUMMED,
     RowFields,
     SampleFields,
@@ -51,9 +54,9 @@ class SlotFields:
         self.samples.seed_low[slot], self.samples.seed_high[slot] = seed
         for name in SampleFields._fields[SampleFields._fields.index("top_k") :]:
             getattr(self.samples, name)[slot] = getattr(params, name)
-        if params.greedy:  # the likeliest id is sampled, alone and among others: no filter may take it away
-            self.samples.top_k[slot] = self.samples.min_p[slot] = 0
-            self.samples.top_p[slot] = self.samples.typical_p[slot] = 1
+        self.samples.temperature[slot] = params.first_temperature
+        queue = sum(ORDER.index(name) + 1 << QUEUE_BITS * place for place, name in enumerate(params.filters))
+        self.samples.queue_low[slot], self.samples.queue_high[slot] = np.array([queue], np.uint64).view(np.int32)
         self.min_length[slot] = sequence.prompt_length + params.min_tokens
 
 
@@ -67,7 +70,6 @@ class Upload:
         self.samples = _host_samples(self.packed_samples)  # type: ignore[arg-type]
         self.tokens.row[:] = shape.rows
         self.rows.slot[:] = self.samples.slot[:] = self.samples.mask[:] = sink_slot
-        self.samples.top_p[:] = self.samples.typical_p[:] = 1  # a filter runs if one sample of the step wants it
         self.updates.column[:] = table_width
 
     def add_rows(self, rows: list[Row], slots: SlotFields) -> None:
@@ -128,6 +130,7 @@ def flags_of(sequence: Sequence) -> int:
         | BAD_WORDS * bool(params.bad_words)
         | MASKED * (sequence.matcher is not None)
         | SUMMED * (sequence.beams is not None)
+        | LOOKS_BACK * params.looks_back
         | FULL_SAMPLER * (not _plain_greedy(sequence))
     )
 

@@ -73,7 +73,7 @@ def verify(
 
 def sampler_state_of(sequences: Items[Sequence], vocab: int, eos: Items[int] = ()) -> SamplerState:
     """The sampler's memory with `sequences` in slots 0 …"""
-    state = SamplerState.empty(len(sequences), vocab)
+    state = SamplerState.empty(len(sequences), vocab, LONGEST)
     for slot, sequence in enumerate(sequences):
         if needs_sampler_state(sequence):
             sequence.slot = slot

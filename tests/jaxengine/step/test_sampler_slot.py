@@ -28,7 +28,7 @@ def test_values_have_the_shapes_that_are_compiled_for(name: str) -> None:
     sequence.slot = 3
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     values = SamplerSlot.of(sequence, (1, 2), LONGEST, VOCAB)
-    abstract = SamplerSlot.abstract(LONGEST, sharding)
+    abstract = SamplerSlot.abstract(LONGEST, VOCAB, sharding)
     for name, value, shape in zip(SamplerSlot._fields, values, abstract, strict=True):
         assert (value.shape, value.dtype) == (shape.shape, shape.dtype), name
 

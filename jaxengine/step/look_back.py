@@ -1,0 +1,116 @@
+"""Samplers that look back at the text: DRY, penalties over the last ids only, and repeated n-grams.
+
+Legend: N samples, V vocabulary, H ids that are looked back, D most guesses of a draft.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxengine.rpc.limits import MAX_REPEAT
+from jaxengine.step import buffer
+from jaxengine.step.buffer import SampleFields
+from jaxengine.step.sampler_state import NOTHING, FilterValues, SamplerState
+from jaxengine.step.verification import guessed_before, recent_of
+
+UNROLLED = 8  # ids compared in one turn of a loop, each turn of which a GPU's host waits for
+MAX_EXPONENT = 87.0  # exp() of more is beyond f32
+
+
+class LookBack(NamedTuple):
+    """The text in front of each sample, and what its samplers ask."""
+
+    ids: Array  # i32 [N, H], the newest last, NOTHING in front of the first
+    values: FilterValues  # f32 [N] each
+    breaks: Array  # bool [N, H], whether the id ends a repetition
+
+    @classmethod
+    def of(cls, samples: SampleFields, state: SamplerState, guesses: int) -> "LookBack":
+        size = state.history.shape[1]
+        position = (samples.position - samples.guesses_before)[:, None] + jnp.arange(-size, 0)  # [N, H]
+        ids = jnp.take_along_axis(state.history[samples.slot], position % size, axis=1)
+        ids = jnp.where(position >= 0, ids, NOTHING)
+        if guesses:
+            ids = recent_of(ids, guessed_before(samples, guesses, NOTHING), samples.guesses_before)
+        words = jnp.take_along_axis(state.breakers[samples.slot], jnp.maximum(ids, 0) // 32, axis=1)
+        breaks = ((words >> (ids % 32)) & 1 != 0) & (ids >= 0)
+        return cls(ids, FilterValues(*state.values[samples.slot].T), breaks)
+
+    def dry(self, vocab: int) -> Array:
+        """f32 [N, V]: what DRY takes from each id (llama.cpp's)."""
+        values, size = self.values, self.ids.shape[1]
+        window = self._window(values.dry_range)
+        unbroken = jnp.argmax((self.breaks & window)[:, ::-1], axis=1)  # ids behind the last breaker
+        unbroken = jnp.where((self.breaks & window).any(axis=1), unbroken, size)
+        inside = jnp.cumsum(window, axis=1) - 1  # ids of the window in front of each id
+        length = jnp.minimum(self._repeated(), jnp.minimum(inside, unbroken[:, None]))
+        over = length - values.dry_allowed_length[:, None]
+        exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
+        penalty = values.dry_multiplier[:, None] * jnp.exp(exponent)
+        applies = window & (over >= 0) & (length > 0)
+        return self._of_ids(jnp.where(applies, penalty, 0), vocab)
+
+    def repeats_ngram(self, vocab: int) -> Array:
+        """bool [N, V]: the ids that complete an n-gram that the text has."""
+        size = self.values.no_repeat_ngram_size[:, None]
+        completes = (size > 0) & (self._repeated() >= size - 1) & (self.ids >= 0)
+        return self._of_ids(completes.astype(jnp.float32), vocab) > 0
+
+    def counts(self, vocab: int) -> tuple[Array, Array]:
+        """How often each id stands in the range of the penalties, and in its newer half, i32 [N, V]."""
+        window = self._window(self.values.repetition_range)
+        used = jnp.sum(window, axis=1, keepdims=True)
+        newer = window & (2 * (used - self._age()) >= used)
+
+        def count(among: Array) -> Array:
+            zeros = jnp.zeros((self.ids.shape[0], vocab), jnp.int32)
+            return zeros.at[self._rows(), jnp.where(among, self.ids, vocab)].add(1, mode="drop")
+
+        return count(window), count(newer)
+
+    def _window(self, length: Array) -> Array:
+        """bool [N, H]: the last `length` [N] ids, all where that is 0."""
+        length = jnp.where(length > 0, length, self.ids.shape[1])[:, None]
+        return (self._age() <= length) & (self.ids >= 0)
+
+    def _age(self) -> Array:
+        """[1, H]: 1 for the newest id."""
+        return jnp.arange(self.ids.shape[1], 0, -1)[None]
+
+    def _rows(self) -> Array:
+        return jnp.arange(self.ids.shape[0])[:, None]
+
+    def _of_ids(self, values: Array, vocab: int) -> Array:
+        """f32 [N, V]: the greatest of `values` [N, H] among those of each id, at least 0."""
+        zeros = jnp.zeros((self.ids.shape[0], vocab), jnp.float32)
+        return zeros.at[self._rows(), jnp.where(self.ids >= 0, self.ids, vocab)].max(values, mode="drop")
+
+    def _repeated(self) -> Array:
+        """i32 [N, H]: how many ids in front of each are the text's last ones, in their order, at most MAX_REPEAT."""
+        rows, size = self.ids.shape
+        front = jnp.full((rows, MAX_REPEAT), NOTHING, jnp.int32)
+        padded = jnp.concatenate([front, self.ids], axis=1)
+        last = jnp.flip(padded[:, -MAX_REPEAT:], axis=1)  # [N, MAX_REPEAT], the newest first
+
+        def compare(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            done, alive, length = carry
+            for number in range(UNROLLED):
+                back = done + number
+                earlier = jax.lax.dynamic_slice_in_dim(padded, MAX_REPEAT - 1 - back, size, axis=1)
+                wanted = jax.lax.dynamic_slice_in_dim(last, back, 1, axis=1)
+                alive = alive & (earlier == wanted) & (earlier >= 0)
+                length = length + alive
+            return done + UNROLLED, alive, length
+
+        def goes_on(carry: tuple[Array, Array, Array]) -> Array:
+            return (carry[0] < MAX_REPEAT) & jnp.any(carry[1])
+
+        start = jnp.int32(0), jnp.ones((rows, size), bool), jnp.zeros((rows, size), jnp.int32)
+        return jax.lax.while_loop(goes_on, compare, start)[2]
+
+
+def wanted_by(samples: SampleFields) -> Array:
+    """bool [N, 1]"""
+    return (samples.flags & buffer.LOOKS_BACK)[:, None] != 0
