@@ -43,6 +43,7 @@ class Drafting:
     def room(self, sequence: Sequence) -> Room:
         """How many tokens of a draft a row of `sequence` may have: one more is sampled behind the last of them."""
         foreseen = sequence.matcher is None or sequence.matcher.foresees
+        foreseen = foreseen and not sequence.params.samplers.mirostat_tau  # each token moves the bound of the next
         if not foreseen or sequence.beams or sequence.finish is not FinishReason.NOT_FINISHED:
             return Room(sequence, 0)
         end = sequence.max_length

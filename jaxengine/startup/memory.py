@@ -19,6 +19,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
 from jaxengine.model.cache import layer_cache
 from jaxengine.options.table import EngineOptions
+from jaxengine.step.sampler_state import SamplerState
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,12 @@ def temporary_bytes(compiler: Compiler) -> int:
     return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
 
 
+def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
+    """Bytes of the sampler's state on each device, without the masks of guesses."""
+    state = jax.eval_shape(partial(SamplerState.empty, limits.max_batch_size, spec.vocab_size, limits.max_total_tokens))
+    return sum(math.prod(each.shape) * each.dtype.itemsize for each in state)
+
+
 def fitting_pages(
     limits: Limits,
     spec: ModelSpec,
@@ -91,8 +98,7 @@ def fitting_pages(
     if device.on_host:
         budget = CPU_POOL_BYTES
     else:
-        sampler_state = 3 * 4 * (limits.max_batch_size + 1) * spec.vocab_size
-        fixed = weights + sampler_state + temporaries + RESERVED_BYTES
+        fixed = weights + sampler_bytes(limits, spec) + temporaries + RESERVED_BYTES
         budget = _device_bytes(mesh.devices.flat[0]) - fixed
     pages = budget // (page_bytes(spec, limits.page_size, dtype, mesh.size) + draft) - 1
     if pages < 1:
