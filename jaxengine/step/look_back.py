@@ -13,9 +13,10 @@ from jaxengine.rpc.limits import MAX_REPEAT
 from jaxengine.step import buffer
 from jaxengine.step.buffer import SampleFields
 from jaxengine.step.sampler_state import NOTHING, FilterValues, SamplerState
-from jaxengine.step.verification import guessed_before, recent_of
+from jaxengine.step.verification import recent_of
 
 UNROLLED = 8  # ids compared in one turn of a loop, each turn of which a GPU's host waits for
+NEWER = 1 << 16  # more than ids that are looked back
 MAX_EXPONENT = 87.0  # exp() of more is beyond f32
 
 
@@ -25,50 +26,59 @@ class LookBack(NamedTuple):
     ids: Array  # i32 [N, H], the newest last, NOTHING in front of the first
     values: FilterValues  # f32 [N] each
     breaks: Array  # bool [N, H], whether the id ends a repetition
+    wanted: Array  # bool [N, 1], whether the sample looks back at all
 
     @classmethod
-    def of(cls, samples: SampleFields, state: SamplerState, guesses: int) -> "LookBack":
+    def of(cls, samples: SampleFields, state: SamplerState, guesses: Array | None) -> "LookBack":
+        """
+        Args:
+            guesses: those in front of each sample, i32 [N, D], as `guessed_before` has them.
+        """
         size = state.history.shape[1]
         position = (samples.position - samples.guesses_before)[:, None] + jnp.arange(-size, 0)  # [N, H]
         ids = jnp.take_along_axis(state.history[samples.slot], position % size, axis=1)
         ids = jnp.where(position >= 0, ids, NOTHING)
-        if guesses:
-            ids = recent_of(ids, guessed_before(samples, guesses, NOTHING), samples.guesses_before)
+        if guesses is not None:
+            ids = recent_of(ids, guesses, samples.guesses_before)
         words = jnp.take_along_axis(state.breakers[samples.slot], jnp.maximum(ids, 0) // 32, axis=1)
         breaks = ((words >> (ids % 32)) & 1 != 0) & (ids >= 0)
-        return cls(ids, FilterValues(*state.values[samples.slot].T), breaks)
+        return cls(ids, FilterValues(*state.values[samples.slot].T), breaks, wanted_by(samples))
 
-    def dry(self, vocab: int) -> Array:
-        """f32 [N, V]: what DRY takes from each id (llama.cpp's)."""
+    def dry(self, scores: Array) -> Array:
+        """f32 `scores` [N, V] less what DRY takes (llama.cpp's)."""
         values, size = self.values, self.ids.shape[1]
         window = self._window(values.dry_range)
-        unbroken = jnp.argmax((self.breaks & window)[:, ::-1], axis=1)  # ids behind the last breaker
-        unbroken = jnp.where((self.breaks & window).any(axis=1), unbroken, size)
+        breaks = self.breaks & window
+        unbroken = jnp.where(breaks.any(axis=1), jnp.argmax(breaks[:, ::-1], axis=1), size)  # behind the last breaker
         inside = jnp.cumsum(window, axis=1) - 1  # ids of the window in front of each id
         length = jnp.minimum(self._repeated(), jnp.minimum(inside, unbroken[:, None]))
         over = length - values.dry_allowed_length[:, None]
         exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
         penalty = values.dry_multiplier[:, None] * jnp.exp(exponent)
-        applies = window & (over >= 0) & (length > 0)
-        return self._of_ids(jnp.where(applies, penalty, 0), vocab)
+        here = self._columns(window & (over >= 0), scores)
+        return scores.at[here].min(scores.at[here].get(mode="clip") - penalty, mode="drop")
 
-    def repeats_ngram(self, vocab: int) -> Array:
-        """bool [N, V]: the ids that complete an n-gram that the text has."""
+    def forbid_ngrams(self, scores: Array) -> Array:
+        """`scores` [N, V] with -inf for ids that complete an n-gram of the text, unless nothing would be left."""
         size = self.values.no_repeat_ngram_size[:, None]
-        completes = (size > 0) & (self._repeated() >= size - 1) & (self.ids >= 0)
-        return self._of_ids(completes.astype(jnp.float32), vocab) > 0
+        completes = (size > 0) & (self._repeated() >= size - 1)
+        left = scores.at[self._columns(completes, scores)].min(-jnp.inf, mode="drop")
+        return jnp.where((left > -jnp.inf).any(axis=-1, keepdims=True), left, scores)
 
-    def counts(self, vocab: int) -> tuple[Array, Array]:
-        """How often each id stands in the range of the penalties, and in its newer half, i32 [N, V]."""
+    def counted(self, seen: Array) -> Array:
+        """i32 `seen` [N, V] where the penalties have a range: how often each id stands there, and NEWER more for each
+        time in its newer half.
+        """
         window = self._window(self.values.repetition_range)
         used = jnp.sum(window, axis=1, keepdims=True)
         newer = window & (2 * (used - self._age()) >= used)
+        counted = jnp.where(self.ranged, 0, seen)
+        return counted.at[self._columns(window & self.ranged, seen)].add(1 + NEWER * newer, mode="drop")
 
-        def count(among: Array) -> Array:
-            zeros = jnp.zeros((self.ids.shape[0], vocab), jnp.int32)
-            return zeros.at[self._rows(), jnp.where(among, self.ids, vocab)].add(1, mode="drop")
-
-        return count(window), count(newer)
+    @property
+    def ranged(self) -> Array:
+        """bool [N, 1]: whether the penalties have a range."""
+        return self.wanted & (self.values.repetition_range > 0)[:, None]
 
     def _window(self, length: Array) -> Array:
         """bool [N, H]: the last `length` [N] ids, all where that is 0."""
@@ -79,13 +89,10 @@ class LookBack(NamedTuple):
         """[1, H]: 1 for the newest id."""
         return jnp.arange(self.ids.shape[1], 0, -1)[None]
 
-    def _rows(self) -> Array:
-        return jnp.arange(self.ids.shape[0])[:, None]
-
-    def _of_ids(self, values: Array, vocab: int) -> Array:
-        """f32 [N, V]: the greatest of `values` [N, H] among those of each id, at least 0."""
-        zeros = jnp.zeros((self.ids.shape[0], vocab), jnp.float32)
-        return zeros.at[self._rows(), jnp.where(self.ids >= 0, self.ids, vocab)].max(values, mode="drop")
+    def _columns(self, which: Array, scores: Array) -> tuple[Array, Array]:
+        """The places in `scores` [N, V] of the ids, of those `which` [N, H] says; beyond it of all others."""
+        column = jnp.where(which & self.wanted & (self.ids >= 0), self.ids, scores.shape[1])
+        return jnp.arange(self.ids.shape[0])[:, None], column
 
     def _repeated(self) -> Array:
         """i32 [N, H]: how many ids in front of each are the text's last ones, in their order, at most MAX_REPEAT."""

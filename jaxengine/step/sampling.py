@@ -17,8 +17,8 @@ from jax import Array
 from jaxengine.step import buffer, filters, noise
 from jaxengine.step.buffer import SampleFields
 from jaxengine.step.filters import Filtered
-from jaxengine.step.look_back import LookBack, wanted_by
-from jaxengine.step.sampler_state import ANYTHING, SamplerState
+from jaxengine.step.look_back import NEWER, LookBack, wanted_by
+from jaxengine.step.sampler_state import ANYTHING, NOTHING, SamplerState
 from jaxengine.step.verification import counted, guessed_before, recent_of
 
 WATERMARK = 15485863  # what Kirchenbauer et al. multiply the previous id by; here the other half of the key
@@ -204,30 +204,28 @@ def _bias(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
 
 def _look_back(logits: Array, samples: SampleFields, state: SamplerState, memory: Memory, guesses: int) -> Array:
     """Everything that depends on the text in front of each sample."""
-    repetition = samples.repetition_penalty[:, None]
 
     def as_counted() -> Array:
-        return _ban(_penalise(logits, samples, memory, repetition), samples, state, memory)
+        return _ban(_penalise(logits, samples, memory, samples.repetition_penalty[:, None]), samples, state, memory)
 
     def looking_back() -> Array:
-        wanted, vocab = wanted_by(samples), logits.shape[1]
-        text = LookBack.of(samples, state, guesses)
-        scores = logits - jnp.where(wanted, text.dry(vocab), 0)
-        counts, newer = text.counts(vocab)
-        ranged = wanted & (text.values.repetition_range > 0)[:, None]
-        seen, generated = (jnp.where(ranged, counts, whole) for whole in (memory.seen, memory.generated))
-        less = ranged & (newer == 0) & (repetition > 1)
-        sloped = jnp.where(less, 1 + (repetition - 1) * text.values.repetition_slope[:, None], repetition)
-        scores = _penalise(scores, samples, Memory(seen, generated, memory.recent), sloped)
-        return _forbid(_ban(scores, samples, state, memory), wanted & text.repeats_ngram(vocab))
+        before = guessed_before(samples, guesses, NOTHING) if guesses else None
+        return _penalise_by_text(logits, samples, state, memory, LookBack.of(samples, state, before))
 
     return jax.lax.cond(jnp.any(wanted_by(samples)), looking_back, as_counted)
 
 
-def _forbid(scores: Array, ids: Array) -> Array:
-    """-inf for `ids`, bool [N, V], unless nothing would be left."""
-    left = jnp.where(ids, -jnp.inf, scores)
-    return jnp.where((left > -jnp.inf).any(axis=-1, keepdims=True), left, scores)
+def _penalise_by_text(
+    logits: Array, samples: SampleFields, state: SamplerState, memory: Memory, text: LookBack
+) -> Array:
+    """Penalties and bans, of the samples that look back by their `text`."""
+    repetition = samples.repetition_penalty[:, None]
+    seen = text.counted(memory.seen)
+    generated = jnp.where(text.ranged, seen % NEWER, memory.generated)
+    less = text.ranged & (seen < NEWER) & (repetition > 1)
+    sloped = jnp.where(less, 1 + (repetition - 1) * text.values.repetition_slope[:, None], repetition)
+    scores = _penalise(text.dry(logits), samples, Memory(seen, generated, memory.recent), sloped)
+    return text.forbid_ngrams(_ban(scores, samples, state, memory))
 
 
 def _penalise(logits: Array, samples: SampleFields, memory: Memory, repetition: Array) -> Array:

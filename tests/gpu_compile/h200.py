@@ -41,6 +41,7 @@ class Facts:
     collectives: dict[str, int]
     launched: list[str]  # what the host starts in a step
     kernels: int
+    always: int  # of them, those in no branch and no loop
     longest_sort: int  # elements of a row
 
 
@@ -69,6 +70,7 @@ def _facts(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
         "collectives": module.collectives(),
         "launched": thunks.launched(sequence),
         "kernels": thunks.kernels(sequence),
+        "always": thunks.always(sequence),
         "longest_sort": module.longest_sort(),
     }
 

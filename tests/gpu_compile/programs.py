@@ -28,7 +28,7 @@ from jaxengine.ops import choose_backend
 from jaxengine.options.table import EngineOptions
 from jaxengine.sharding import make_mesh, replicated
 from jaxengine.startup.defaults import derive_limits
-from jaxengine.step import buffer, sampling
+from jaxengine.step import buffer, filters, sampling
 from jaxengine.weights.loading import abstract_drafter, abstract_parameters
 from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
@@ -174,6 +174,20 @@ def sample_without_masks() -> Facts:
         return sample(FOUR_LAYERS, 1, greedy=False)
 
 
+def sample_without_samplers() -> Facts:
+    """`sample` as it would be if nobody looked back or filtered."""
+
+    def as_counted(scores: Any, samples: Any, state: Any, memory: Any, guesses: int) -> Any:
+        repetition = samples.repetition_penalty[:, None]
+        return sampling._ban(sampling._penalise(scores, samples, memory, repetition), samples, state, memory)
+
+    def unfiltered(scores: Any, samples: Any, state: Any) -> filters.Filtered:
+        return filters.Filtered(scores, scores[:, 0])
+
+    with patch.object(sampling, "_look_back", as_counted), patch.object(filters, "narrow", unfiltered):
+        return sample(FOUR_LAYERS, 1, greedy=False)
+
+
 def sample_without_sums() -> Facts:
     """`sample` as it would be if no beam search added up what it says."""
     with patch.object(sampling, "_normalise", lambda logits, samples: logits), patch.object(buffer, "SUMMED", 0):
@@ -268,6 +282,7 @@ PROGRAMS = {
     "decode_for_eagle": lambda: decode(FOUR_LAYERS, 1, speculate=EAGLE3.guesses, drafter=EAGLE3),
     "mixed_for_eagle": lambda: mixed(FOUR_LAYERS, 1, speculate=EAGLE3.guesses, drafter=EAGLE3),
     "decode_for_eagle_tp8": lambda: decode(FOUR_LAYERS, 8, speculate=EAGLE3.guesses, drafter=EAGLE3),
+    "sample_without_samplers": sample_without_samplers,
     "sample_without_sums": sample_without_sums,
     "write_masks": write_masks,
     "copy_pages": copy_pages,

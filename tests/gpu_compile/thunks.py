@@ -1,9 +1,11 @@
 """Reading XLA:GPU's thunk sequence: what the host launches in a step, and what runs inside those launches."""
 
+import math
 import re
 from pathlib import Path
 
 THUNK = re.compile(r"^( *)\d+: k(\w+)")
+BRANCHES = {"Conditional", "While"}
 KERNELS = {"Kernel", "CustomKernel", "Gemm", "CublasLtMatmul", "CuDnn"}
 
 
@@ -22,3 +24,15 @@ def launched(text: str) -> list[str]:
 def kernels(text: str) -> int:
     """How many kernels there are, at any depth. The body of a loop counts once."""
     return sum(thunk[2] in KERNELS for thunk in map(THUNK.match, text.splitlines()) if thunk)
+
+
+def always(text: str) -> int:
+    """How many of them run in every step: those in no branch and no loop."""
+    count, hidden = 0, math.inf  # the indent of the branch or loop that the line may be in
+    for thunk in filter(None, map(THUNK.match, text.splitlines())):
+        indent = len(thunk[1])
+        if indent > hidden:
+            continue
+        hidden = indent if thunk[2] in BRANCHES else math.inf
+        count += thunk[2] in KERNELS
+    return count
