@@ -16,6 +16,8 @@ from gateway.routes.openai import beam_search
 from gateway.routes.openai.constraints import ConstraintFields
 from gateway.routes.openai.identity import SAFE_ID
 from gateway.routes.openai.unsupported import refuse_unsupported
+from gateway.samplers.fields import SamplerFields
+from gateway.samplers.rules import first_problem
 from gateway.text.model_text import Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
@@ -51,8 +53,8 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool | None = None
 
 
-class Common(ConstraintFields):
-    """Fields of both generating routes, besides those that constrain the text."""
+class Common(ConstraintFields, SamplerFields):
+    """Fields of both generating routes, besides those that constrain the text and those of further samplers."""
 
     model_config = ConfigDict(extra="allow")  # so that unsupported fields can be told from absent ones
 
@@ -172,6 +174,9 @@ class Common(ConstraintFields):
         if self.ignore_eos and self.constraint is not None:
             message = f"ignore_eos is not supported with {self.constraint.param}, which says where the text ends"
             raise RequestError.invalid(message, "ignore_eos")
+        if problem := first_problem(self):
+            given = "" if problem.given is None else f" (given {problem.given:g})"
+            raise RequestError.invalid(f"{problem.field}: {problem.text}{given}", problem.field)
         beam_search.check_fields(dict(self), self.constraint.param if self.constraint is not None else None)
         refuse_unsupported(self.model_extra or {})
         return self

@@ -16,6 +16,7 @@ def samples(settings: Parameters) -> bool:
         or settings.top_k is not None
         or settings.top_p is not None
         or settings.typical_p is not None
+        or settings.filters
     )
 
 

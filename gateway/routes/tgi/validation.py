@@ -11,6 +11,7 @@ from gateway.errors import RequestError
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
 from gateway.routes.tgi.schemas import GenerateRequest, Parameters
+from gateway.samplers.rules import first_problem
 from gateway.text.model_text import ModelText, Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
@@ -77,7 +78,7 @@ def _check_best_of(settings: Parameters, limits: Limits, *, stream: bool) -> Non
         best_of <= limits.max_best_of, "best_of", f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}"
     )
     chosen = (settings.temperature, settings.top_k, settings.top_p, settings.typical_p)
-    samples = settings.do_sample or any(value is not None for value in chosen)
+    samples = settings.do_sample or settings.filters or any(value is not None for value in chosen)
     _require(samples, "best_of", f"you must use sampling when `best_of` is > 1. Given: {best_of}")
 
 
@@ -95,6 +96,9 @@ def _check_sampling(settings: Parameters) -> None:
         _require(share is None or 0.0 < share < 1.0, name, f"`{name}` must be > 0.0 and < 1.0. Given: {share}")
     top_k = settings.top_k
     _require(top_k is None or top_k > 0, "top_k", f"`top_k` must be strictly positive. Given: {top_k}")
+    if problem := first_problem(settings):
+        given = "" if problem.given is None else f". Given: {problem.given:g}"
+        raise RequestError.invalid(f"`{problem.field}` {problem.text}{given}", problem.field)
 
 
 def _check_scale(name: str, value: float | None) -> None:

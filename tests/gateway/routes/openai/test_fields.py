@@ -13,6 +13,7 @@ from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionR
 from gateway.routes.openai.tokens import Detokenize, TokenizeChat, TokenizeText
 from gateway.routes.openai.unsupported import HINTS, HINTS_WITHIN, UNSUPPORTED
 from gateway.routes.tgi.schemas import Parameters
+from gateway.samplers.fields import SamplerFields
 
 OPENAI_3_54_CHAT = """
     audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens messages
@@ -190,5 +191,5 @@ def test_a_known_field_within_another_is_declared_or_a_hint(name: str) -> None:
     assert set(fields.split()) == declared(model) | HINTS_WITHIN.get(name, set())
 
 
-def test_tgis_parameters_are_ours() -> None:
-    assert declared(Parameters) == set(TGI_3_PARAMETERS.split())
+def test_tgis_parameters_are_ours_and_the_samplers() -> None:
+    assert declared(Parameters) == set(TGI_3_PARAMETERS.split()) | declared(SamplerFields)
