@@ -1,33 +1,27 @@
 """The samplers of Aphrodite, KoboldCpp and llama.cpp as fields of a request, each by the names it has there.
 
-Only types are checked here, and texts read that stand for lists; `rules.py` checks the rest. `null` means absent, and
+Only types are checked here; `rules.py` checks the rest. `null` means absent, and
 every field's neutral value means what its absence means. `jaxengine/rpc/engine.proto` says what each sampler does.
 """
 
-import re
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from gateway.http.body import StrictModel
-from gateway.http.strict_json import NotStrictJson, strict_json
 from gateway.samplers.ranges import Range
+from gateway.samplers.texts import Bans, Breakers, Id
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from jaxengine.rpc.limits import MAX_LOOK_BACK, MAX_REPEAT
 
-MAX_BREAKERS, MAX_BREAKER_CHARACTERS = 64, 64
 MAX_BREAKER_IDS = 1024
-MAX_BANS = 1024  # in the request; the engine takes as many as biases
 MAX_ORDER = 64  # names of samplers
-
-ID = re.compile("[0-9]{1,9}")
 
 Share = Annotated[float | None, Range(0, 1)]
 Switch = Annotated[int | None, Range(0, 2)]
 Sigmas = Annotated[float | None, Range(-1, 1000)]
 Amount = Annotated[float | None, Range(0, 100)]
 LookBack = Annotated[int | None, Range(-1, MAX_LOOK_BACK)]
-Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 # By a field, its other names: the value is the first one's that is given.
 ALIASES = {
@@ -93,9 +87,9 @@ class SamplerFields(StrictModel):
     dry_allowed_length: Annotated[int | None, Range(1, MAX_REPEAT)] = None
     dry_range: LookBack = None
     dry_penalty_last_n: LookBack = None
-    dry_sequence_breakers: Annotated[list[str], Field(max_length=MAX_BREAKERS)] | str | None = None  # text: it as JSON
+    dry_sequence_breakers: Breakers = None
     dry_sequence_breaker_ids: Annotated[list[Id], Field(max_length=MAX_BREAKER_IDS)] | None = None
-    custom_token_bans: Annotated[list[Id], Field(max_length=MAX_BANS)] | str | None = None  # a text is ids and commas
+    custom_token_bans: Bans = None
     sampler_priority: Annotated[list[str], Field(max_length=MAX_ORDER)] | None = None  # Aphrodite's order
     samplers: Annotated[list[str], Field(max_length=MAX_ORDER)] | str | None = None  # llama.cpp's; a text is of letters
     sampler_order: Annotated[list[int], Field(max_length=MAX_ORDER)] | None = None  # KoboldCpp's
@@ -105,38 +99,7 @@ class SamplerFields(StrictModel):
         values = (getattr(self, each, None) for each in (name, *ALIASES.get(name, ())))
         return next((value for value in values if value is not None), None)
 
-    @field_validator("dry_sequence_breakers")
-    @classmethod
-    def _are_texts(cls, value: list[str] | str | None) -> list[str] | None:
-        breakers = _from_json(value) if isinstance(value, str) else value
-        if breakers is not None and not all(0 < len(each) <= MAX_BREAKER_CHARACTERS for each in breakers):
-            raise ValueError(f"each text must have 1 to {MAX_BREAKER_CHARACTERS} characters")
-        return breakers
-
-    @field_validator("custom_token_bans")
-    @classmethod
-    def _are_ids(cls, value: list[int] | str | None) -> list[int] | None:
-        if not isinstance(value, str):
-            return value
-        ids = [each.strip() for each in value.split(",")] if value.strip() else []
-        if len(ids) > MAX_BANS or not all(ID.fullmatch(each) for each in ids):
-            raise ValueError(f"must be a list, or a text, of at most {MAX_BANS} token ids with commas between them")
-        return [int(each) for each in ids]
-
     @property
     def filters(self) -> bool:
         """Whether it asks for a sampler that only means something where tokens are drawn."""
         return any(getattr(self, name) not in (None, *neutral) for name, neutral in FILTERS.items())
-
-
-def _from_json(text: str) -> list[str] | None:
-    """The list of texts that `text` is as JSON; None if it is empty. Raises ValueError."""
-    try:
-        value = strict_json(text) if text else None
-    except NotStrictJson:
-        value = text
-    if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-        raise ValueError("must be a list of texts, or a text that is such a list as JSON")
-    if value is not None and len(value) > MAX_BREAKERS:
-        raise ValueError(f"must have at most {MAX_BREAKERS} entries")
-    return value

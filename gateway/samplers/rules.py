@@ -78,7 +78,15 @@ def _orders(fields: SamplerFields) -> Iterator[Problem]:
         return
     for other in FIELDS:
         if other != field and getattr(fields, other):
-            yield Problem(other, f"and {field} exclude each other: each is an order of the samplers")
+            yield Problem(other, f"is an order of the samplers, as {field} is: give one of them")
     names = named(fields, field)
     if len(set(names)) < len(names) or not FIELDS[field].keys() >= set(names):
         yield Problem(field, f"must name each sampler once, of {', '.join(FIELDS[field])}")
+
+
+def unknown_id(fields: SamplerFields, vocab_size: int) -> Problem | None:
+    """The first id that is no token of the vocabulary: the device would answer wrongly, not fail."""
+    for name in ("dry_sequence_breaker_ids", "custom_token_bans"):
+        if (most := max(getattr(fields, name) or (), default=0)) >= vocab_size:
+            return Problem(name, f"must hold ids of tokens, which are 0..{vocab_size - 1}", most)
+    return None

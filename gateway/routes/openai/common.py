@@ -17,7 +17,7 @@ from gateway.routes.openai.constraints import ConstraintFields
 from gateway.routes.openai.identity import SAFE_ID
 from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.samplers.fields import SamplerFields
-from gateway.samplers.rules import first_problem
+from gateway.samplers.rules import Problem, first_problem
 from gateway.text.model_text import Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
@@ -174,9 +174,14 @@ class Common(ConstraintFields, SamplerFields):
         if self.ignore_eos and self.constraint is not None:
             message = f"ignore_eos is not supported with {self.constraint.param}, which says where the text ends"
             raise RequestError.invalid(message, "ignore_eos")
-        if problem := first_problem(self):
-            given = "" if problem.given is None else f" (given {problem.given:g})"
-            raise RequestError.invalid(f"{problem.field}: {problem.text}{given}", problem.field)
+        refuse(first_problem(self))
         beam_search.check_fields(dict(self), self.constraint.param if self.constraint is not None else None)
         refuse_unsupported(self.model_extra or {})
         return self
+
+
+def refuse(problem: Problem | None) -> None:
+    """Raise RequestError if there is a `problem`."""
+    if problem is not None:
+        given = "" if problem.given is None else f" (given {problem.given:g})"
+        raise RequestError.invalid(f"{problem.field} {problem.text}{given}", problem.field)

@@ -8,8 +8,9 @@ from gateway.config.options import ALIASES, Options
 from gateway.errors import ContextExceeded, Kind, RequestError
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
-from gateway.routes.openai.common import Common, StreamOptions
+from gateway.routes.openai.common import Common, StreamOptions, refuse
 from gateway.routes.openai.identity import names
+from gateway.samplers.rules import unknown_id
 from gateway.text.model_text import truncate
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
@@ -29,6 +30,7 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
+    refuse(unknown_id(body, description.vocab_size))
     most = most_logprobs(options, description)
     for field, asked in body.alternatives.items():
         if asked == WHOLE_VOCABULARY:  # of a server that was not started for it
