@@ -67,7 +67,7 @@ def _dynamic_temperature(fields: SamplerFields) -> Iterator[Problem]:
             yield Problem(given, f"needs {missing} beside it", getattr(fields, given))
     elif low > high:
         yield Problem("dynatemp_min", f"must be at most dynatemp_max, {high:g}", low)
-    elif spread and abs((high - low) / 2 - spread) > 1e-6:
+    elif high and spread and abs((high - low) / 2 - spread) > 1e-6:
         text = f"must be {(high - low) / 2:g}, half of what lies between dynatemp_min and dynatemp_max"
         yield Problem("dynatemp_range", text, spread)
 

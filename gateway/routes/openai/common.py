@@ -126,6 +126,11 @@ class Common(ConstraintFields, SamplerFields):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
+    def drawn_token_ids(self) -> set[int]:
+        """What is left of `allowed_token_ids` without the bans."""
+        return {*(self.allowed_token_ids or ())} - {*(self.custom_token_bans or ())}
+
+    @property
     def cut(self) -> Side | None:
         """The side at which a prompt that is too long loses tokens; None if it may not lose any."""
         return None if self.truncate_prompt_tokens is None else self.truncation_side or "left"

@@ -38,8 +38,8 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
         if asked > most:
             raise RequestError.invalid(f"{field} must be at most {most} (--max-logprobs), given {asked}", field)
     ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
-    if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
-        message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
+    if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.drawn_token_ids):
+        message = "allowed_token_ids leaves only tokens that end the text, none of which may come before min_tokens"
         raise RequestError.invalid(message, "allowed_token_ids")
     if body.use_beam_search:
         _check_width(body, description)
@@ -53,7 +53,7 @@ def _check_width(body: Common, description: pb.Description) -> None:
         raise RequestError.invalid(message, field)
     own = set() if body.ignore_eos else set(description.eos_token_ids)
     ends = own.union(body.stop_token_ids or ())
-    if body.allowed_token_ids and (left := len({*body.allowed_token_ids} - ends)) < width:
+    if body.allowed_token_ids and (left := len(body.drawn_token_ids - ends)) < width:
         message = f"allowed_token_ids holds {left} tokens that do not end the text, fewer than {width} beams"
         raise RequestError.invalid(message, "allowed_token_ids")
     needed, listed = width + len(ends), description.max_top_logprobs
