@@ -58,13 +58,17 @@ def filters(sampling: pb.Sampling, fields: SamplerFields, defaults: Mapping[str,
 
 def middle_temperature(fields: SamplerFields) -> float | None:
     """The temperature that `dynatemp_min` and `dynatemp_max` are around; None if they are off."""
-    return ((fields.dynatemp_min or 0) + fields.dynatemp_max) / 2 if fields.dynatemp_max else None
+    low, high = _bounds(fields)
+    return (low + high) / 2 if high else None
 
 
 def _spread(fields: SamplerFields) -> float:
-    if fields.dynatemp_max:
-        return (fields.dynatemp_max - (fields.dynatemp_min or 0)) / 2
-    return fields.dynatemp_range or 0
+    low, high = _bounds(fields)
+    return (high - low) / 2 if high else fields.dynatemp_range or 0
+
+
+def _bounds(fields: SamplerFields) -> tuple[float, float]:
+    return fields.value("dynatemp_min") or 0, fields.value("dynatemp_max") or 0
 
 
 def _penalties(sampling: pb.Sampling, fields: SamplerFields) -> dict[str, Any]:

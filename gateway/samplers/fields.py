@@ -26,6 +26,8 @@ LookBack = Annotated[int | None, Range(-1, MAX_LOOK_BACK)]
 # By a field, its other names: the value is the first one's that is given.
 ALIASES = {
     "nsigma": ("top_n_sigma",),
+    "dynatemp_min": ("dynatemp_low",),
+    "dynatemp_max": ("dynatemp_high",),
     "mirostat_mode": ("mirostat",),
     "repetition_penalty": ("repeat_penalty",),
     "repetition_penalty_range": ("rep_pen_range", "repeat_last_n"),
@@ -41,6 +43,8 @@ FILTERS: dict[str, tuple[Any, ...]] = {
     "smoothing_factor": (0,),
     "dynatemp_min": (0,),
     "dynatemp_max": (0,),
+    "dynatemp_low": (0,),
+    "dynatemp_high": (0,),
     "dynatemp_range": (0,),
     "xtc_probability": (0,),
     "skew": (0,),
@@ -66,6 +70,8 @@ class SamplerFields(StrictModel):
     smoothing_curve: Annotated[float | None, Range(1, 100)] = None
     dynatemp_min: Amount = None
     dynatemp_max: Amount = None
+    dynatemp_low: Amount = None
+    dynatemp_high: Amount = None
     dynatemp_range: Amount = None
     dynatemp_exponent: Annotated[float | None, Range(0.01, 100)] = None
     temperature_last: bool | None = None
@@ -90,7 +96,7 @@ class SamplerFields(StrictModel):
     dry_sequence_breakers: Breakers = None
     dry_sequence_breaker_ids: Annotated[list[Id], Field(max_length=MAX_BREAKER_IDS)] | None = None
     custom_token_bans: Bans = None
-    sampler_priority: Annotated[list[str], Field(max_length=MAX_ORDER)] | None = None  # Aphrodite's order
+    sampler_priority: Annotated[list[str | int], Field(max_length=MAX_ORDER)] | None = None  # Aphrodite's order
     samplers: Annotated[list[str], Field(max_length=MAX_ORDER)] | str | None = None  # llama.cpp's; a text is of letters
     sampler_order: Annotated[list[int], Field(max_length=MAX_ORDER)] | None = None  # KoboldCpp's
 

@@ -45,6 +45,22 @@ APHRODITE: Names = {
     "quadratic": ("smoothing_factor",),
     "xtc": ("xtc",),
 }
+NUMBERS = {  # of Aphrodite's names
+    "0": "top_p_top_k",
+    "1": "top_a",
+    "2": "min_p",
+    "3": "tfs",
+    "4": "typical_p",
+    "5": "temperature",
+    "6": "penalties",
+    "7": "dry",
+    "8": "no_repeat_ngram",
+    "9": "top_nsigma",
+    "10": "eta_cutoff",
+    "11": "epsilon_cutoff",
+    "12": "quadratic",
+    "13": "xtc",
+}
 LLAMA_CPP: Names = {
     "penalties": (PENALTIES,),
     "dry": (DRY,),
@@ -68,6 +84,7 @@ KOBOLD: Names = {
     "5": ("temperature", "smoothing_factor", "top_n_sigma"),
     "6": (PENALTIES,),
 }
+SPELLINGS = {"sampler_priority": NUMBERS, "samplers": SYNONYMS, "sampler_order": {}}
 FIELDS: dict[str, Names] = {"sampler_priority": APHRODITE, "samplers": LLAMA_CPP, "sampler_order": KOBOLD}
 
 
@@ -82,7 +99,7 @@ def named(fields: SamplerFields, field: str) -> list[str]:
     if field == "samplers" and isinstance(value, str):
         return [LETTERS.get(letter, letter) for letter in value]
     plain = (str(name).lower().replace("-", "_") for name in value)
-    return [SYNONYMS.get(name, name) for name in plain] if field == "samplers" else list(plain)
+    return [SPELLINGS[field].get(name, name) for name in plain]
 
 
 def stages(fields: SamplerFields) -> list[str]:

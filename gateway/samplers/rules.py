@@ -58,14 +58,12 @@ def _two_names(fields: SamplerFields) -> Iterator[Problem]:
 
 
 def _dynamic_temperature(fields: SamplerFields) -> Iterator[Problem]:
-    low, high, spread = fields.dynatemp_min, fields.dynatemp_max, fields.dynatemp_range
-    if low is None and high is None:
-        return
-    if low is None or high is None:
-        given, missing = ("dynatemp_max", "dynatemp_min") if low is None else ("dynatemp_min", "dynatemp_max")
-        if getattr(fields, given):
-            yield Problem(given, f"needs {missing} beside it", getattr(fields, given))
-    elif low > high:
+    low, high, spread = fields.value("dynatemp_min"), fields.value("dynatemp_max"), fields.dynatemp_range
+    if low and high is None:
+        yield Problem("dynatemp_min", "needs dynatemp_max beside it", low)
+    elif high and low is None:
+        yield Problem("dynatemp_max", "needs dynatemp_min beside it", high)
+    elif low and low > high:
         yield Problem("dynatemp_min", f"must be at most dynatemp_max, {high:g}", low)
     elif high and spread and abs((high - low) / 2 - spread) > 1e-6:
         text = f"must be {(high - low) / 2:g}, half of what lies between dynatemp_min and dynatemp_max"

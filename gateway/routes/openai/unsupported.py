@@ -78,7 +78,14 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "verbose": (False,),
     "lora": ([],),
     "min_keep": (0,),
-    "adaptive_target": (-1,),
+    "adaptive_target": (-1, -0.01),  # the latter SillyTavern's
+    "dry_max_ngram": (12,),  # Aphrodite's, as the next six; repetitions here are of up to 128 tokens
+    "dry_max_occurrences": (8,),
+    "dry_early_exit_match_len": (8,),
+    "token_ban_ranges": ([],),
+    "banned_strings": ([], ""),
+    "structural_tag": ("",),
+    "aphrodite_xargs": ({},),
     "reasoning_format": ("none", "auto"),
     "reasoning_control": (False,),
     "reasoning_budget_tokens": (-1,),  # of a completion, as the next; chats declare both
@@ -95,6 +102,8 @@ OUR_NAMES = {
     "max_completion_tokens": "max_tokens",
     "n_cmpl": "n",
     "n_probs": "logprobs",
+    "banned_strings": "bad_words",
+    "structural_tag": "structured_outputs",
     "return_tokens": "return_token_ids",
     "return_prompt_token_ids": "return_token_ids",
     "extra_key": "cache_salt",

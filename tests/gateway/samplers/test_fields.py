@@ -86,6 +86,8 @@ async def test_fields_that_ask_for_nothing_change_no_request(ask: Ask) -> None:
         "smoothing_curve": 1,
         "dynatemp_min": 0,
         "dynatemp_max": 0,
+        "dynatemp_low": 0,
+        "dynatemp_high": 0,
         "dynatemp_range": 0,
         "dynatemp_exponent": 1,
         "temperature_last": False,
@@ -153,7 +155,7 @@ async def test_a_dynamic_temperature_is_around_its_middle(ask: Ask) -> None:
     async with serve() as app:
         given = {"temperature": 0.8, "dynatemp_min": 0.5, "dynatemp_max": 1, "dynatemp_range": 0.25}
         sampling = await sent(app, ask, given)
-        still = await sent(app, ask, {"dynatemp_min": 0.5, "dynatemp_max": 0.5})
+        still = await sent(app, ask, {"dynatemp_low": 0.5, "dynatemp_high": 0.5})
     assert (sampling.temperature, sampling.samplers) == (0.75, pb.Samplers(dynatemp_range=0.25))
     assert (still.temperature, still.HasField("samplers")) == (0.5, False)
 
@@ -174,6 +176,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"mirostat": 2, "mirostat_tau": 0}, "mirostat_tau", "must be above 0"),
     ({"nsigma": 1, "top_n_sigma": 2}, "top_n_sigma", "must be 1, as nsigma is"),
     ({"nsigma": 1, "top_n_sigma": -1}, "top_n_sigma", "must be 1, as nsigma is"),
+    ({"dynatemp_min": 0.5, "dynatemp_max": 1, "dynatemp_low": 0.25}, "dynatemp_low", "must be 0.5, as dynatemp_min is"),
     ({"mirostat_mode": 0, "mirostat": 2}, "mirostat", "must be 0, as mirostat_mode is"),
     ({"repetition_penalty": 1.5, "repeat_penalty": 1.25}, "repeat_penalty", "must be 1.5, as repetition_penalty is"),
     ({"rep_pen_range": 8, "repeat_last_n": 9}, "repeat_last_n", "must be 8, as rep_pen_range is"),

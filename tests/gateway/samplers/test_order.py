@@ -83,7 +83,8 @@ async def test_llama_cpps_letters_are_its_names() -> None:
 
 async def test_names_are_read_as_their_servers_read_them() -> None:
     fields = {"temperature": 0.5, "top_k": 5}
-    for order in ({"samplers": ["top-k", "temp"]}, {"sampler_priority": ["TOP_P_TOP_K", "TEMPERATURE"]}):
+    llama_cpp, aphrodite = {"samplers": ["top-k", "temp"]}, {"sampler_priority": ["TOP_P_TOP_K", "TEMPERATURE"]}
+    for order in (llama_cpp, aphrodite, {"sampler_priority": [0, 5]}):
         assert await order_of({**fields, **order}) == ["top_k", "temperature"]
 
 
