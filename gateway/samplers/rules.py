@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from gateway.http.validation_messages import MAX_SHOWN
 from gateway.samplers.fields import ALIASES, SamplerFields
 from gateway.samplers.order import FIELDS, named, order_field
 from gateway.samplers.ranges import Range
@@ -17,6 +18,12 @@ class Problem(NamedTuple):
     field: str
     text: str
     given: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """The value as a message repeats it; empty if there is none, or one of too many digits."""
+        text = f"{self.given:g}" if isinstance(self.given, float) else str(self.given)
+        return "" if self.given is None or len(text) > MAX_SHOWN else text
 
 
 def first_problem(fields: SamplerFields) -> Problem | None:

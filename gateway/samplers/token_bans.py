@@ -1,5 +1,5 @@
 """Tokens that are never drawn, told to the engine as biases: it takes more of those than of one-token bad words, and
-beside ids that are the only ones allowed.
+beside ids that are the only ones allowed. Where a grammar leaves nothing else, it has its way.
 """
 
 from collections.abc import Collection

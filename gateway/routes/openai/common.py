@@ -188,5 +188,5 @@ class Common(ConstraintFields, SamplerFields):
 def refuse(problem: Problem | None) -> None:
     """Raise RequestError if there is a `problem`."""
     if problem is not None:
-        given = "" if problem.given is None else f" (given {problem.given:g})"
+        given = f" (given {problem.shown})" if problem.shown else ""
         raise RequestError.invalid(f"{problem.field} {problem.text}{given}", problem.field)

@@ -99,7 +99,7 @@ def _check_sampling(settings: Parameters, limits: Limits) -> None:
     top_k = settings.top_k
     _require(top_k is None or top_k > 0, "top_k", f"`top_k` must be strictly positive. Given: {top_k}")
     if problem := first_problem(settings) or unknown_id(settings, limits.vocab_size):
-        given = "" if problem.given is None else f". Given: {problem.given:g}"
+        given = f". Given: {problem.shown}" if problem.shown else ""
         raise RequestError.invalid(f"`{problem.field}` {problem.text}{given}", problem.field)
 
 

@@ -216,6 +216,13 @@ async def test_a_value_beyond_a_range_is_refused_with_the_limit(ask: Ask) -> Non
             assert f"{name} must be at most {high:g}" in await refused(app, ask, {name: above})
 
 
+@every_route
+async def test_a_number_of_many_digits_is_not_repeated(ask: Ask) -> None:
+    async with serve() as app:
+        assert (await refused(app, ask, {"rep_pen_range": 10**400})) == "rep_pen_range must be at most 8192"
+        assert "1234567" in await refused(app, ask, {"rep_pen_range": 1234567})
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -242,6 +249,12 @@ async def test_a_wrong_type_is_refused_by_name(fields: dict[str, Any], said: str
 def ranges() -> list[tuple[str, float, float]]:
     fields = SamplerFields.model_fields.items()
     return [(name, each.low, each.high) for name, field in fields for each in field.metadata if isinstance(each, Range)]
+
+
+def test_ranges_are_documented() -> None:
+    documented = SamplerFields.model_json_schema()["properties"]
+    for name, low, high in ranges():
+        assert documented[name]["anyOf"][0].items() >= {"minimum": low, "maximum": high}.items()
 
 
 def test_every_value_allowed_is_one_of_the_engines() -> None:

@@ -1,4 +1,4 @@
-"""No field that the clients of OpenAI, vLLM, SGLang, Aphrodite or llama.cpp know is ignored unless it is one of our hints.
+"""No field that clients of OpenAI, vLLM, SGLang, Aphrodite or llama.cpp know is ignored unless it is one of our hints.
 
 Each list holds every name that the request models of that version declare, or its server reads.
 """
