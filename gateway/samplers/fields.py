@@ -86,7 +86,7 @@ class SamplerFields(StrictModel):
     repetition_penalty_range: LookBack = None
     rep_pen_range: LookBack = None
     repeat_last_n: LookBack = None
-    rep_pen_slope: Annotated[float | None, Range(0, 10)] = None  # 0 and above 1 mean 1, as in KoboldCpp
+    rep_pen_slope: Annotated[float | None, Range(0, 10)] = None  # 0 and above 1 mean 1, no slope
     no_repeat_ngram_size: Annotated[int | None, Range(0, MAX_REPEAT)] = None
     dry_multiplier: Amount = None
     dry_base: Annotated[float | None, Range(1, 100)] = None
