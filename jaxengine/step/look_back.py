@@ -55,7 +55,7 @@ class LookBack(NamedTuple):
         over = length - values.dry_allowed_length[:, None]
         exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
         penalty = values.dry_multiplier[:, None] * jnp.exp(exponent)
-        here = self._columns(window & (over >= 0), scores)
+        here = self._columns(window & ~self.breaks & (over >= 0), scores)
         return scores.at[here].min(scores.at[here].get(mode="clip") - penalty, mode="drop")
 
     def forbid_ngrams(self, scores: Array) -> Array:
