@@ -27,7 +27,7 @@ FLOORS = {
         {"routes"},
         {"request"},
         {"parsing"},
-        {"grammar"},
+        {"grammar", "samplers"},
         {"http", "text", "engine", "observability"},
         {"errors"},
         {"config"},

@@ -61,7 +61,8 @@ def _progress(description: pb.Description | None) -> str:
 
 def _parameters(request: pb.Generate) -> str:
     """The numeric parameters of a request, as JSON. Fields that hold the client's words or ids are left out."""
-    fields = {each.name: value for each, value in request.sampling.ListFields() if isinstance(value, int | float)}
+    listed = [*request.sampling.ListFields(), *request.sampling.samplers.ListFields()]
+    fields = {each.name: value for each, value in listed if isinstance(value, int | float)}
     fields = {name: short_float(value) if isinstance(value, float) else value for name, value in fields.items()}
     fields.pop("seed", None)
     return json_bytes({"max_new_tokens": request.max_new_tokens, **fields}).decode()

@@ -11,6 +11,7 @@ from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import find_template, read_json, special_tokens
 from gateway.text.sampling_defaults import recommended
 from gateway.text.template_renderer import TemplateRenderer
+from gateway.text.token_search import TokenSearch
 from gateway.text.tokenizer import Tokenizer, TokenSpan
 
 TEMPLATE_CHARACTERS = 65_536  # that a chat template may write besides those of the request
@@ -53,6 +54,7 @@ class ModelText:
     ) -> None:
         self.continues = continues
         self.tokenizer = Tokenizer.load(directory)
+        self.token_search = TokenSearch(self.tokenizer)
         can_fit = self.tokenizer.longest * max_total_tokens + 1024  # tokenising takes 300 bytes for each
         self.max_characters = min(can_fit, payload_limit + TEMPLATE_CHARACTERS)
         config = read_json(config_path or directory / "tokenizer_config.json")
@@ -63,7 +65,7 @@ class ModelText:
         self._renderer = TemplateRenderer(template, self.special_tokens, self.max_characters) if template else None
         self._request_renderer = TemplateRenderer(None, self.special_tokens, self.max_characters)
         self.knows_developer = template is not None and "developer" in template
-        self._executor = executor
+        self.executor = executor
 
     async def encode(self, text: str, *, add_special_tokens: bool, field: str, cut: Side | None = None) -> list[int]:
         """Token ids of `text`. With `cut` the caller truncates them at that side, so a text that is too long is
@@ -78,18 +80,18 @@ class ModelText:
         if len(text) <= INLINE_CHARACTERS:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         encode = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, encode)
 
     async def spans(self, text: str, *, add_special_tokens: bool, field: str) -> list[TokenSpan]:
         """Tokens of `text` with their byte ranges. Raises as `encode`."""
         self._check_length(text, field)
         spans = partial(self.tokenizer.spans, text, add_special_tokens=add_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, spans)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, spans)
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         """The text of `ids`."""
         decode = partial(self.tokenizer.decode_long, ids, skip_special_tokens=skip_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, decode)
 
     def _check_length(self, text: str, field: str) -> None:
         if len(text) > self.max_characters:

@@ -4,6 +4,8 @@ model's author recommends.
 
 from typing import Any
 
+from jaxengine.rpc.limits import MAX_REPEAT
+
 MIN_SCALE, MAX_SCALE = 1e-3, 100.0  # of temperature and repetition penalty: float32 logits stay finite
 GREEDY_TEMPERATURE = 1e-4  # below it a softmax in float32 is an argmax, or NaN
 RANGES = {  # of the defaults in generation_config.json
@@ -13,6 +15,9 @@ RANGES = {  # of the defaults in generation_config.json
     "typical_p": (1e-6, 1.0),
     "min_p": (0.0, 1.0),
     "repetition_penalty": (MIN_SCALE, MAX_SCALE),
+    "epsilon_cutoff": (0.0, 1.0),
+    "eta_cutoff": (0.0, 1.0),
+    "no_repeat_ngram_size": (0, MAX_REPEAT),
 }
 
 

@@ -101,6 +101,11 @@ class Tokenizer:
             return None
         return id if id in self._special or (text.startswith("<") and text.endswith(">")) else None
 
+    @property
+    def end(self) -> int:
+        """One more than the highest id."""
+        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
     def is_known(self, id: int) -> bool:
         return self._backend.id_to_token(id) is not None
 

@@ -18,6 +18,7 @@ from jaxengine.step.verification import recent_of
 UNROLLED = 8  # ids compared in one turn of a loop, each turn of which a GPU's host waits for
 NEWER = 1 << 16  # more than ids that are looked back
 MAX_EXPONENT = 87.0  # exp() of more is beyond f32
+MAX_PENALTY = 1e30
 
 
 class LookBack(NamedTuple):
@@ -54,7 +55,7 @@ class LookBack(NamedTuple):
         length = jnp.minimum(self._repeated(), jnp.minimum(inside, unbroken[:, None]))
         over = length - values.dry_allowed_length[:, None]
         exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
-        penalty = values.dry_multiplier[:, None] * jnp.exp(exponent)
+        penalty = jnp.minimum(values.dry_multiplier[:, None] * jnp.exp(exponent), MAX_PENALTY)
         here = self._columns(window & ~self.breaks & (over >= 0), scores)
         return scores.at[here].min(scores.at[here].get(mode="clip") - penalty, mode="drop")
 

@@ -9,6 +9,8 @@ from gateway.errors import Kind, RequestError
 from gateway.http.validation_messages import describe
 from gateway.routes.kserve.text_inputs import Given
 from gateway.routes.openai.schemas import CompletionRequest
+from gateway.routes.openai.unsupported import first_asked
+from gateway.samplers.fields import FILTERS
 
 GUIDES = {  # TensorRT-LLM's types of what the text must match
     "json_schema": "guided_json",
@@ -28,7 +30,7 @@ def completion_request(given: Given, eos_token_ids: Collection[int], adapter: st
     if type(seed := fields.get("seed")) is int and 1 << 63 <= seed < 1 << 64:
         fields["seed"] = seed - (1 << 63)  # TensorRT-LLM's has a bit more
     fields |= _beams(given) | _end(given, eos_token_ids) | _guide(given.others)
-    if not given.vllm and not any(name in fields for name in SAMPLING):
+    if not given.vllm and not any(name in fields for name in SAMPLING) and not first_asked(fields, FILTERS):
         fields["temperature"] = 0.0  # as TensorRT-LLM, where vLLM's parameters are not given
     try:
         return CompletionRequest.model_validate(fields)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.errors import RequestError
 from gateway.routes.openai.unsupported import first_asked
+from gateway.samplers.fields import FILTERS
 
 # By field, the values that ask for nothing else and so are accepted, besides `null`.
 NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
@@ -19,6 +20,7 @@ NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
     "top_k": (0, -1),
     "min_p": (0,),
     "typical_p": (1,),
+    **FILTERS,
     "stop": ([],),
     "prompt_logprobs": (),
     "thinking_token_budget": (-1,),

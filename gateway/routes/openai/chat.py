@@ -22,6 +22,7 @@ from gateway.routes.openai.logprobs import TokenNames, chat_logprobs, prompt_log
 from gateway.routes.openai.message_writer import MessageWriter
 from gateway.routes.openai.respond import Reply
 from gateway.routes.openai.schemas import ChatRequest
+from gateway.samplers.breakers import dry_breakers
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -107,7 +108,8 @@ async def _chat(
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     limit = validation.new_tokens(prompt, body.new_tokens, context, "messages", name=name)
     answer = AnswerFormat.of(body, text, gateway.formats(model))
-    requests = sampling.generate_requests(body, adapter, prompt, limit, model)
+    breakers = await dry_breakers(body, model, description.vocab_size)
+    requests = sampling.generate_requests(body, adapter, prompt, limit, model, breakers=breakers)
     hold = partial(constrain, requests, body, answer, model.tokenizer, gateway.options)
     grammar_fields = await in_thread(hold, when=body.tool_use.on)  # which checks their schemas
     policy = sampling.policy(body, answer.visible(model.tokenizer))

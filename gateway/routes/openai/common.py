@@ -16,6 +16,8 @@ from gateway.routes.openai import beam_search
 from gateway.routes.openai.constraints import ConstraintFields
 from gateway.routes.openai.identity import SAFE_ID
 from gateway.routes.openai.unsupported import refuse_unsupported
+from gateway.samplers.fields import SamplerFields
+from gateway.samplers.rules import Problem, first_problem
 from gateway.text.model_text import Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
@@ -51,8 +53,8 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool | None = None
 
 
-class Common(ConstraintFields):
-    """Fields of both generating routes, besides those that constrain the text."""
+class Common(ConstraintFields, SamplerFields):
+    """Fields of both generating routes, besides those that constrain the text and those of further samplers."""
 
     model_config = ConfigDict(extra="allow")  # so that unsupported fields can be told from absent ones
 
@@ -124,6 +126,11 @@ class Common(ConstraintFields):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
+    def drawn_token_ids(self) -> set[int]:
+        """What is left of `allowed_token_ids` without the bans."""
+        return {*(self.allowed_token_ids or ())} - {*(self.custom_token_bans or ())}
+
+    @property
     def cut(self) -> Side | None:
         """The side at which a prompt that is too long loses tokens; None if it may not lose any."""
         return None if self.truncate_prompt_tokens is None else self.truncation_side or "left"
@@ -172,6 +179,14 @@ class Common(ConstraintFields):
         if self.ignore_eos and self.constraint is not None:
             message = f"ignore_eos is not supported with {self.constraint.param}, which says where the text ends"
             raise RequestError.invalid(message, "ignore_eos")
+        refuse(first_problem(self))
         beam_search.check_fields(dict(self), self.constraint.param if self.constraint is not None else None)
         refuse_unsupported(self.model_extra or {})
         return self
+
+
+def refuse(problem: Problem | None) -> None:
+    """Raise RequestError if there is a `problem`."""
+    if problem is not None:
+        given = f" (given {problem.shown})" if problem.shown else ""
+        raise RequestError.invalid(f"{problem.field} {problem.text}{given}", problem.field)

@@ -13,6 +13,7 @@ from gateway.routes.openai.grammar_fields import GrammarFields
 from gateway.routes.openai.logprobs import TokenNames, completion_logprobs, prompt_logprobs, prompt_offsets
 from gateway.routes.openai.respond import Choice, Reply, Run
 from gateway.routes.openai.schemas import CompletionRequest
+from gateway.samplers.breakers import dry_breakers
 from gateway.text.model_text import ModelText
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -51,7 +52,10 @@ async def _outputs(
     wanted = 1 if body.echo_only else body.max_tokens
     limit = validation.new_tokens(ids, wanted, context, "prompt", otherwise=DEFAULT_TOKENS)
     echo_logprobs = bool(body.echo) and body.logprobs is not None
-    requests = sampling.generate_requests(body, adapter, ids, limit, model, echo_logprobs=echo_logprobs)
+    breakers = await dry_breakers(body, model, description.vocab_size)
+    requests = sampling.generate_requests(
+        body, adapter, ids, limit, model, breakers=breakers, echo_logprobs=echo_logprobs
+    )
     echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
     return [(OutputProcessor(model, each, ids, body.stops, sampling.policy(body)), echo) for each in requests]
 

@@ -5,10 +5,12 @@ OpenAI's default. Temperature 0 and top_p 0 both mean greedy.
 """
 
 import secrets
+from collections.abc import Collection
 
 from gateway.errors import RequestError
 from gateway.request.output import OutputPolicy
 from gateway.routes.openai.common import Common
+from gateway.samplers.engine_sampling import add_samplers
 from gateway.text.model_text import ModelText
 from gateway.text.sampling_defaults import GREEDY_TEMPERATURE
 from jaxengine.rpc import engine_pb2 as pb
@@ -24,12 +26,13 @@ def generate_requests(
     limit: int,
     model: ModelText,
     *,
+    breakers: Collection[int] = (),
     echo_logprobs: bool = False,
 ) -> list[pb.Generate]:
     """The engine request of each sequence, answered by `adapter`, or by the model itself if that is empty.
 
     A given seed counts up over them: with one seed they would all be equal. The answers of a beam search share one
-    request.
+    request. `breakers` are the ids of `dry_breakers`.
     """
     if (body.min_tokens or 0) > limit:
         raise RequestError.invalid(
@@ -49,6 +52,7 @@ def generate_requests(
     requests = []
     for number in range(1 if body.use_beam_search else body.sequences):
         sampling = _sampling(body, model.defaults)
+        add_samplers(sampling, body, breakers=breakers, defaults=model.defaults)
         sampling.bad_words.extend(words)
         sampling.seed = (seed + number) % 2**64
         sampling.top_logprobs = max(body.alternatives.values())
@@ -119,7 +123,7 @@ def _sampling(body: Common, defaults: dict[str, float]) -> pb.Sampling:
         defaults = {"temperature": 0.0, **kept}
 
     def chosen(name: str, otherwise: float) -> float:
-        given = getattr(body, name)
+        given = body.value(name)
         return float(defaults.get(name, otherwise) if given is None else given)
 
     temperature, top_p = chosen("temperature", 1.0), chosen("top_p", 1.0)

@@ -8,8 +8,9 @@ from gateway.config.options import ALIASES, Options
 from gateway.errors import ContextExceeded, Kind, RequestError
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
-from gateway.routes.openai.common import Common, StreamOptions
+from gateway.routes.openai.common import Common, StreamOptions, refuse
 from gateway.routes.openai.identity import names
+from gateway.samplers.rules import unknown_id
 from gateway.text.model_text import truncate
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
@@ -29,6 +30,7 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     refuse_unknown_ids(body.stop_token_ids or [], description.vocab_size, "stop_token_ids")
     refuse_unknown_ids([int(key) for key in body.logit_bias or ()], description.vocab_size, "logit_bias")
     refuse_unknown_ids(body.allowed_token_ids or [], description.vocab_size, "allowed_token_ids")
+    refuse(unknown_id(body, description.vocab_size))
     most = most_logprobs(options, description)
     for field, asked in body.alternatives.items():
         if asked == WHOLE_VOCABULARY:  # of a server that was not started for it
@@ -36,8 +38,8 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
         if asked > most:
             raise RequestError.invalid(f"{field} must be at most {most} (--max-logprobs), given {asked}", field)
     ends = {*description.eos_token_ids, *(body.stop_token_ids or [])}
-    if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.allowed_token_ids):
-        message = "allowed_token_ids holds only tokens that end the text, none of which may come before min_tokens"
+    if body.allowed_token_ids and body.min_tokens and ends.issuperset(body.drawn_token_ids):
+        message = "allowed_token_ids leaves only tokens that end the text, none of which may come before min_tokens"
         raise RequestError.invalid(message, "allowed_token_ids")
     if body.use_beam_search:
         _check_width(body, description)
@@ -51,7 +53,7 @@ def _check_width(body: Common, description: pb.Description) -> None:
         raise RequestError.invalid(message, field)
     own = set() if body.ignore_eos else set(description.eos_token_ids)
     ends = own.union(body.stop_token_ids or ())
-    if body.allowed_token_ids and (left := len({*body.allowed_token_ids} - ends)) < width:
+    if body.allowed_token_ids and (left := len(body.drawn_token_ids - ends)) < width:
         message = f"allowed_token_ids holds {left} tokens that do not end the text, fewer than {width} beams"
         raise RequestError.invalid(message, "allowed_token_ids")
     needed, listed = width + len(ends), description.max_top_logprobs

@@ -19,6 +19,7 @@ from gateway.routes.tgi.grammar import constraint
 from gateway.routes.tgi.sampling import sampling
 from gateway.routes.tgi.schemas import GenerateRequest
 from gateway.routes.tgi.validation import Limits, check_adapter, check_parameters, tokenize
+from gateway.samplers.breakers import dry_breakers
 from jaxengine.rpc import engine_pb2 as pb
 
 POLICY = OutputPolicy(keep_stop=True, show_end=True, skip_special=True, length_first=True)
@@ -108,11 +109,12 @@ async def _begin(
     lifecycle.admit(copies)
     with lifecycle.span("tokenize"):
         prompt, new_tokens = await tokenize(body, model, limits)
+    breakers = await dry_breakers(settings, model, description.vocab_size)
     prefill = settings.decoder_input_details and gateway.options.enable_prefill_logprobs
     requests = [
         pb.Generate(
             prompt=prompt,
-            sampling=sampling(settings, gateway.options, prompt_logprobs=prefill),
+            sampling=sampling(settings, gateway.options, breakers=breakers, prompt_logprobs=prefill),
             max_new_tokens=new_tokens,
             grammar=asked.to_proto(model.tokenizer.marks) if asked else None,
             adapter=adapter,

@@ -11,6 +11,7 @@ from pydantic import Field, WithJsonSchema
 
 from gateway.http.body import StrictModel
 from gateway.routes.tgi.grammar import Grammar
+from gateway.samplers.fields import SamplerFields
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
 
@@ -34,8 +35,8 @@ StopText = Annotated[str, documented("string", minLength=1, maxLength=MAX_STOP_C
 Text = Annotated[str, documented("string", minLength=1)]
 
 
-class Parameters(StrictModel):
-    """`parameters` of a request; None: not set."""
+class Parameters(SamplerFields):
+    """`parameters` of a request, TGI's and those of further samplers; None: not set."""
 
     best_of: U64 | None = None
     temperature: Temperature | None = None

@@ -11,6 +11,7 @@ from gateway.errors import RequestError
 from gateway.request.adapters import adapters_served, find_adapter
 from gateway.request.gateway_state import Gateway
 from gateway.routes.tgi.schemas import GenerateRequest, Parameters
+from gateway.samplers.rules import first_problem, unknown_id
 from gateway.text.model_text import ModelText, Side
 from gateway.text.sampling_defaults import MAX_SCALE, MIN_SCALE
 from gateway.text.stop_strings import MAX_STOP_CHARACTERS
@@ -29,6 +30,7 @@ class Limits:
     max_top_n_tokens: int
     max_input_tokens: int
     max_total_tokens: int
+    vocab_size: int
 
     @classmethod
     def of(cls, options: Options, max_input_tokens: int, description: pb.Description) -> "Limits":
@@ -38,6 +40,7 @@ class Limits:
             max_top_n_tokens=min(options.max_top_n_tokens, description.max_top_logprobs),
             max_input_tokens=max_input_tokens,
             max_total_tokens=description.max_total_tokens,
+            vocab_size=description.vocab_size,
         )
 
 
@@ -45,7 +48,7 @@ def check_parameters(request: GenerateRequest, limits: Limits, *, stream: bool) 
     """Check every rule that needs no tokens. Raises RequestError for the first one that is broken."""
     settings = request.settings
     _check_best_of(settings, limits, stream=stream)
-    _check_sampling(settings)
+    _check_sampling(settings, limits)
     _check_output(settings, limits)
     _require(bool(request.inputs), "inputs", "`inputs` cannot be empty")
     given = settings.truncate
@@ -77,11 +80,11 @@ def _check_best_of(settings: Parameters, limits: Limits, *, stream: bool) -> Non
         best_of <= limits.max_best_of, "best_of", f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}"
     )
     chosen = (settings.temperature, settings.top_k, settings.top_p, settings.typical_p)
-    samples = settings.do_sample or any(value is not None for value in chosen)
+    samples = settings.do_sample or settings.filters or any(value is not None for value in chosen)
     _require(samples, "best_of", f"you must use sampling when `best_of` is > 1. Given: {best_of}")
 
 
-def _check_sampling(settings: Parameters) -> None:
+def _check_sampling(settings: Parameters, limits: Limits) -> None:
     for name in ("temperature", "repetition_penalty"):
         _check_scale(name, getattr(settings, name))
     penalty = settings.frequency_penalty
@@ -95,6 +98,9 @@ def _check_sampling(settings: Parameters) -> None:
         _require(share is None or 0.0 < share < 1.0, name, f"`{name}` must be > 0.0 and < 1.0. Given: {share}")
     top_k = settings.top_k
     _require(top_k is None or top_k > 0, "top_k", f"`top_k` must be strictly positive. Given: {top_k}")
+    if problem := first_problem(settings) or unknown_id(settings, limits.vocab_size):
+        given = f". Given: {problem.shown}" if problem.shown else ""
+        raise RequestError.invalid(f"`{problem.field}` {problem.text}{given}", problem.field)
 
 
 def _check_scale(name: str, value: float | None) -> None:

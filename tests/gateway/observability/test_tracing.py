@@ -141,6 +141,7 @@ def test_a_missing_collector_does_not_delay_the_end() -> None:
 async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.access")
     asked = {"temperature": 0.7, "top_k": 5, "seed": 3, "max_new_tokens": 4, "stop": ["canary"], "watermark": True}
+    asked |= {"top_a": 0.25, "dry_multiplier": 1.5, "dry_sequence_breakers": ["canary"], "sampler_order": [6, 0, 5, 1]}
     async with serve() as app:
         await app.post("/generate", inputs="hello canary", parameters=asked)
         await app.post("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}], temperature=0)
@@ -155,6 +156,8 @@ async def test_a_log_line_carries_what_tgis_does_and_no_prompt(caplog: pytest.Lo
     assert all(span[part].endswith("ms") for part in ("total_time", "queue_time", "time_per_token"))
     parameters = json.loads(span["parameters"])
     assert parameters.items() >= {"temperature": 0.7, "top_k": 5, "max_new_tokens": 4, "watermark_gamma": 0.5}.items()
+    assert parameters.items() >= {"top_a": 0.25, "dry_multiplier": 1.5}.items()
+    assert not {"order", "dry_breakers"} & parameters.keys()
     assert (greedy["span"]["name"], greedy["span"]["seed"]) == ("chat_completions", "None")
     assert "canary" not in str(drawn)
     assert "span" not in failed and "spans" not in failed

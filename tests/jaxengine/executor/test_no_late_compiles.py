@@ -7,6 +7,7 @@ import pytest
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import COMPILES
+from jaxengine.request.samplers import ORDER, Samplers
 from jaxengine.request.sequence import Request
 from tests.jaxengine.engines import ask, prompt, serve
 from tests.tiny import EOS
@@ -42,10 +43,32 @@ def anything(number: int, chance: np.random.Generator) -> Request:
         "ignore_eos": False,
         "seed": int(chance.integers(0, 2**63)),
         "min_tokens": 2,
+        "samplers": any_samplers(chance),
     }
     chosen = {name: value for name, value in ways.items() if chance.random() < 0.5}
     length = int(chance.integers(1, 64))
     return ask(number, prompt(length, seed=number), max_tokens=int(chance.integers(2, 65)), **chosen)
+
+
+def any_samplers(chance: np.random.Generator) -> Samplers:
+    """A random third of all samplers, in a random order."""
+    ways: dict[str, object] = {
+        "top_n_sigma": 1.5,
+        "top_a": 0.1,
+        "epsilon_cutoff": 0.001,
+        "eta_cutoff": 0.001,
+        "smoothing_factor": 0.2,
+        "xtc_probability": 0.5,
+        "dynatemp_range": 0.4,
+        "skew": 0.3,
+        "mirostat_tau": 4.0,
+        "repetition_range": int(chance.integers(1, 64)),
+        "no_repeat_ngram_size": int(chance.integers(1, 5)),
+        "dry_multiplier": 0.8,
+        "dry_breakers": tuple(chance.integers(0, 320, chance.integers(0, 200)).tolist()),
+        "order": tuple(chance.permutation(ORDER).tolist()),
+    }
+    return Samplers(**{name: value for name, value in ways.items() if chance.random() < 1 / 3})  # type: ignore[arg-type]
 
 
 def test_a_random_workload_compiles_nothing(engine: Engine) -> None:

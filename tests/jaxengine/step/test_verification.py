@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxengine.request.samplers import Samplers
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Sequence
 from jaxengine.step.buffer import NO_GUESS, SampleFields, unpack_samples
@@ -82,6 +83,13 @@ WAYS = [
     {"bad_words": ((1, 2), (2, 2, 0), (0, 1, 1), (3,)), "temperature": 1.0},
     {"logit_bias": {5: 2.0}, "min_tokens": 3, "stop_token_ids": (0, 1), "temperature": 1.0},
     {"temperature": 1.0, "presence_penalty": -3.0},
+    {"temperature": 1.0, "samplers": Samplers(dry_multiplier=2.0, dry_allowed_length=1, dry_breakers=(3,))},
+    {"samplers": Samplers(no_repeat_ngram_size=2), "temperature": 1.0},
+    {
+        "repetition_penalty": 1.7,
+        "presence_penalty": 0.5,
+        "samplers": Samplers(repetition_range=3, repetition_slope=0.3, xtc_threshold=0.2, xtc_probability=0.5),
+    },
 ]
 
 
@@ -120,7 +128,7 @@ def test_a_step_that_verifies_samples_and_remembers_what_single_steps_do(seed: i
     for row, (first, _) in enumerate(by_row(drafts)):
         count = turns[row] + 1
         assert sampled[first : first + count].tolist() == ids[row][:count]
-        for name in ("seen", "generated", "recent", "bias", "bans", "bad_words"):
+        for name in ("seen", "generated", "recent", "bias", "bans", "bad_words", "history", "values", "breakers"):
             mine, theirs = (np.asarray(getattr(each, name))[row] for each in (state, states[count]))
             np.testing.assert_array_equal(mine, theirs, err_msg=f"{name} of row {row}")
 

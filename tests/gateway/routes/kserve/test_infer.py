@@ -181,7 +181,7 @@ async def test_further_outputs_are_those_that_are_asked_for() -> None:
         ([TEXT, tensor("sampling_parameters", "BYTES", "[1]")], "sampling_parameters must be a JSON object"),
         ([TEXT, tensor("sampling_parameters", "BYTES", '{"a": 1')], "sampling_parameters is not valid JSON"),
         ([TEXT, tensor("sampling_parameters", "BYTES", '{"echo": true}')], "echo is not a sampling parameter"),
-        ([TEXT, tensor("sampling_parameters", "BYTES", '{"mirostat": 2}')], "mirostat is not supported"),
+        ([TEXT, tensor("sampling_parameters", "BYTES", '{"adaptive_target": 2}')], "adaptive_target is not supported"),
         ([TEXT, tensor("sampling_parameters", "BYTES", '{"top_k": "many"}')], "top_k: must be a whole number"),
         ([TEXT, tensor("sampling_parameters", "BYTES", '{"end_id": [1]}')], "end_id must be one value"),
         ([TEXT, tensor("sampling_parameters", "BYTES", '{"guided_decoding_guide_type": {}}')], "must be one value"),

@@ -1,4 +1,4 @@
-"""No field that OpenAI's clients, vLLM, SGLang or llama.cpp know is ignored unless it is in our list of hints.
+"""No field that clients of OpenAI, vLLM, SGLang, Aphrodite or llama.cpp know is ignored unless it is one of our hints.
 
 Each list holds every name that the request models of that version declare, or its server reads.
 """
@@ -13,6 +13,7 @@ from gateway.routes.openai.schemas import BatchRequest, ChatRequest, CompletionR
 from gateway.routes.openai.tokens import Detokenize, TokenizeChat, TokenizeText
 from gateway.routes.openai.unsupported import HINTS, HINTS_WITHIN, UNSUPPORTED
 from gateway.routes.tgi.schemas import Parameters
+from gateway.samplers.fields import SamplerFields
 
 OPENAI_3_54_CHAT = """
     audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens messages
@@ -95,6 +96,22 @@ SGLANG_0_5_23_TOKENIZE_CHAT = """
     reasoning_effort tool_choice tools
 """
 
+APHRODITE_CHAT = """
+    add_generation_prompt add_special_tokens allowed_token_ids aphrodite_xargs bad_words best_of chat_template
+    chat_template_kwargs continue_final_message custom_token_bans documents dry_allowed_length dry_base
+    dry_early_exit_match_len dry_max_ngram dry_max_occurrences dry_multiplier dry_penalty_last_n dry_range
+    dry_sequence_breakers dynatemp_exponent dynatemp_high dynatemp_low dynatemp_max dynatemp_min early_stopping echo
+    epsilon_cutoff eta_cutoff frequency_penalty grammar guided_choice guided_decoding_backend guided_grammar guided_json
+    guided_regex guided_whitespace_pattern ignore_eos include_reasoning include_stop_str_in_output kv_transfer_params
+    length_penalty logit_bias logprobs max_completion_tokens max_tokens messages min_p min_tokens mirostat_eta
+    mirostat_mode mirostat_tau mm_processor_kwargs model n no_repeat_ngram_size nsigma parallel_tool_calls
+    presence_penalty priority prompt_logprobs reasoning_effort repetition_penalty request_id response_format
+    sampler_order sampler_priority seed skew skip_special_tokens smoothing_curve smoothing_factor
+    spaces_between_special_tokens stop stop_token_ids stream stream_options structural_tag temperature temperature_last
+    tfs token_ban_ranges tool_choice tools top_a top_k top_logprobs top_p truncate_prompt_tokens typical_p
+    use_beam_search user xtc_probability xtc_threshold
+"""
+
 # Of the commit that llama-cpp-python 0.3.36 brings along.
 LLAMA_CPP_CHAT = """
     adaptive_decay adaptive_target add_generation_prompt backend_sampling cache_prompt chat_format chat_parser
@@ -160,6 +177,7 @@ LISTS: dict[str, tuple[type[BaseModel], str]] = {
     "SGLang 0.5.23, tokenize a chat": (TokenizeChat, SGLANG_0_5_23_TOKENIZE_CHAT),
     "SGLang 0.5.23, tokenize": (TokenizeText, SGLANG_0_5_23_TOKENIZE),
     "SGLang 0.5.23, detokenize": (Detokenize, SGLANG_0_5_23_DETOKENIZE),
+    "Aphrodite, chat": (ChatRequest, APHRODITE_CHAT),
     "llama.cpp, chat": (ChatRequest, LLAMA_CPP_CHAT),
     "llama.cpp, completion": (CompletionRequest, LLAMA_CPP_TEXT),
 }
@@ -190,5 +208,5 @@ def test_a_known_field_within_another_is_declared_or_a_hint(name: str) -> None:
     assert set(fields.split()) == declared(model) | HINTS_WITHIN.get(name, set())
 
 
-def test_tgis_parameters_are_ours() -> None:
-    assert declared(Parameters) == set(TGI_3_PARAMETERS.split())
+def test_tgis_parameters_are_ours_and_the_samplers() -> None:
+    assert declared(Parameters) == set(TGI_3_PARAMETERS.split()) | declared(SamplerFields)

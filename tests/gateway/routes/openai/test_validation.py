@@ -170,6 +170,7 @@ def documented() -> dict[str, set[str]]:
 def test_the_readme_lists_every_field() -> None:
     table = documented()
     both = table["both routes, OpenAI's"] | table["both routes, vLLM's"]
+    both |= table["both routes, samplers of Aphrodite, llama.cpp and KoboldCpp"]
     assert both == set(Common.model_fields)
     assert both | table["chat"] == set(ChatRequest.model_fields)
     assert both | table["completions"] == {f.alias or name for name, f in CompletionRequest.model_fields.items()}
