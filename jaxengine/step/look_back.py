@@ -72,7 +72,7 @@ class LookBack(NamedTuple):
         """
         window = self._window(self.values.repetition_range)
         used = jnp.sum(window, axis=1, keepdims=True)
-        newer = window & (2 * (used - self._age()) >= used)
+        newer = window & (used - self._age() >= used // 2)
         counted = jnp.where(self.ranged, 0, seen)
         return counted.at[self._columns(window & self.ranged, seen)].add(1 + NEWER * newer, mode="drop")
 
