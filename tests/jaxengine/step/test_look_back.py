@@ -30,7 +30,7 @@ def dry(text: list[int], samplers: Samplers) -> np.ndarray:
         length = 0
         while length < at and text[at - 1 - length] == text[-1 - length] and text[-1 - length] not in breakers:
             length += 1
-        if length >= samplers.dry_allowed_length:
+        if length >= samplers.dry_allowed_length and text[at] not in breakers:
             wanted = samplers.dry_multiplier * samplers.dry_base ** (length - samplers.dry_allowed_length)
             penalty[text[at]] = max(penalty[text[at]], wanted)
     return -penalty
