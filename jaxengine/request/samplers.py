@@ -50,7 +50,7 @@ class Samplers:
     no_repeat_ngram_size: no id may complete n ids that already stand in prompt and answer.
     dry_multiplier, dry_base, dry_allowed_length, dry_range: an id that would prolong a repetition of ℓ ≥ allowed ids,
         among the last `dry_range` (0 = all), loses multiplier·base^(ℓ - allowed) (llama.cpp's DRY).
-    dry_breakers: ids that end a repetition.
+    dry_breakers: ids that end a repetition, and lose nothing themselves.
     order: those of ORDER that act, in this order; () = all that are asked for, in the order of ORDER.
 
     The sampler sees the last MAX_LOOK_BACK ids, and of a repetition MAX_REPEAT.

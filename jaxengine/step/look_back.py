@@ -56,7 +56,7 @@ class LookBack(NamedTuple):
         over = length - values.dry_allowed_length[:, None]
         exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
         penalty = jnp.minimum(values.dry_multiplier[:, None] * jnp.exp(exponent), MAX_PENALTY)
-        here = self._columns(window & (over >= 0), scores)
+        here = self._columns(window & ~self.breaks & (over >= 0), scores)
         return scores.at[here].min(scores.at[here].get(mode="clip") - penalty, mode="drop")
 
     def forbid_ngrams(self, scores: Array) -> Array:
@@ -72,7 +72,7 @@ class LookBack(NamedTuple):
         """
         window = self._window(self.values.repetition_range)
         used = jnp.sum(window, axis=1, keepdims=True)
-        newer = window & (2 * (used - self._age()) >= used)
+        newer = window & (used - self._age() >= used // 2)
         counted = jnp.where(self.ranged, 0, seen)
         return counted.at[self._columns(window & self.ranged, seen)].add(1 + NEWER * newer, mode="drop")
 

@@ -19,7 +19,7 @@ from jaxengine.step.sampling import Sampled
 from jaxengine.step.upload import SlotFields, Upload
 
 LONGEST = 64  # tokens a sequence may have here
-_fill_slot = jax.jit(fill_slot)
+_fill_slot = jax.jit(fill_slot, donate_argnums=0)
 
 
 def history(params: SamplingParams, prompt: Items[int] = (1,), generated: Items[int] = ()) -> Sequence:

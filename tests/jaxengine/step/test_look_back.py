@@ -30,7 +30,7 @@ def dry(text: list[int], samplers: Samplers) -> np.ndarray:
         length = 0
         while length < at and text[at - 1 - length] == text[-1 - length] and text[-1 - length] not in breakers:
             length += 1
-        if length >= samplers.dry_allowed_length:
+        if length >= samplers.dry_allowed_length and text[at] not in breakers:
             wanted = samplers.dry_multiplier * samplers.dry_base ** (length - samplers.dry_allowed_length)
             penalty[text[at]] = max(penalty[text[at]], wanted)
     return -penalty
@@ -80,10 +80,10 @@ def test_penalties_with_a_range_count_the_last_ids_of_prompt_and_answer() -> Non
 
 
 def test_only_the_older_half_is_sloped() -> None:
-    """Of 5 ids the newer half is 2; an id in both halves is of the newer."""
+    """Of 5 ids the newer half is 3, as in KoboldCpp; an id in both halves is of the newer."""
     text = [9, 1, 0, 2, 0, 3]
     scores = adjusted(text, Samplers(repetition_range=5, repetition_slope=0.5), repetition_penalty=2.0)
-    np.testing.assert_allclose(scores[[9, 0, 1, 2, 3]], [0, 5 / 2 - 5, 5 / 1.5 - 5, 5 / 1.5 - 5, 5 / 2 - 5], atol=1e-5)
+    np.testing.assert_allclose(scores[[9, 0, 1, 2, 3]], [0, 5 / 2 - 5, 5 / 1.5 - 5, 5 / 2 - 5, 5 / 2 - 5], atol=1e-5)
 
 
 def test_a_range_changes_nothing_where_nothing_is_penalised() -> None:
