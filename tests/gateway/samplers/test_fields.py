@@ -78,6 +78,7 @@ async def test_a_field_is_a_sampler_of_the_engine(ask: Ask) -> None:
 async def test_fields_that_ask_for_nothing_change_no_request(ask: Ask) -> None:
     neutral: dict[str, Any] = {
         "top_a": 0,
+        "min_p": 0,
         "tfs": 1,
         "epsilon_cutoff": 0,
         "eta_cutoff": 0.0,
