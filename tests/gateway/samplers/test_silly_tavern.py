@@ -75,6 +75,7 @@ async def test_its_other_name_of_max_tokens_may_repeat_it_and_nothing_else() -> 
     async with serve() as app:
         plain = await sent(app, completion, BODY | {"max_tokens": 7})
         assert await sent(app, completion, BODY | {"max_tokens": 7, "n_predict": 7}) == plain
+    async with serve() as app:
         message = await refused(app, completion, BODY | {"max_tokens": 7, "n_predict": 8})
     assert message == "n_predict is not supported: use max_tokens"
 
