@@ -291,6 +291,8 @@ class Engine:
         for row, logits in results.logits:
             if not np.isfinite(logits).all():
                 self._give_up(row.sequence, result)
+        for row, surprise in results.surprises:
+            row.sequence.surprise = surprise
         for row, tokens, finite in results.sampled.by_row(flight.plan.rows):
             if tokens and self._is_live(row.sequence):
                 self._accept(row, tokens, now, result)

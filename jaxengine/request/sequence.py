@@ -113,6 +113,7 @@ class Sequence:
         self.preemptions = 0
         self.sampling_steps = 0  # that gave it tokens
         self.draft_tokens = self.accepted_draft_tokens = 0
+        self.surprise = 2 * request.params.samplers.mirostat_tau  # mirostat's bound, in bits
         # Those that are served as one, this one among them, the first of which stands for the request.
         self.members: list[Sequence] = [self]
         self.beams: Beams | None = None  # of which each member is one

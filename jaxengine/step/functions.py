@@ -234,23 +234,22 @@ def propose(drafter: Drafter, latest: Latest, slots: Array) -> Array:
 
 
 def pack_sampled(sampled: sampling.Sampled) -> Array:
-    """One i32 [N, 3 + 2A] for one transfer: id, logprob's bits, finite, alternatives' ids, their logprobs' bits."""
+    """One i32 [N, 3 + 2A] for one transfer: id, logprob's bits, those of `surprise` or of NaN where the logits were not
+    finite, alternatives' ids, their logprobs' bits.
+    """
+    third = jax.lax.bitcast_convert_type(jnp.where(sampled.finite, sampled.surprise, jnp.nan), jnp.int32)
+    return _pack(sampled.id, sampled.logprob, third, sampled.top_id, sampled.top_logprob)
+
+
+def _pack(ids: Array, logprob: Array, third: Array, top_id: Array, top_logprob: Array) -> Array:
     bits = jax.lax.bitcast_convert_type
-    return jnp.concatenate(
-        [
-            sampled.id[:, None],
-            bits(sampled.logprob, jnp.int32)[:, None],
-            sampled.finite.astype(jnp.int32)[:, None],
-            sampled.top_id,
-            bits(sampled.top_logprob, jnp.int32),
-        ],
-        axis=1,
-    )
+    columns = ids[:, None], bits(logprob, jnp.int32)[:, None], third[:, None], top_id, bits(top_logprob, jnp.int32)
+    return jnp.concatenate(columns, axis=1)
 
 
 def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
     """How likely each token's successor was: hidden [T, h], target [T] → packed as `pack_sampled`, [T, 3 + 2A], with
-    the successor's rank in place of `finite`.
+    the successor's rank in the third column.
     """
     tokens = hidden.shape[0]
     block = min(LOGITS_BLOCK, tokens)
@@ -261,7 +260,7 @@ def score(top: int, head: Head, hidden: Array, target: Array) -> Array:
         top_id, top_logprob = sampling.top_logprobs(logits, top)
         own = jnp.take_along_axis(logits, part[1][:, None], axis=1)  # [block, 1]
         rank = 1 + jnp.sum(logits > own, axis=-1)
-        return pack_sampled(sampling.Sampled(part[1], logprob, rank, top_id, top_logprob))
+        return _pack(part[1], logprob, rank, top_id, top_logprob)
 
     parts = hidden.reshape(-1, block, hidden.shape[1]), target.reshape(-1, block)
     return jax.lax.map(one_block, parts).reshape(tokens, -1)

@@ -44,11 +44,14 @@ class SampledTokens(NamedTuple):
 class Results:
     """Of one step: what was sampled, and the scored tokens of prompts; each in the order of its `Samples`.
 
+    surprises: rows of mirostat, each with its bound behind the token.
+
     pooled: rows, each with what it adds to its embedding, f32 [h].
     logits: rows, each with those that are wanted of its positions, f32 [positions, V].
     """
 
     sampled: SampledTokens
+    surprises: list[tuple[Row, float]]
     scored: list[Token]
     pooled: list[tuple[Row, np.ndarray]]
     logits: list[tuple[Row, np.ndarray]]
@@ -76,9 +79,12 @@ class InFlight:
         if self.sampled is None:
             jax.block_until_ready(self.done)
         pooled = list(self.pooled.read()) if self.pooled else []
-        sampled = self._stand_ins(pooled) if self.sampled is None else self._read_sampled(self.sampled, top)
         logits = self.logits.read() if self.logits else []
-        return Results(sampled, self._read_scored(top_scored), pooled, logits)
+        scored = self._read_scored(top_scored)
+        if self.sampled is None:
+            return Results(self._stand_ins(pooled), [], scored, pooled, logits)
+        packed = _Packed(self.sampled, top)
+        return Results(self._read_sampled(packed), self._read_surprises(packed), scored, pooled, logits)
 
     def _stand_ins(self, pooled: list[tuple[Row, np.ndarray]]) -> SampledTokens:
         """In place of the tokens that nobody wants: requests without text end with their first all the same."""
@@ -86,13 +92,18 @@ class InFlight:
         rows = self.samples.rows
         return SampledTokens([Token(0, 0.0)] * len(rows), [finite.get(id(row), True) for row in rows])
 
-    def _read_sampled(self, sampled: Array, top: int) -> SampledTokens:
-        packed, count = _Packed(sampled, top), len(self.samples)
+    def _read_sampled(self, packed: "_Packed") -> SampledTokens:
+        count = len(self.samples)
         tokens = packed.tokens(count)
         for i, row in enumerate(self.samples.rows):
             if wanted := row.sequence.listed:
                 tokens[i] = packed.with_alternatives(i, wanted, possible=row.sequence.matcher is not None)
-        return SampledTokens(tokens, (packed.third[:count] != 0).tolist())
+        return SampledTokens(tokens, (~np.isnan(packed.third[:count].view(np.float32))).tolist())
+
+    def _read_surprises(self, packed: "_Packed") -> list[tuple[Row, float]]:
+        surprises = packed.third.view(np.float32)
+        rows = enumerate(self.samples.rows)
+        return [(row, float(surprises[i])) for i, row in rows if row.sequence.params.samplers.mirostat_tau]
 
     def _read_scored(self, top: int) -> list[Token]:
         if self.scored is None:
@@ -109,7 +120,7 @@ class _Packed:
         table = np.asarray(packed)
         self.ids = table[:, 0].tolist()
         self.logprobs = table[:, 1].view(np.float32).tolist()
-        self.third = table[:, 2]
+        self.third = np.ascontiguousarray(table[:, 2])
         self.top_ids = table[:, 3 : 3 + top]
         self.top_logprobs = table[:, 3 + top :].view(np.float32)
 

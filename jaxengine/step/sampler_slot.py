@@ -34,6 +34,7 @@ class SamplerSlot(NamedTuple):
     bad_words: Array  # i32 [MAX_BAD_WORDS, MAX_BAD_WORD_IDS], as `padded_words` has them
     values: Array  # f32 [fields of FilterValues]
     breakers: Array  # i32 [⌈V/32⌉], a 1 for each id that ends a repetition
+    surprise: Array  # f32 [], mirostat's bound, in bits
 
     @classmethod
     def of(cls, sequence: Sequence, eos_token_ids: Items[int], longest: int, vocab: int) -> Self:
@@ -51,6 +52,7 @@ class SamplerSlot(NamedTuple):
             bad_words=padded_words(params.bad_words, vocab),
             values=_filter_values(params),
             breakers=_bits(params.samplers.dry_breakers, vocab),
+            surprise=_scalar(sequence.surprise, np.float32),
         )
 
     @classmethod
@@ -72,6 +74,7 @@ class SamplerSlot(NamedTuple):
             bad_words=array(MAX_BAD_WORDS, MAX_BAD_WORD_IDS),
             values=array(len(FilterValues._fields), dtype=jnp.float32),
             breakers=array(mask.words(vocab)),
+            surprise=array(dtype=jnp.float32),
         )
 
 
@@ -112,7 +115,7 @@ def fill_slot(state: SamplerState, new: SamplerSlot) -> SamplerState:
         history=history,
         values=new.values,
         breakers=new.breakers,
-        surprise=2 * FilterValues(*new.values).mirostat_tau,
+        surprise=new.surprise,
         mask=state.mask[new.slot],
     )
     return SamplerState(*(of_slots.at[new.slot].set(value) for of_slots, value in zip(state, values, strict=True)))

@@ -16,7 +16,6 @@ from jax import Array
 
 from jaxengine.step import buffer, filters, noise
 from jaxengine.step.buffer import SampleFields
-from jaxengine.step.filters import Filtered
 from jaxengine.step.look_back import NEWER, LookBack, wanted_by
 from jaxengine.step.sampler_state import ANYTHING, NOTHING, SamplerState
 from jaxengine.step.verification import counted, guessed_before, recent_of
@@ -38,6 +37,7 @@ class Sampled(NamedTuple):
     id: Array  # i32 [N]
     logprob: Array  # f32 [N]
     finite: Array  # bool [N], whether the model's logits were
+    surprise: Array  # f32 [N], mirostat's bound behind the token, in bits; means nothing for other samples
     top_id: Array  # i32 [N, A]
     top_logprob: Array  # f32 [N, A]
 
@@ -50,6 +50,7 @@ def greedy(logits: Array, top: int) -> Sampled:
         ids,
         _logprob(logits, ids),
         _finite(logits),
+        jnp.zeros(rows, jnp.float32),
         jnp.zeros((rows, top), jnp.int32),
         jnp.zeros((rows, top), jnp.float32),
     )
@@ -75,8 +76,9 @@ def sample(
     total = jnp.where(_flag(samples, buffer.SUMMED), 0, jax.nn.logsumexp(reported, axis=-1, keepdims=True))
     top_score, top_id = _highest(reported, top)
     logprob = jnp.take_along_axis(reported, ids[:, None], axis=-1) - total
-    sampled = Sampled(ids, logprob[:, 0], _finite(logits), top_id, top_score - total)
-    return sampled, _remember(ids, samples, state, memory, filtered, guesses)
+    surprise = filters.next_surprise(filtered, ids, samples, state)
+    sampled = Sampled(ids, logprob[:, 0], _finite(logits), surprise, top_id, top_score - total)
+    return sampled, _remember(sampled, samples, state, memory, guesses)
 
 
 def _memory(samples: SampleFields, state: SamplerState, guesses: int) -> Memory:
@@ -95,13 +97,13 @@ def _memory(samples: SampleFields, state: SamplerState, guesses: int) -> Memory:
 
 
 def _remember(
-    ids: Array, samples: SampleFields, state: SamplerState, memory: Memory, filtered: Filtered, guesses: int
+    sampled: Sampled, samples: SampleFields, state: SamplerState, memory: Memory, guesses: int
 ) -> SamplerState:
-    """`state` once `ids` [N] are sampled, each for its slot, which the sink is for those that do not count.
+    """`state` once ids are sampled, each for its slot, which the sink is for those that do not count.
 
     Only the last that counts of a slot's samples writes what came last.
     """
-    counts = last = samples.slot
+    ids, counts, last = sampled.id, samples.slot, samples.slot
     if guesses:
         sink = state.seen.shape[0] - 1
         counts, last = (jnp.where(which, samples.slot, sink) for which in counted(ids, samples))
@@ -111,7 +113,7 @@ def _remember(
         generated=state.generated.at[counts, ids].add(1),
         recent=state.recent.at[last].set(later),
         history=state.history.at[counts, samples.position % state.history.shape[1]].set(ids),
-        surprise=state.surprise.at[last].set(filters.next_surprise(filtered, ids, samples, state)),
+        surprise=state.surprise.at[last].set(sampled.surprise),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from jaxengine.cache.page_pool import PagePool
 from jaxengine.engine.engine import Engine
+from jaxengine.request.samplers import Samplers
 from jaxengine.request.sequence import Request
 from tests.jaxengine.engines import Answers, alone, ask, prompt, serve
 from tests.tiny import EOS
@@ -27,6 +28,13 @@ WAYS: list[dict[str, object]] = [
     {"logprobs": 2, "prompt_logprobs": True},
     {"temperature": 0.8, "stop_token_ids": tuple(range(40, 60))},
     {"temperature": 0, "typical_p": 0.1, "top_k": 1, "processed_logprobs": True},  # greedy knows no filter
+    {"temperature": 1.0, "samplers": Samplers(mirostat_tau=4.0, mirostat_eta=0.3)},
+    {"samplers": Samplers(dry_multiplier=1.0, dry_allowed_length=1, no_repeat_ngram_size=3)},
+    {
+        "temperature": 1.2,
+        "min_p": 0.01,
+        "samplers": Samplers(xtc_probability=0.5, order=("min_p", "xtc", "temperature")),
+    },
 ]
 SHARED = prompt(40, seed=99)  # half of the prompts begin alike, so that the cache is hit
 
@@ -74,10 +82,20 @@ def assert_same(answers: Answers, expected: Answers, request: Request) -> None:
         assert [token for token, _ in mine.top] == [token for token, _ in other.top]
 
 
-def test_penalties_remember_what_was_generated_before_a_preemption(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"repetition_penalty": 1.2, "presence_penalty": 1.0, "frequency_penalty": 0.5},
+        {
+            "repetition_penalty": 1.5,
+            "samplers": Samplers(dry_multiplier=1.0, repetition_range=20, repetition_slope=0.5),
+        },
+        {"temperature": 1.0, "samplers": Samplers(mirostat_tau=4.0, mirostat_eta=0.3)},
+    ],
+)
+def test_samplers_remember_what_was_generated_before_a_preemption(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, penalties: dict[str, object]
 ) -> None:
-    penalties = {"repetition_penalty": 1.2, "presence_penalty": 1.0, "frequency_penalty": 0.5}
     requests = [ask(number, prompt(30, seed=number), max_tokens=40, **penalties) for number in range(3)]
     theirs = {request.id: alone(engine, request) for request in requests}
     monkeypatch.setattr(engine.scheduler.tables, "pool", PagePool(9, 16))

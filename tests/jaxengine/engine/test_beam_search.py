@@ -16,6 +16,7 @@ from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.checks import check_request
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan
+from jaxengine.request.samplers import Samplers
 from tests.families.seq2seq import load_seq2seq
 from tests.jaxengine.beam_references import Found, assert_found, beams, searched
 from tests.jaxengine.drafting import drafting, plain
@@ -33,6 +34,7 @@ PENALTIES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {}),
     ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}),
     ({"min_tokens": 4}, {"min_new_tokens": 4}),
+    ({"samplers": Samplers(no_repeat_ngram_size=2)}, {"no_repeat_ngram_size": 2}),
     ({"bad_words": ((9,), (17, 30))}, {"bad_words_ids": [[9], [17, 30]]}),
     ({"logit_bias": {5: 2.5, 40: -3.0}}, {"sequence_bias": [[[5], 2.5], [[40], -3.0]]}),
 )

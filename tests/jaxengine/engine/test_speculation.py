@@ -17,6 +17,7 @@ from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.options.speculation import Speculation
 from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.plan import Plan
+from jaxengine.request.samplers import Samplers
 from jaxengine.speculation.speculator import Speculator
 from jaxengine.speculation.step_times import StepTimes
 from tests.jaxengine.drafting import ORACLE, assert_same, drafting, plain, plans_of
@@ -50,10 +51,14 @@ WAYS: list[dict[str, object]] = [
     {"temperature": 0.8, "stop_token_ids": tuple(range(40, 60))},
     {"temperature": 1.0, "watermark_gamma": 0.5, "watermark_delta": 4.0},
     {"temperature": 1.0, "logit_bias": dict.fromkeys(range(200, 204), 40.0), "bad_words": BAD_WORDS},
+    {"samplers": Samplers(dry_multiplier=1.0, dry_allowed_length=1, dry_breakers=(100,))},
+    {"temperature": 1.1, "repetition_penalty": 1.4, "samplers": Samplers(repetition_range=9, xtc_probability=0.5)},
+    {"temperature": 0.9, "samplers": Samplers(mirostat_tau=4.0, mirostat_eta=0.3)},
+    {"temperature": 0.9, "samplers": Samplers(no_repeat_ngram_size=2, top_n_sigma=1.5)},
 ]
 REQUESTS = [
-    ask(number, prompt(3 + 5 * number, seed=number), **{"max_tokens": 18 + number % 7 * 4, **WAYS[number % len(WAYS)]})
-    for number in range(16)
+    ask(number, prompt(3 + 4 * number, seed=number), **{"max_tokens": 18 + number % 7 * 4, **WAYS[number % len(WAYS)]})
+    for number in range(20)
 ]
 
 
