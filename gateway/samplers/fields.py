@@ -35,6 +35,7 @@ ALIASES = {
 }
 # What narrows or bends the distribution: by field, the values that ask for nothing.
 FILTERS: dict[str, tuple[Any, ...]] = {
+    "min_p": (0,),
     "top_a": (0,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
@@ -62,6 +63,7 @@ class SamplerFields(StrictModel):
 
     top_a: Share = None
     tfs: float | None = None  # 1, which is off: anything else needs the vocabulary sorted
+    min_p: Share = None
     epsilon_cutoff: Share = None
     eta_cutoff: Share = None
     nsigma: Sigmas = None
@@ -73,7 +75,7 @@ class SamplerFields(StrictModel):
     dynatemp_low: Amount = None
     dynatemp_high: Amount = None
     dynatemp_range: Amount = None
-    dynatemp_exponent: Annotated[float | None, Range(0.01, 100)] = None
+    dynatemp_exponent: Annotated[float | None, Range(0, 100)] = None
     temperature_last: bool | None = None
     xtc_threshold: Share = None
     xtc_probability: Share = None

@@ -116,7 +116,7 @@ LIMITS: tuple[tuple[str, float, float], ...] = (
     ("xtc_threshold", 0, 1),
     ("xtc_probability", 0, 1),
     ("dynatemp_range", 0, 100),
-    ("dynatemp_exponent", 0.01, 100),
+    ("dynatemp_exponent", 0, 100),
     ("skew", -10, 10),
     ("mirostat_tau", 0, 100),
     ("mirostat_eta", 0, 1),

@@ -125,7 +125,7 @@ def _smoothing(scores: Array, asked: Asked) -> Array:
     best = _best(scores)
     below = jnp.where(scores > -jnp.inf, scores - best, 0)
     bent = below**2 * (factor * (curve - 1) / 2 * below - factor * (3 - curve) / 2)
-    return jnp.where(scores > -jnp.inf, best + bent, -jnp.inf)
+    return jnp.where(scores > -jnp.inf, bent, -jnp.inf)  # not + best, beside which small differences would round off
 
 
 def _xtc(scores: Array, asked: Asked) -> Array:

@@ -15,7 +15,7 @@ from jaxengine.step.buffer import SampleFields
 from jaxengine.step.sampler_state import NOTHING, FilterValues, SamplerState
 from jaxengine.step.verification import recent_of
 
-UNROLLED = 8  # ids compared in one turn of a loop, each turn of which a GPU's host waits for
+UNROLLED = 8  # ids compared in one turn of a loop, which asks after each whether to go on
 NEWER = 1 << 16  # more than ids that are looked back
 MAX_EXPONENT = 87.0  # exp() of more is beyond f32
 MAX_PENALTY = 1e30

@@ -90,11 +90,13 @@ class Client:
         grammar: Grammar | None = None,
         adapter: str = "",
         beams: BeamSearch | None = None,
+        **sampling: Any,
     ) -> list[int]:
-        """`count` greedy requests of `length` random tokens for exactly `new` more, or as many as the grammar lets them
-        have; their ids.
+        """`count` requests of `length` random tokens for exactly `new` more, or as many as the grammar lets them have,
+        greedy unless `sampling` says otherwise; their ids.
         """
-        params = SamplingParams(temperature=0, seed=0, max_tokens=new, ignore_eos=grammar is None)
+        greedy = {"temperature": 0, "seed": 0, "max_tokens": new, "ignore_eos": grammar is None}
+        params = SamplingParams(**{**greedy, **sampling})
         ids = [next(self.numbers) for _ in range(count)]
         for number in ids:
             prompt = np.random.default_rng(number).integers(0, self.engine.description.vocab_size, length)

@@ -69,6 +69,9 @@ def derive(tables: Tables) -> None:
         for row in rows:
             row["tokens_per_second"] = row["tokens"] / row["seconds"]
             row["beside_none"] = free[row["rows"], row.get("context")] / row["seconds"]
+    greedy = {row["rows"]: row["seconds"] for row in tables.get("samplers", ()) if row["asked"] == "greedy"}
+    for row in tables.get("samplers", ()):
+        row["beside_greedy"] = greedy[row["rows"]] / row["seconds"]
     ours = {row["load"]: row["seconds"] for row in tables.get("loads", ()) if row["engine"] == OURS}
     for row in tables.get("loads", ()):
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
@@ -158,6 +161,15 @@ MARKDOWN: Mapping[str, tuple[str, tuple[Column, ...]]] = {
             number("ms/step", "seconds", 1e3, ",.2f"),
             number("of which host", "host_seconds", 1e3, ",.2f"),
             number("rate beside none", "beside_none", form=",.2f"),
+        ),
+    ),
+    "samplers": (
+        "Decode with samplers",
+        (
+            *map(text, ("rows", "asked")),
+            number("ms/step", "seconds", 1e3, ",.2f"),
+            number("of which host", "host_seconds", 1e3, ",.2f"),
+            number("rate beside greedy", "beside_greedy", form=",.2f"),
         ),
     ),
     "experts": (

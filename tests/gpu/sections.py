@@ -43,6 +43,7 @@ SECTIONS = {
     "adapters": Section("tests.gpu.adapters", 90),
     "speculation": Section("tests.gpu.speculation", 90),
     "beams": Section("tests.gpu.beams", 60),
+    "samplers": Section("tests.gpu.samplers", 60),
     "grammars": Section("tests.gpu.grammars", 90),
     "families": Section("tests.gpu.families", 150),
 }

@@ -63,7 +63,6 @@ class Common(ConstraintFields, SamplerFields):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Probability | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Probability | None = None
     typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -168,6 +167,10 @@ class Common(ConstraintFields, SamplerFields):
             raise ValueError("must be at least 1, or -1 for as many as fit")
         return value
 
+    def _repeats(self, name: str, value: Any) -> bool:
+        """Whether `name` is llama.cpp's for a field that has the same value: SillyTavern sends both."""
+        return name == "n_predict" and value == getattr(self, "max_tokens", None)
+
     @model_validator(mode="after")
     def _is_consistent(self) -> "Common":
         if self.stream_options is not None and not self.stream:
@@ -181,7 +184,8 @@ class Common(ConstraintFields, SamplerFields):
             raise RequestError.invalid(message, "ignore_eos")
         refuse(first_problem(self))
         beam_search.check_fields(dict(self), self.constraint.param if self.constraint is not None else None)
-        refuse_unsupported(self.model_extra or {})
+        extra = self.model_extra or {}
+        refuse_unsupported({name: value for name, value in extra.items() if not self._repeats(name, value)})
         return self
 
 

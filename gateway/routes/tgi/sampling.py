@@ -33,6 +33,7 @@ def sampling(
         top_k=settings.top_k or 0,
         top_p=settings.top_p or 1.0,
         typical_p=settings.typical_p or 1.0,
+        min_p=settings.min_p or 0.0,
         repetition_penalty=settings.value("repetition_penalty") or 1.0,
         frequency_penalty=settings.frequency_penalty or 0.0,
         frequency_over_length=True,

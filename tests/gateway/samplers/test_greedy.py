@@ -46,7 +46,12 @@ async def test_a_request_of_tgi_stays_greedy_without_a_filter() -> None:
 
 async def test_a_filter_makes_a_request_of_tensorrt_llms_clients_sample() -> None:
     async with serve() as app:
-        for fields, temperature in (({"top_a": 0.5}, 1), ({"top_a": 0}, 0), ({"no_repeat_ngram_size": 3}, 0)):
+        for fields, temperature in (
+            ({"top_a": 0.5}, 1),
+            ({"min_p": 0.5}, 1),
+            ({"top_a": 0}, 0),
+            ({"no_repeat_ngram_size": 3}, 0),
+        ):
             answer = await app.post("/v2/models/mock/model/generate", {"text_input": "lo", **fields})
             assert answer.status_code == 200
             assert app.engine.requests[-1].sampling.temperature == temperature

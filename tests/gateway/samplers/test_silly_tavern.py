@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxengine.rpc import engine_pb2 as pb
 from tests.gateway.fixtures import serve
-from tests.gateway.samplers.asking import SEED, completion, sent
+from tests.gateway.samplers.asking import SEED, completion, refused, sent
 
 BODY: dict[str, Any] = {
     "model": "",
@@ -69,6 +69,15 @@ async def test_its_neutral_settings_are_a_plain_request() -> None:
     async with serve() as app:
         plain = await sent(app, completion, {"temperature": 0.75, "min_p": 0.125})
         assert await sent(app, completion, BODY) == plain
+
+
+async def test_its_other_name_of_max_tokens_may_repeat_it_and_nothing_else() -> None:
+    async with serve() as app:
+        plain = await sent(app, completion, BODY | {"max_tokens": 7})
+        assert await sent(app, completion, BODY | {"max_tokens": 7, "n_predict": 7}) == plain
+    async with serve() as app:
+        message = await refused(app, completion, BODY | {"max_tokens": 7, "n_predict": 8})
+    assert message == "n_predict is not supported: use max_tokens"
 
 
 async def test_its_dynamic_temperature_is_told_three_times() -> None:
