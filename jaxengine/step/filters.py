@@ -130,11 +130,10 @@ def _smoothing(scores: Array, asked: Asked) -> Array:
 
 def _xtc(scores: Array, asked: Asked) -> Array:
     """llama.cpp's: of all that are likely enough the least likely stays."""
-    p = jax.nn.softmax(scores)
-    likely = p >= asked.values.xtc_threshold[:, None]
-    least = jnp.min(jnp.where(likely, p, jnp.inf), axis=-1, keepdims=True)
+    likely = jax.nn.softmax(scores) >= asked.values.xtc_threshold[:, None]
+    least = jnp.min(jnp.where(likely, scores, jnp.inf), axis=-1, keepdims=True)  # of scores: other p may round to one
     drawn = chance(asked.samples) < asked.values.xtc_probability
-    return jnp.where(drawn[:, None] & likely & (p > least), -jnp.inf, scores)
+    return jnp.where(drawn[:, None] & likely & (scores > least), -jnp.inf, scores)
 
 
 def _top_k(scores: Array, asked: Asked) -> Array:

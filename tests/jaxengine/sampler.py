@@ -40,7 +40,13 @@ def sample(
     state = sampler_state_of(sequences, logits.shape[1], eos)
     if masks is not None:
         state = state._replace(mask=state.mask.at[: len(sequences)].set(masks))
-    return Sampled(*map(np.asarray, _sample(logits, pack(sequences), state)[0]))
+    return sample_with(logits, sequences, state)[0]
+
+
+def sample_with(logits: np.ndarray, sequences: Items[Sequence], state: SamplerState) -> tuple[Sampled, SamplerState]:
+    """A step of sequences that are in slots 0 … already, and the sampler's memory behind it."""
+    sampled, state = _sample(logits, pack(sequences), state)
+    return Sampled(*map(np.asarray, sampled)), state
 
 
 def pack(sequences: Items[Sequence], drafts: Items[list[int]] = (), padding: int = 0) -> np.ndarray:
@@ -101,4 +107,4 @@ def _sample(
 
 def state_after_sampling(logits: np.ndarray, sequences: Items[Sequence]) -> SamplerState:
     """The sampler's memory when `sample` is done."""
-    return _sample(logits, pack(sequences), sampler_state_of(sequences, logits.shape[1]))[1]
+    return sample_with(logits, sequences, sampler_state_of(sequences, logits.shape[1]))[1]

@@ -113,20 +113,20 @@ def top_k(x: np.ndarray, k: float, shift: Shift) -> np.ndarray:
     return kept(x, x >= np.sort(x)[-min(int(k), len(x))])
 
 
-def likeliest(x: np.ndarray, keys: np.ndarray, mass: float) -> np.ndarray:
-    """The ids of the highest keys that have `mass` together, and all of the last one's key."""
+def likeliest(x: np.ndarray, keys: np.ndarray, mass: float, shift: Shift) -> np.ndarray:
+    """The ids of the highest keys that have `mass` together, and all of the last one's key, to float32's rounding."""
     order = np.argsort(-keys, kind="stable")
     before = np.cumsum(np.exp(log_softmax(x))[order]) - np.exp(log_softmax(x))[order]
-    last = order[max(np.sum(before < mass), 1) - 1]
-    return kept(x, keys >= keys[last])
+    least = keys[order[max(np.sum(before < mass * shift.threshold), 1) - 1]]
+    return kept(x, keys >= least - max(shift.threshold - 1, 0) * max(abs(least), 1))
 
 
 def top_p(x: np.ndarray, mass: float, shift: Shift) -> np.ndarray:
-    return likeliest(x, x, mass * shift.threshold)
+    return likeliest(x, x - x.max(), mass, shift)
 
 
 def typical_p(x: np.ndarray, mass: float, shift: Shift) -> np.ndarray:
-    return likeliest(x, -np.abs(log_softmax(x) + entropy(x, shift)), mass * shift.threshold)
+    return likeliest(x, -np.abs(log_softmax(x) + entropy(x, shift)), mass, shift)
 
 
 def min_p(x: np.ndarray, share: float, shift: Shift) -> np.ndarray:
@@ -138,6 +138,15 @@ def skew(x: np.ndarray, power: float, shift: Shift) -> np.ndarray:
     p = np.diff(np.minimum(c, 1) ** np.exp(power), prepend=0)
     with np.errstate(divide="ignore"):
         return np.log(np.maximum(p, 0))
+
+
+def mirostat(x: np.ndarray, tau: float, eta: float, bound: float, shift: Shift) -> np.ndarray:
+    return epsilon_cutoff(x, 2**-bound, shift)
+
+
+def next_bound(x: np.ndarray, id: int, tau: float, eta: float, bound: float) -> float:
+    """Mirostat's, once `id` is drawn from what it left, x."""
+    return bound - eta * (-log_softmax(x)[id] / np.log(2) - tau)
 
 
 FORMULAS: dict[str, Callable[..., np.ndarray]] = {
@@ -153,4 +162,5 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "typical_p": typical_p,
     "min_p": min_p,
     "skew": skew,
+    "mirostat": mirostat,
 }

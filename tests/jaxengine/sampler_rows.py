@@ -1,46 +1,55 @@
 """Random rows of logits of every kind, each with parameters of its own, and how two samplers' answers are compared."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxengine.request.sampling_params import SamplingParams
-from jaxengine.request.samplers import Samplers
 from jaxengine.request import sequence
+from jaxengine.request.samplers import Samplers
+from jaxengine.request.sampling_params import SamplingParams
 from tests.jaxengine.sampler import LONGEST, history, processed
 from tests.jaxengine.sampler_formulas import Step, log_softmax, outcomes
 
-VOCABULARIES = (17, 64, 257, 1000)
-BATCHES, ROWS = 5, 512  # of a vocabulary: 10,240 rows of all
+VOCABULARIES = (17, 257, 1000)
+BATCHES, ROWS = 7, 512  # of a vocabulary: 10,752 rows of all
 ABSOLUTE, RELATIVE = 1e-4, 2e-5  # what float32 may be off by in a log-probability
 FAINT = -80.0  # log-probabilities below are 0 as float32 probabilities
 
+MOST_UNDECIDED = 0.005  # of all rows, far above what there are: a wrong rule would not hide behind rounding
+
+Random = np.random.Generator
 Steps = Sequence[Step]
+Asked = dict[str, Any]
+Values = Callable[[Random], tuple[float, ...]]
 
 
 class Rows(NamedTuple):
     """Of one vocabulary."""
 
     logits: np.ndarray  # f32 [BATCHES * ROWS, V]
-    steps: list[Steps]
+    steps: Sequence[Steps]
 
 
-def random_rows(seed: int, steps_of: Callable[[np.random.Generator], Steps], ties: bool = True) -> Iterator[Rows]:
+def random_rows(seed: int, steps_of: Callable[[Random], Steps], ties: bool = True) -> Iterator[Rows]:
     random = np.random.default_rng(seed)
     for vocab in VOCABULARIES:
         logits = random_logits(random, vocab, BATCHES * ROWS, ties)
         yield Rows(logits, [steps_of(random) for _ in logits])
 
 
-def random_logits(random: np.random.Generator, vocab: int, count: int, ties: bool = True) -> np.ndarray:
+def logarithmic(random: Random, low: float, high: float) -> float:
+    return float(np.exp(random.uniform(np.log(low), np.log(high))))
+
+
+def random_logits(random: Random, vocab: int, count: int, ties: bool = True) -> np.ndarray:
     """f32 [count, V]"""
     return np.stack([row_of_logits(random, vocab, ties) for _ in range(count)])
 
 
-def row_of_logits(random: np.random.Generator, vocab: int, ties: bool = True) -> np.ndarray:
+def row_of_logits(random: Random, vocab: int, ties: bool = True) -> np.ndarray:
     """f32 [V]: from flat to peaked; one in four with masked ids, one in six with many equal ones."""
-    spread = np.exp(random.uniform(np.log(0.05), np.log(20)))
+    spread = logarithmic(random, 0.05, 20)
     row = random.normal(random.uniform(-10, 10), spread, vocab)
     if ties and random.random() < 1 / 6:
         row = np.round(row / spread) * spread
@@ -51,7 +60,54 @@ def row_of_logits(random: np.random.Generator, vocab: int, ties: bool = True) ->
     return row.astype(np.float32)
 
 
-ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+def plain_temperature(random: Random) -> tuple[float, ...]:
+    return logarithmic(random, 0.2, 5), 0.0, 1.0
+
+
+def temperature(random: Random) -> tuple[float, ...]:
+    """A dynamic one in half of the rows, its lower end well above 0."""
+    middle = logarithmic(random, 0.2, 5)
+    reach = 0.0 if random.random() < 0.5 else random.uniform(0.1, 0.8) * middle
+    return middle, reach, logarithmic(random, 0.3, 3)
+
+
+RANGES: dict[str, Values] = {
+    "temperature": temperature,
+    "top_n_sigma": lambda random: (random.uniform(0.05, 4),),
+    "top_a": lambda random: (logarithmic(random, 1e-4, 1),),
+    "epsilon_cutoff": lambda random: (logarithmic(random, 1e-5, 0.9),),
+    "eta_cutoff": lambda random: (logarithmic(random, 1e-5, 0.9),),
+    "smoothing_factor": lambda random: (logarithmic(random, 0.005, 5), max(1.0, random.uniform(0, 4))),
+    "xtc": lambda random: (1.0, logarithmic(random, 0.001, 0.6)),
+    "top_k": lambda random: (int(logarithmic(random, 1, 1200)),),
+    "top_p": lambda random: (random.uniform(0.01, 0.999),),
+    "typical_p": lambda random: (random.uniform(0.01, 0.999),),
+    "min_p": lambda random: (logarithmic(random, 1e-4, 1),),
+    "skew": lambda random: (random.uniform(-2, 2),),
+}
+
+
+def sometimes(name: str, values: Values | None = None) -> Callable[[Random], Steps]:
+    """In one row of five nothing is asked for."""
+    values = values or RANGES[name]
+    return lambda random: [Step(name, values(random))] if random.random() < 0.8 else []
+
+
+def any_order(names: Sequence[str], most: int = 4, ranges: Mapping[str, Values] = RANGES) -> Callable[[Random], Steps]:
+    """Up to `most` samplers, in a random order. Not typical and smoothing: of a flat row this makes log-probabilities
+    that are equal in float32.
+    """
+
+    def steps_of(random: Random) -> Steps:
+        chosen = random.permutation(names)[: random.integers(most + 1)].tolist()
+        if "smoothing_factor" in chosen and "typical_p" in chosen:
+            chosen.remove("typical_p")
+        return [Step(name, ranges[name](random)) for name in chosen]
+
+    return steps_of
+
+
+ARGUMENTS: dict[str, Callable[..., Asked]] = {
     "temperature": lambda middle, reach, exponent: {
         "temperature": middle,
         "dynatemp_range": reach,
@@ -59,7 +115,7 @@ ARGUMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     },
     "smoothing_factor": lambda factor, curve: {"smoothing_factor": factor, "smoothing_curve": curve},
     "xtc": lambda probability, threshold: {"xtc_probability": probability, "xtc_threshold": threshold},
-    "mirostat": lambda tau, eta: {"mirostat_tau": tau, "mirostat_eta": eta},
+    "mirostat": lambda tau, eta, bound: {"mirostat_tau": tau, "mirostat_eta": eta},
 }
 
 
@@ -71,7 +127,7 @@ def params(**chosen: Any) -> SamplingParams:
 
 def params_of(steps: Steps) -> SamplingParams:
     """A request for `steps`, in this order."""
-    chosen: dict[str, Any] = {"order": tuple(step.name for step in steps)}
+    chosen: Asked = {"order": tuple(step.name for step in steps)}
     for name, arguments in steps:
         chosen |= ARGUMENTS[name](*arguments) if name in ARGUMENTS else {name: arguments[0]}
     return params(**chosen)
@@ -95,7 +151,7 @@ def assert_same(rows: Rows, ours: np.ndarray, theirs: np.ndarray, faintest: floa
     Such a row is one of the outcomes that float64 has when thresholds are shifted by CLOSE.
     """
     ours, theirs = (np.maximum(each, faintest) for each in (ours, log_softmax(theirs)))
-    differing = np.flatnonzero(~same(ours, theirs).all(axis=-1))
+    differing = np.flatnonzero(~same(ours, theirs).all(axis=-1)).tolist()
     for row in differing:
         theirs[row] = log_softmax(with_ties(rows.logits[row], theirs[row]))
     undecided = [row for row in differing if not same(ours[row], theirs[row]).all()]
@@ -152,10 +208,10 @@ class Texts(NamedTuple):
 
     logits: np.ndarray  # f32 [BATCHES * ROWS, V]
     ids: list[list[int]]
-    asked: list[dict[str, Any]]
+    asked: list[Asked]
 
 
-def random_texts(seed: int, asked_of: Callable[[np.random.Generator, list[int]], dict[str, Any]]) -> Iterator[Texts]:
+def random_texts(seed: int, asked_of: Callable[[Random, list[int]], Asked]) -> Iterator[Texts]:
     """What is asked for may name the ids of the text."""
     random = np.random.default_rng(seed)
     for vocab in VOCABULARIES:
@@ -164,7 +220,19 @@ def random_texts(seed: int, asked_of: Callable[[np.random.Generator, list[int]],
         yield Texts(logits, ids, [asked_of(random, text) for text in ids])
 
 
-def random_text(random: np.random.Generator, vocab: int) -> list[int]:
+def dry(random: Random, ids: list[int]) -> Asked:
+    """With up to two breakers, of which most stand in the text."""
+    breakers = random.choice(np.array([*ids, 0]), random.integers(3))
+    return {
+        "dry_multiplier": random.uniform(0.1, 5),
+        "dry_base": random.uniform(1, 3),
+        "dry_allowed_length": int(random.integers(1, 6)),
+        "dry_range": int(random.integers(1, 70)) if random.random() < 0.5 else 0,
+        "dry_breakers": tuple(sorted(set(breakers.tolist()))),
+    }
+
+
+def random_text(random: Random, vocab: int) -> list[int]:
     """Of two to six different ids, half of them a motif again and again, with some ids replaced."""
     alphabet = random.integers(vocab, size=random.integers(2, 7))
     ids = random.choice(alphabet, random.integers(1, LONGEST))
@@ -187,5 +255,5 @@ def ours_behind(texts: Texts, seed: int) -> np.ndarray:
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray, asked: Sequence[Any]) -> None:
     """That log-probabilities [N, V] are the same; `asked` says of what."""
-    for row in np.flatnonzero(~same(ours, theirs).all(axis=-1)):
+    for row in np.flatnonzero(~same(ours, theirs).all(axis=-1)).tolist():
         raise AssertionError(f"row {row}, {asked[row]}: {difference(ours[row], theirs[row])}")
