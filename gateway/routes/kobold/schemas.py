@@ -14,8 +14,8 @@ from gateway.routes.kobold.unsupported import UNSUPPORTED
 from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.samplers.texts import Bans, Breakers
 
-MAX_STOPS = 256  # these three as KoboldCpp
-MAX_WORDS = 768
+MAX_STOPS = 1024  # and no more than the server takes
+MAX_WORDS = 768  # this and the next as KoboldCpp
 MAX_BIASES = 512
 MAX_KEY_CHARACTERS = 128
 ANSWER = 768  # tokens, where the client does not say

@@ -58,7 +58,7 @@ class Common(ConstraintFields, SamplerFields):
 
     model_config = ConfigDict(extra="allow")  # so that unsupported fields can be told from absent ones
 
-    max_stops: ClassVar[int | None] = None  # stop strings that the protocol takes; None for as many as the server says
+    least_stops: ClassVar[int] = 0  # as many stop strings are taken, whatever `--max-stop-sequences` is
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
