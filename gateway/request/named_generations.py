@@ -4,7 +4,8 @@ A name belongs to the caller who gave it: it neither shows nor ends what another
 generation, and several generations may have one.
 
 Where there are several HTTP processes, the other request may reach another process. So each generation also has a file
-in the private directory that they share: its process adds the text to the file, and ends once the file is removed.
+in the private directory that they share: its process adds the text to the file, and ends once the file is removed. What
+a process that died has left there stays until the server ends.
 """
 
 import asyncio

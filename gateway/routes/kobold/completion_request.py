@@ -73,7 +73,7 @@ def _clamped(body: GenerateBody) -> dict[str, Any]:
         "top_k": max(0, body.top_k),
         "top_p": min(1.0, body.top_p),
         "typical_p": min(1.0, body.typical),
-        "repetition_penalty": body.rep_pen,
+        "repetition_penalty": body.penalty,
         "rep_pen_range": max(1, min(body.rep_pen_range, MAX_LOOK_BACK)),
         "dry_penalty_last_n": max(0, min(body.dry_penalty_last_n, MAX_LOOK_BACK)),
         "logit_bias": {id: max(-MAX_BIAS, min(bias, MAX_BIAS)) for id, bias in body.logit_bias.items()},

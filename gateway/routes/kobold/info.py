@@ -48,9 +48,8 @@ def max_length(gateway: Gateway) -> int:
 
 def performance(gateway: Gateway) -> dict[str, Any]:
     """Of the last answer, in seconds and tokens a second, whichever protocol it was asked in: with several HTTP
-    processes, the last one of this process. `total_gens` and `queue` are of the whole server.
+    processes, the last one of this process. `queue` and `idle` are of the whole server.
     """
-    [answered] = gateway.metrics.totals("nv_inference_count")
     fields: dict[str, Any] = {"last_process": 0.0, "last_eval": 0.0, "last_token_count": 0, "last_input_count": 0}
     fields |= {"last_process_speed": 0.0, "last_eval_speed": 0.0, "stop_reason": NOTHING_YET}
     if (last := gateway.last_answer) is not None:
@@ -61,7 +60,6 @@ def performance(gateway: Gateway) -> dict[str, Any]:
         fields["stop_reason"] = OUT_OF_TOKENS if last.sequences[0].finish == "length" else ENDED
     return {
         **fields,
-        "total_gens": int(sum(answered.values())),
         "queue": int(gateway.metrics.load["num_requests_waiting"]),
         "idle": int(gateway.admission.active == 0),
         "uptime": round(time.time() - STARTED, 3),

@@ -21,9 +21,13 @@ def _whole(value: Any) -> Any:
 
 
 def _or_text(kind: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "string", "pattern": f"^{_NUMBER}$"}, {"type": "null"}]})
+    return WithJsonSchema({"anyOf": [{"type": kind}, {"type": "string", "pattern": f"^{_NUMBER}$"}]})
 
 
 Number = Annotated[float, BeforeValidator(_number), _or_text("number")]
 Whole = Annotated[int, BeforeValidator(_whole), _or_text("integer")]
-Order = Annotated[list[Annotated[int, BeforeValidator(_whole), Field(ge=0)]], Field(max_length=64)]
+
+
+def at_least(low: int) -> Any:
+    """The least that a `Whole` may be, which is documented too."""
+    return Field(ge=low, json_schema_extra={"minimum": low})

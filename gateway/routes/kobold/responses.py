@@ -87,7 +87,6 @@ class Performance(AnswerModel):
     last_input_count: int
     last_process_speed: float
     last_eval_speed: float
-    total_gens: int
     stop_reason: Literal[-1, 0, 1]
     queue: int
     idle: Literal[0, 1]

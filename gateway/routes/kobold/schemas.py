@@ -9,9 +9,10 @@ from pydantic import ConfigDict, Field, model_validator
 
 from gateway.http.body import StrictModel
 from gateway.routes.kobold.lengths import MIN_CONTEXT
-from gateway.routes.kobold.numbers import Number, Order, Whole
+from gateway.routes.kobold.numbers import Number, Whole, at_least
 from gateway.routes.kobold.unsupported import UNSUPPORTED
 from gateway.routes.openai.unsupported import refuse_unsupported
+from gateway.samplers.fields import MAX_ORDER
 from gateway.samplers.texts import Bans, Breakers
 
 MAX_STOPS = 1024  # and no more than the server takes
@@ -27,6 +28,13 @@ Stops = Annotated[Texts, Field(max_length=MAX_STOPS)]
 Words = Annotated[Texts, Field(max_length=MAX_WORDS)]
 
 
+def _nullable(schema: dict[str, Any]) -> None:
+    """Document that every field that may be absent may be null."""
+    for name, field in schema["properties"].items():
+        if name not in schema["required"]:
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}]}
+
+
 class NamedBody(StrictModel):
     """A body that says which generation is meant."""
 
@@ -36,12 +44,12 @@ class NamedBody(StrictModel):
 class GenerateBody(StrictModel):
     """Unknown fields are ignored, but for those that KoboldCpp knows and this server cannot serve."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_nullable)
 
     prompt: str
     memory: str = ""  # stands in front of the prompt, and stays when that is cut
-    max_context_length: Annotated[Whole, Field(ge=MIN_CONTEXT)] | None = None
-    max_length: Annotated[Whole, Field(ge=1)] = ANSWER
+    max_context_length: Annotated[Whole, at_least(MIN_CONTEXT)] | None = None
+    max_length: Annotated[Whole, at_least(1)] = ANSWER
     n: Whole = 1
     temperature: Number = 0.75
     top_k: Whole = 100
@@ -51,7 +59,9 @@ class GenerateBody(StrictModel):
     typical: Number = 1.0
     tfs: Number = 1.0
     nsigma: Number = 0.0
-    rep_pen: Number = 1.0
+    rep_pen: Number | None = None
+    repetition_penalty: Number | None = None  # other names of it, as the next
+    repeat_penalty: Number | None = None
     rep_pen_range: Whole = 320
     rep_pen_slope: Number = 1.0
     presence_penalty: Number = 0.0
@@ -69,7 +79,7 @@ class GenerateBody(StrictModel):
     dry_allowed_length: Whole = 2
     dry_penalty_last_n: Whole = 320
     dry_sequence_breakers: Breakers = Field(default_factory=list)
-    sampler_order: Order = Field(default_factory=lambda: [*SAMPLER_ORDER])
+    sampler_order: Annotated[list[Whole], Field(max_length=MAX_ORDER)] = Field(default_factory=lambda: [*SAMPLER_ORDER])
     sampler_seed: Whole = -1
     stop_sequence: Stops = Field(default_factory=list)
     trim_stop: bool = True
@@ -87,6 +97,12 @@ class GenerateBody(StrictModel):
     @property
     def stops(self) -> list[str]:
         return [text for text in self.stop_sequence if text]
+
+    @property
+    def penalty(self) -> float:
+        """That of repetition: of its names, the one that asks for most, as in KoboldCpp."""
+        given = (self.rep_pen, self.repetition_penalty, self.repeat_penalty)
+        return max((value for value in given if value is not None), default=1.0)
 
     @property
     def banned(self) -> list[str]:

@@ -151,6 +151,13 @@ async def test_koboldcpps_clamps() -> None:
         assert dict((await sent(app, logit_bias={"5": 1e4, "6": -1e4})).sampling.logit_bias) == {5: 100, 6: -100}
 
 
+async def test_of_the_names_of_the_penalty_the_highest_value_counts() -> None:
+    async with serve() as app:
+        assert (await sent(app, rep_pen=1.25, repeat_penalty=1.5)).sampling.repetition_penalty == 1.5
+        assert (await sent(app, rep_pen=0.5)).sampling.repetition_penalty == 0.5
+        assert (await sent(app, repetition_penalty="1.75")).sampling.repetition_penalty == 1.75
+
+
 async def test_stop_sequences_are_trimmed_unless_they_are_to_stay() -> None:
     async with serve() as app:
         stopped = await generated(app, stop_sequence=["o w", ""])
