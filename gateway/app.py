@@ -28,7 +28,7 @@ def create_app(gateway: Gateway, max_requests: int = MAX_REQUESTS) -> FastAPI:
     """The application on the main port, for at most `max_requests` requests at work."""
     app = FastAPI(
         title="Text generation",
-        description="TGI's routes, OpenAI's /v1, Anthropic's /v1/messages and KServe's /v2 in front of a JAX engine.",
+        description="TGI's routes, OpenAI's /v1, Anthropic's /v1/messages, KServe's /v2 and KoboldAI's /api.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,

@@ -10,9 +10,11 @@ from fastapi import Request
 from gateway.config.options import Options
 from gateway.engine.interface import Engine
 from gateway.observability.metrics import Metrics
+from gateway.observability.request_stats import RequestStats
 from gateway.parsing.formats import Formats, formats_of
 from gateway.request.admission import Admission
 from gateway.request.keys import Keys
+from gateway.request.named_generations import NamedGenerations
 from gateway.request.response_store import ResponseStore
 from gateway.text.loader import ModelTextLoader
 from gateway.text.model_text import ModelText
@@ -32,13 +34,16 @@ class Gateway:
     secret: bytes = b""  # of this boot, for `Keys`
     one_with_logits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # each is up to 64 MiB
     shared: Path | None = None  # directory of what all HTTP processes share, if there are several
+    last_answer: RequestStats | None = None  # of this process
     keys: Keys = field(init=False)
     responses: ResponseStore = field(init=False)
+    named_generations: NamedGenerations = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = Keys(self.options.keys, share_cache=self.options.share_prefix_cache, secret=self.secret)
         most, most_bytes = self.options.max_stored_responses, self.options.max_stored_response_bytes
         self.responses = ResponseStore(most, most_bytes, self.shared)
+        self.named_generations = NamedGenerations(self.shared)
         self._formats: tuple[ModelText, Formats] | None = None  # of the model that was asked for last
 
     def formats(self, model: ModelText) -> Formats:

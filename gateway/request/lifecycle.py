@@ -108,6 +108,7 @@ class RequestLifecycle:
         elif self._outputs:
             stats = self.stats()
             self._gateway.metrics.request_succeeded(stats)
+            self._gateway.last_answer = stats
             self._record(stats)
         self._span.end("" if error is None else _cause(error))
 
@@ -142,20 +143,22 @@ class RequestLifecycle:
             self._add_server_fields(each)
         metrics = self._gateway.metrics
         last: dict[int, float] = {}  # when the latest delta of each sequence came
-        async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options, at_once)) as deltas:
-            async for index, delta in deltas:
-                now = time.perf_counter()
-                if not last:
-                    self._ticket.started()
-                    self.first_token = now
-                    if delta.tokens:  # an embedding has none
-                        metrics.first_token(now - self.arrival)
-                elif index in last:
-                    for _ in delta.tokens:  # they share the time since those before
-                        metrics.next_token((now - last[index]) / len(delta.tokens))
-                last[index] = now
-                yield index, delta
-        self.ended = time.perf_counter()
+        try:
+            async with aclosing(run_all(self._gateway.engine, outputs, self._gateway.options, at_once)) as deltas:
+                async for index, delta in deltas:
+                    now = time.perf_counter()
+                    if not last:
+                        self._ticket.started()
+                        self.first_token = now
+                        if delta.tokens:  # an embedding has none
+                            metrics.first_token(now - self.arrival)
+                    elif index in last:
+                        for _ in delta.tokens:  # they share the time since those before
+                            metrics.next_token((now - last[index]) / len(delta.tokens))
+                    last[index] = now
+                    yield index, delta
+        finally:  # also where the caller wants no more
+            self.ended = time.perf_counter()
 
     def _add_server_fields(self, request: pb.Generate) -> None:
         """Add what the server decides and not the body: the caller, the cache's salt, the trace and the time limits."""

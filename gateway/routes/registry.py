@@ -15,6 +15,8 @@ from gateway.request.auth import may_know
 from gateway.routes import dialect_by_body, docs, health, metrics, vertex
 from gateway.routes.anthropic import errors as anthropic_errors
 from gateway.routes.anthropic import routes as anthropic
+from gateway.routes.kobold import errors as kobold_errors
+from gateway.routes.kobold import routes as kobold
 from gateway.routes.kserve import errors as kserve_errors
 from gateway.routes.kserve import routes as kserve
 from gateway.routes.openai import errors as openai_errors
@@ -75,6 +77,14 @@ DIALECTS = (
         responses=kserve_errors.RESPONSES,
         refusal=kserve_errors.error_response,
         no_such_route=kserve_errors.no_such_route,
+    ),
+    Dialect(
+        name="KoboldAI",
+        prefix="/api/",
+        routers=(kobold.router,),
+        responses=kobold_errors.RESPONSES,
+        refusal=kobold_errors.error_response,
+        no_such_route=kobold_errors.no_such_route,
     ),
 )
 KEYLESS = (health.router, kserve.probes, metrics.router(may_know_model=may_know))  # probes and scrapers carry no key

@@ -48,14 +48,16 @@ class StopMatcher:
 
     def _first_match(self, buffer: str) -> tuple[int, str] | None:
         old = len(self._tail)  # a stop string that ends within the tail was allowed to pass
-        found = [(at, stop) for stop in self._stops if (at := buffer.find(stop, max(0, old + 1 - len(stop)))) >= 0]
+        ends = buffer[old:]
+        possible = (stop for stop in self._stops if stop[-1] in ends)  # few, as a rule, of dozens
+        found = [(at, stop) for stop in possible if (at := buffer.find(stop, max(0, old + 1 - len(stop)))) >= 0]
         return min(found, key=lambda match: (match[0] + len(match[1]), match[0]), default=None)
 
     def _hold_back(self, buffer: str, text: str) -> Release:
         if self._keep:
             self._tail = buffer[-(self._longest - 1) :] if self._longest > 1 else ""
             return Release(text)
-        held = max(_overlap(buffer, stop) for stop in self._stops)
+        held = max((_overlap(buffer, stop) for stop in self._stops if stop[0] in buffer), default=0)
         self._tail = buffer[len(buffer) - held :]
         return Release(buffer[: len(buffer) - held])
 

@@ -23,6 +23,8 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "stream": True}),
     ("/v1/responses", {"input": "a", "max_output_tokens": 1}),
+    ("/api/v1/generate", {"prompt": "a", "max_length": 1}),
+    ("/api/extra/generate/stream", {"prompt": "a", "max_length": 1}),
     ("/v2/models/ensemble/generate", {"text_input": "a", "max_tokens": 1}),
     ("/v2/models/ensemble_logits/generate", {"input_ids": [1], "positions": "last"}),
 ]
@@ -39,9 +41,9 @@ async def test_beyond_the_concurrency_limit_every_route_answers_429_with_retry_a
                 os.kill(server.engine_pid(), signal.SIGSTOP)  # so that both still run when the last is refused
                 for path, body in OTHERS:
                     refusal = await http.post(path, json=body)
-                    assert refusal.status_code == (503 if path.startswith("/v2") else 429), path
+                    assert refusal.status_code == (503 if path.startswith(("/v2", "/api/")) else 429), path
                     assert 1 <= int(refusal.headers["retry-after"]) <= 60
-                    assert_worded(path, refusal.json()["error"])
+                    assert_worded(path, refusal.json())
                 os.kill(server.engine_pid(), signal.SIGCONT)
             for path, body in OTHERS:
                 assert (await accepted(http, path, body)).status_code == 200
@@ -56,11 +58,14 @@ async def streaming(http: httpx.AsyncClient) -> AsyncIterator[None]:
         yield
 
 
-def assert_worded(path: str, error: Any) -> None:
-    if path.startswith("/v1"):
+def assert_worded(path: str, refusal: Any) -> None:
+    if path.startswith("/api/"):
+        assert refusal == {"detail": {"msg": "Model is overloaded", "type": "service_unavailable"}}
+    elif path.startswith("/v1"):
+        error = refusal["error"]
         assert error["type"] == "rate_limit_error" and error["message"] == "Model is overloaded"
     else:
-        assert error == "Model is overloaded"
+        assert refusal["error"] == "Model is overloaded"
 
 
 async def accepted(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> httpx.Response:

@@ -5,9 +5,6 @@ They are the tensors of TensorRT-LLM's back end (tensorrtllm_backend, all_models
 parameters of the request; numbers among them may be texts, which is how genai-perf writes them.
 """
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +84,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {"detokenize": (True,), "flat_logpr
 KNOWN = frozenset(
     (*CompletionRequest.model_fields, *UNSUPPORTED, *HINTS, *DATATYPES, *NOT_SAMPLING, *WITHOUT_EFFECT, "lora_name")
 )
-_WORD = re.compile(r"[A-Za-z_]+")
 
 
 @dataclass
@@ -149,15 +145,6 @@ class Given:
         """Whether the text must match something, which takes long to check."""
         fields = (*GUIDED, "response_format", "structured_outputs")
         return "guided_decoding_guide" in self.others or any(name in self.fields for name in fields)
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """A refusal names fields as the client does."""
-        try:
-            yield
-        except RequestError as error:
-            error.message = _WORD.sub(lambda word: self.names.get(word[0], word[0]), error.message)
-            raise
 
 
 def _value_of(tensor: Tensor) -> Any:

@@ -18,6 +18,7 @@ from gateway.routes.kserve.inference import InferRequest, InferResponse, Signatu
 from gateway.routes.kserve.text_answer import OUTPUTS, TextAnswer
 from gateway.routes.kserve.text_inputs import INPUTS, REFUSED, Given
 from gateway.routes.openai import completions, validation
+from gateway.routes.openai.renamed import renamed
 from gateway.routes.openai.respond import Reply
 from gateway.routes.openai.schemas import CompletionRequest
 
@@ -35,7 +36,7 @@ class TextModel:
     ) -> AsyncGenerator[InferResponse, None]:
         given = Given.of(request)
         _check_stream(given, request)
-        with RequestLifecycle(gateway, info) as lifecycle, given.named():
+        with RequestLifecycle(gateway, info) as lifecycle, renamed(given.names):
             _, description = serving(gateway)
             ends = description.eos_token_ids
             body = await in_thread(lambda: completion_request(given, ends, self.adapter), when=given.constrains)

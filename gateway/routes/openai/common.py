@@ -6,7 +6,7 @@ because OpenAI's clients grow faster than servers.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -57,6 +57,8 @@ class Common(ConstraintFields, SamplerFields):
     """Fields of both generating routes, besides those that constrain the text and those of further samplers."""
 
     model_config = ConfigDict(extra="allow")  # so that unsupported fields can be told from absent ones
+
+    least_stops: ClassVar[int] = 0  # as many stop strings are taken, whatever `--max-stop-sequences` is
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

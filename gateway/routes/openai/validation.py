@@ -20,8 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,96}")
 
 def check_limits(body: Common, options: Options, description: pb.Description) -> None:
     """Check the limits of this server. Raises RequestError."""
-    if len(body.stops) > options.max_stop_sequences:
-        limit = options.max_stop_sequences
+    limit = max(options.max_stop_sequences, body.least_stops)
+    if len(body.stops) > limit:
         message = f"stop takes at most {limit} texts (--max-stop-sequences), given {len(body.stops)}"
         raise RequestError.invalid(message, "stop")
     if body.constraint is not None and options.disable_grammar_support:

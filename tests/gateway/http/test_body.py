@@ -19,6 +19,7 @@ ROUTES: dict[str, dict[str, Any]] = {
         "inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["lo"]}]
     },
     "/v2/models/ensemble/generate": {"text_input": "hello"},
+    "/api/v1/generate": {"prompt": "hello"},
 }
 COSTLY = {
     "objects and lists": b",".join([b"[]"] * (MAX_CONTAINERS + 1)),
@@ -38,7 +39,7 @@ def with_extra(path: str, values: bytes) -> bytes:
 async def test_more_values_than_can_be_read_quickly_are_refused_naming_the_limit(path: str, what: str) -> None:
     async with serve() as app:
         answer = await app.raw(path, with_extra(path, COSTLY[what]))
-    assert answer.status_code == (400 if path.startswith("/v") else 422)
+    assert answer.status_code == (400 if path.startswith(("/v", "/api/")) else 422)
     assert f"more than {LIMITS[what]} {what}" in answer.text
 
 
@@ -60,7 +61,9 @@ async def test_a_body_of_many_objects_is_read_beside_the_event_loop(monkeypatch:
         assert readers.beside_the_event_loop
 
 
-@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/invocations", "/v2/models/ensemble/infer"])
+@pytest.mark.parametrize(
+    "path", ["/generate", "/v1/completions", "/invocations", "/v2/models/ensemble/infer", "/api/v1/generate"]
+)
 async def test_a_long_body_is_read_beside_the_event_loop(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve() as app:
         readers = Callers(monkeypatch, body._checked, body)

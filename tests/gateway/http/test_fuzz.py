@@ -143,6 +143,18 @@ ROUTES: dict[str, dict[str, Any]] = {
         "parameters": {"temperature": 0.5, "top_p": "0.5", "seed": 1, "return_log_probs": True}, "stream": False,
         "beam_width": 1, "num_return_sequences": 1, "guided_decoding_guide_type": "regex", "guided_decoding_guide": "a",
     },
+    "/api/v1/generate": {
+        "prompt": "CANARY lo", "memory": "CANARY", "max_context_length": 900, "max_length": "3", "temperature": "0.5",
+        "top_k": 5, "top_p": 0.9, "top_a": 0.1, "min_p": 0.1, "typical": 0.9, "tfs": 1, "nsigma": 1, "rep_pen": 1.1,
+        "rep_pen_range": 64, "rep_pen_slope": 0.5, "presence_penalty": 0.1, "mirostat": 0, "dynatemp_range": 0.1,
+        "smoothing_factor": 0.1, "xtc_probability": 0.5, "dry_multiplier": 0.5, "dry_sequence_breakers": ["a"],
+        "sampler_order": [6, 0, 1, 3, 4, 2, 5], "sampler_seed": 1, "stop_sequence": ["x", None], "trim_stop": False,
+        "ban_eos_token": True, "bypass_eos": False, "logit_bias": {"5": "1.5"}, "banned_tokens": ["a"],
+        "custom_token_bans": "7, 8", "grammar": "", "images": [], "genkey": "KCPP1", "n": 1, "render_special": True,
+    },
+    "/api/extra/tokencount": {"prompt": "CANARY", "special": True},
+    "/api/extra/detokenize": {"ids": [5, 6], "special": False},
+    "/api/extra/generate/check": {"genkey": "KCPP1"},
     "/detokenize": {"tokens": [5, 6], "model": "mock/model"},
     "/vertex": {
         "instances": [
@@ -155,6 +167,8 @@ SAME_BODY = {
     "/generate_stream": "/generate", "/": "/generate", "/tokenize": "/generate", "/invocations": "/generate",
     "/chat_tokenize": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/messages",
     "/v2/models/ensemble/generate_stream": "/v2/models/ensemble/generate",
+    "/api/extra/generate/stream": "/api/v1/generate", "/api/latest/generate": "/api/v1/generate",
+    "/api/extra/tokenize": "/api/extra/tokencount", "/api/extra/abort": "/api/extra/generate/check",
 }  # fmt: skip
 PATHS = [*ROUTES, *SAME_BODY]
 VALUES: list[Any] = [
@@ -218,8 +232,9 @@ async def golden(app: ServedApp) -> list[bytes]:
 def check(path: str, response: httpx.Response, raw: bytes) -> None:
     assert response.status_code in (200, 400, 404, 422), (path, response.status_code, raw)
     if response.status_code != 200:
-        error = response.json()["error"]
-        assert isinstance(error, dict) is (path.startswith("/v1") or path == "/detokenize"), (path, raw)
+        error = response.json()["detail" if path.startswith("/api/") else "error"]
+        in_object = path.startswith(("/v1", "/api/")) or path == "/detokenize"
+        assert isinstance(error, dict) is in_object, (path, raw)
         assert not any(leak in response.text for leak in LEAKS), (path, response.text)
         assert len(response.content) < 4096, (path, raw)
 

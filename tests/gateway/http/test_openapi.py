@@ -8,6 +8,7 @@ import pytest
 
 from gateway.http.openapi import AnswerModel
 from gateway.routes.anthropic.errors import WORDING as ANTHROPIC
+from gateway.routes.kobold.errors import WORDING as KOBOLD
 from gateway.routes.kserve.errors import WORDING as KSERVE
 from gateway.routes.openai.errors import WORDING as OPENAI
 from gateway.routes.openai.responses import Cards, ChatCompletion, Completion, Embeddings
@@ -40,6 +41,15 @@ PATHS = {
        for kind in ("system", "cuda") for region in ("", "/region/{name}")
        for work in ("status", "unregister", *(["register"] if region else []))},
     "/health/live": {"get"}, "/health/ready": {"get"},
+    **{f"/api/{version}{path}": methods for version in ("v1", "latest") for path, methods in {
+        "/generate": {"post"}, "/model": {"get"}, "/info/version": {"get"}, "/config/max_length": {"get"},
+        "/config/max_context_length": {"get"}, "/config/soft_prompt": {"get", "put"},
+        "/config/soft_prompts_list": {"get"},
+    }.items()},
+    "/api/extra/generate/stream": {"post"}, "/api/extra/generate/check": {"get", "post"},
+    "/api/extra/abort": {"post"}, "/api/extra/tokencount": {"post"}, "/api/extra/tokenize": {"post"},
+    "/api/extra/detokenize": {"post"}, "/api/extra/version": {"get"}, "/api/extra/perf": {"get"},
+    "/api/extra/true_max_context_length": {"get"}, "/api/extra/preloadstory": {"get"},
 }  # fmt: skip
 
 
@@ -64,8 +74,9 @@ async def test_both_addresses_answer_the_same_document() -> None:
 async def test_every_status_of_a_route_is_documented_and_its_body_described(path: str) -> None:
     described = re.sub("ensemble[a-z_]*", "{model}", path)
     operation = (await document())["paths"][described]["post"]
-    wording = KSERVE if path.startswith("/v2") else OPENAI if path.startswith("/v1") or path == "/detokenize" else TGI
-    rows: list[tuple[Any, ...]] = [*(ANTHROPIC if path.startswith("/v1/messages") else wording).values()]
+    prefixes = {"/v1/messages": ANTHROPIC, "/v1": OPENAI, "/detokenize": OPENAI, "/v2": KSERVE, "/api/": KOBOLD}
+    wording = next((words for prefix, words in prefixes.items() if path.startswith(prefix)), TGI)
+    rows: list[tuple[Any, ...]] = [*wording.values()]
     statuses = {str(row[0]) for row in rows} | {"200", "408", "413"}
     assert statuses <= operation["responses"].keys()
     schema = operation["requestBody"]["content"]["application/json"]["schema"]

@@ -34,7 +34,14 @@ async def test_nothing_else_is_accepted(key: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions", "/generate", "/v2/models/ensemble/infer"],
+    [
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/chat/completions",
+        "/generate",
+        "/v2/models/ensemble/infer",
+        "/api/v1/generate",
+    ],
 )
 @pytest.mark.parametrize(
     ("headers", "let_in"),
