@@ -13,7 +13,8 @@ KOBOLDCPP_1_102 = """
     genkey grammar grammar_retain_state guidance_scale images logit_bias max_context_length max_length memory min_p
     mirostat mirostat_eta mirostat_tau negative_prompt nsigma presence_penalty prompt reasoning_effort render_special
     rep_pen rep_pen_range rep_pen_slope repeat_penalty repetition_penalty sampler_order sampler_seed smoothing_curve
-    smoothing_factor stop_sequence temperature tfs top_a top_k top_p trim_stop typical use_default_badwordsids xtc_probability xtc_threshold
+    smoothing_factor stop_sequence temperature tfs top_a top_k top_p trim_stop typical use_default_badwordsids
+    xtc_probability xtc_threshold
 """
 WITHOUT_EFFECT = {"adaptive_decay"}  # of `adaptive_target`, which is refused
 
