@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 CLOSE = 1e-5  # relative to a threshold
-# By which an f32 entropy may be off: relative, as a sum of 1,000 terms one after the other; and as ln p next to p = 1.
-SUMMED, ROUNDED = 1000 * 2**-24, 2**-22
+# By how much of 1 + itself an f32 entropy may be off: llama.cpp sums 1,000 terms one after the other, also those beside
+# which it divides; next to p = 1 that is all that the entropy consists of.
+SUMMED = 1000 * 2**-24
 
 
 class Shift(NamedTuple):
@@ -64,7 +65,7 @@ def shifts_of(step: Step) -> list[Shift]:
 def entropy(x: np.ndarray, shift: Shift = EXACT) -> float:
     logp = log_softmax(x)
     exact = -float(np.sum(np.exp(logp) * np.where(logp > -np.inf, logp, 0)))
-    return exact + shift.entropy * (SUMMED * exact + ROUNDED)
+    return exact + shift.entropy * SUMMED * (1 + exact)
 
 
 def kept(x: np.ndarray, which: np.ndarray) -> np.ndarray:
