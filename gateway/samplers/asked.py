@@ -17,6 +17,7 @@ Asked = dict[str, dict[str, Any]]  # by stage, fields of `pb.Samplers`
 COMMON_FILTERS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "typical_p": 1.0, "min_p": 0.0}
 COMMON_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 MIROSTAT_TAU, MIROSTAT_ETA = 5.0, 0.1
+LEAST_EXPONENT = 0.0100000007  # of a dynamic temperature: in float32, as it is sent, 0.01 is below the engine's limit
 MOST_XTC = 0.5  # a threshold above it is reached by one token at most, and XTC drops none
 
 
@@ -40,7 +41,8 @@ def filters(sampling: pb.Sampling, fields: SamplerFields, defaults: Mapping[str,
     """What narrows or bends the distribution."""
     asked: Asked = {name: {} for name, neutral in COMMON_FILTERS.items() if getattr(sampling, name) != neutral}
     if spread := _spread(fields):
-        asked["temperature"] = {"dynatemp_range": spread, **_given(fields, "dynatemp_exponent")}
+        exponent = {name: max(value, LEAST_EXPONENT) for name, value in _given(fields, "dynatemp_exponent").items()}
+        asked["temperature"] = {"dynatemp_range": spread, **exponent}
     for name in ("top_a", "epsilon_cutoff", "eta_cutoff", "skew"):
         if value := _chosen(fields, name, defaults):
             asked[name] = {name: value}

@@ -273,6 +273,33 @@ def test_every_value_allowed_is_one_of_the_engines() -> None:
     assert limits.keys() - compared == {"repetition_slope"}  # whose field also takes what means 1
 
 
+ACTIVE = {  # by field, what it needs beside it to be sent
+    "smoothing_curve": {"smoothing_factor": 1},
+    "xtc_threshold": {"xtc_probability": 1},
+    "dynatemp_exponent": {"dynatemp_range": 1},
+    "dynatemp_min": {"dynatemp_max": 100},
+    "dynatemp_low": {"dynatemp_max": 100},
+    "dynatemp_max": {"dynatemp_min": 0},
+    "dynatemp_high": {"dynatemp_min": 0},
+    "mirostat_eta": {"mirostat": 2},
+    "dry_base": {"dry_multiplier": 1},
+    "dry_allowed_length": {"dry_multiplier": 1},
+    "dry_range": {"dry_multiplier": 1},
+}
+
+
+@pytest.mark.parametrize(("name", "low", "high"), ranges())
+async def test_the_engine_takes_the_limits_as_they_arrive(name: str, low: float, high: float) -> None:
+    """In float32."""
+    async with serve() as app:
+        for value in (low, high):
+            if name != "mirostat_tau":  # 0 of which is no target
+                sampling = await sent(app, tgi, {**ACTIVE.get(name, {}), name: value})
+                listed = {field.name: value for field, value in sampling.samplers.ListFields()}
+                listed["dry_breakers"] = tuple(listed.get("dry_breakers", ()))
+                engine.Samplers(**listed)
+
+
 def test_filters_have_the_engines_names() -> None:
     assert FILTERS == engine.ORDER
     assert [name.lower() for name in pb.Samplers.Kind.keys()[1:]] == list(FILTERS)
