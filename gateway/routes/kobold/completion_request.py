@@ -46,13 +46,13 @@ class KoboldCompletion(CompletionRequest):
     presence_penalty: Bounded | None = None
 
 
-def completion_request(
-    body: GenerateBody, prompt: list[int], new_tokens: int, eos_token_ids: Collection[int]
-) -> KoboldCompletion:
-    """The completion that is asked for. Raises RequestError, with a completion's names of fields."""
+def completion_request(body: GenerateBody, new_tokens: int, eos_token_ids: Collection[int]) -> KoboldCompletion:
+    """The completion that is asked for, whose prompt is not cut yet. Raises RequestError, with a completion's names of
+    fields.
+    """
     fields = {name: getattr(body, name) for name in SAME} | OFF | _clamped(body) | _end(body, eos_token_ids)
     fields |= {
-        "prompt": prompt,
+        "prompt": body.prompt,
         "max_tokens": new_tokens,
         "sampler_order": body.sampler_order or [*SAMPLER_ORDER],
         "seed": None if body.sampler_seed < 1 or body.sampler_seed == RANDOM else body.sampler_seed,

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
@@ -17,13 +18,15 @@ from gateway.request.gateway_state import Gateway
 from gateway.request.info import RequestInfo
 from gateway.request.lifecycle import RequestLifecycle, serving
 from gateway.request.output import Finish, OutputDelta, OutputProcessor
-from gateway.routes.kobold.completion_request import NAMES, KoboldCompletion, completion_request
+from gateway.routes.kobold.completion_request import NAMES, completion_request
 from gateway.routes.kobold.errors import error_event
 from gateway.routes.kobold.lengths import Lengths
 from gateway.routes.kobold.prompt import prompt_ids
 from gateway.routes.kobold.schemas import GenerateBody, NamedBody
 from gateway.routes.openai import completions, validation
 from gateway.routes.openai.renamed import renamed
+from gateway.routes.openai.respond import Reply
+from gateway.text.model_text import ModelText
 
 NOT_FINISHED = "null"  # as KoboldCpp writes it
 Deltas = AsyncGenerator[tuple[int, OutputDelta], None]
@@ -107,7 +110,7 @@ async def _events(gateway: Gateway, info: RequestInfo, body: GenerateBody) -> As
 async def _running(gateway: Gateway, info: RequestInfo, body: GenerateBody) -> AsyncIterator[Running]:
     """The generation within the life of its request. Raises RequestError, with KoboldCpp's names of fields."""
     with RequestLifecycle(gateway, info) as lifecycle, renamed(NAMES):
-        reply = await completions.begin(gateway, await _completion(gateway, lifecycle, body), lifecycle)
+        reply = await _begin(gateway, lifecycle, body)
         outputs = reply.outputs
         with reply.grammar_fields.named():
             async with _ending(gateway, info, body, outputs[0], lifecycle.run(outputs)) as deltas:
@@ -128,14 +131,18 @@ async def _ending(
         yield ending
 
 
-async def _completion(gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateBody) -> KoboldCompletion:
-    model, description = serving(gateway)
+async def _begin(gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateBody) -> Reply:
+    """Validates, admits and tokenises. Raises RequestError."""
+    _, description = serving(gateway)
     lengths = Lengths.of(body.max_context_length, body.max_length, description.max_total_tokens)
-    with lifecycle.span("tokenize"):
-        ids = await prompt_ids(model, body, min(lengths.prompt, gateway.max_input_tokens))
+    room = min(lengths.prompt, gateway.max_input_tokens)
     ends = description.eos_token_ids
-    made = await in_thread(lambda: completion_request(body, ids, lengths.answer, ends), when=bool(body.grammar))
-    return validation.with_server_options(made, gateway)
+    made = await in_thread(lambda: completion_request(body, lengths.answer, ends), when=bool(body.grammar))
+
+    async def read(model: ModelText, *_: Any) -> list[int]:
+        return await prompt_ids(model, body, room)
+
+    return await completions.begin(gateway, validation.with_server_options(made, gateway), lifecycle, read)
 
 
 def _reason(output: OutputProcessor) -> str:

@@ -106,9 +106,8 @@ class GenerateBody(StrictModel):
 
     @property
     def banned(self) -> list[str]:
-        """What the text may not hold: KoboldCpp reads only the first of the two names."""
-        given = self.banned_strings if self.banned_tokens is None else self.banned_tokens
-        return [text for text in given or () if text]
+        """What the text may not hold, by either name."""
+        return [text for text in (*(self.banned_tokens or ()), *(self.banned_strings or ())) if text]
 
     @property
     def bans_end(self) -> bool:

@@ -1,6 +1,6 @@
 """`/v1/completions`: one prompt or several, each a text or token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from gateway.http.encoding import json_bytes, json_text
@@ -21,8 +21,23 @@ DEFAULT_TOKENS = 16  # OpenAI's for a completion; a chat has none
 NULL_UNLESS_ASKED = ("token_ids", "prompt_token_ids", "prompt_logprobs")  # vLLM's fields of a whole choice
 
 
-async def begin(gateway: Gateway, body: CompletionRequest, lifecycle: RequestLifecycle) -> Reply:
-    """Validate, admit and tokenise: choice `i * n + j` is the j-th of prompt i. Raises RequestError."""
+# Makes the ids of a prompt, for a vocabulary of a size.
+Reader = Callable[[ModelText, CompletionRequest, str | list[int], int], Awaitable[list[int]]]
+
+
+async def read_prompt(model: ModelText, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
+    """Raises RequestError."""
+    if isinstance(prompt, str):
+        special = body.add_special_tokens is not False
+        return await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut)
+    validation.refuse_unknown_ids(prompt, vocab_size, "prompt")
+    return prompt
+
+
+async def begin(
+    gateway: Gateway, body: CompletionRequest, lifecycle: RequestLifecycle, read: Reader = read_prompt
+) -> Reply:
+    """Validate, admit and tokenise, by `read`: choice `i * n + j` is the j-th of prompt i. Raises RequestError."""
     model, description = serving(gateway)
     adapter = await validation.check_model(body.model, gateway, description)
     validation.check_limits(body, gateway.options, description)
@@ -30,23 +45,23 @@ async def begin(gateway: Gateway, body: CompletionRequest, lifecycle: RequestLif
     lifecycle.admit(len(body.prompts) * body.sequences)
     choices: list[_TextChoice] = []
     for prompt in body.prompts:
-        for output, echo in await _outputs(gateway, lifecycle, body, adapter, prompt, model, description):
+        with lifecycle.span("tokenize"):
+            asked = await read(model, body, prompt, description.vocab_size)
+        for output, echo in await _outputs(gateway, body, adapter, prompt, asked, model, description):
             choices.append(_TextChoice(body, len(choices), output, echo))
     return _TextReply(description, choices, body)
 
 
 async def _outputs(
     gateway: Gateway,
-    lifecycle: RequestLifecycle,
     body: CompletionRequest,
     adapter: str,
     prompt: str | list[int],
+    asked: list[int],
     model: ModelText,
     description: pb.Description,
 ) -> list[tuple[OutputProcessor, str]]:
-    """The sequences of one prompt, and with each the text it echoes."""
-    with lifecycle.span("tokenize"):
-        asked = await _ids(model, body, prompt, description.vocab_size)
+    """The sequences of one prompt, whose ids are `asked`, and with each the text it echoes."""
     context = validation.context(body, gateway, description)
     ids = validation.truncated(asked, body, context.max_input_tokens)
     wanted = 1 if body.echo_only else body.max_tokens
@@ -58,14 +73,6 @@ async def _outputs(
     )
     echo = _echo(model, prompt, ids, whole=len(ids) == len(asked)) if body.echo else ""
     return [(OutputProcessor(model, each, ids, body.stops, sampling.policy(body)), echo) for each in requests]
-
-
-async def _ids(model: ModelText, body: CompletionRequest, prompt: str | list[int], vocab_size: int) -> list[int]:
-    if isinstance(prompt, str):
-        special = body.add_special_tokens is not False
-        return await model.encode(prompt, add_special_tokens=special, field="prompt", cut=body.cut)
-    validation.refuse_unknown_ids(prompt, vocab_size, "prompt")
-    return prompt
 
 
 def _echo(model: ModelText, prompt: str | list[int], ids: list[int], *, whole: bool) -> str:

@@ -182,7 +182,7 @@ async def test_the_end_may_be_banned_or_passed() -> None:
 
 async def test_bans_of_words_and_tokens() -> None:
     async with serve() as app:
-        request = await sent(app, banned_tokens=["lo", ""], banned_strings=["he"], custom_token_bans="5, 6")
+        request = await sent(app, banned_tokens=["lo", ""], banned_strings=[None], custom_token_bans="5, 6")
         spellings = [ids_of("lo"), ids_of(" lo")]
         assert [list(each.ids) for each in request.sampling.bad_words] == spellings
         assert dict(request.sampling.logit_bias) == {5: -10_000, 6: -10_000}
@@ -215,13 +215,16 @@ async def test_special_tokens_show_where_they_are_asked_for() -> None:
         assert (await generated(app, render_special=True))["text"] == "hel<|im_start|>"
 
 
-async def test_a_full_or_starting_server_is_busy_and_says_when_to_come_again() -> None:
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+async def test_a_full_or_restarting_server_is_busy_and_says_when_to_come_again(path: str) -> None:
     async with serve() as app:
+        with app.gateway.admission.request(16):
+            full = await app.post(path, prompt="lo")
         app.engine.unavailable = "the engine restarts"
-        for path in (GENERATE, STREAM):
-            busy = await app.post(path, prompt="lo")
-            assert (busy.status_code, busy.json()["detail"]["type"]) == (503, "service_unavailable")
-            assert busy.headers["retry-after"] == "5"
+        restarting = await app.post(path, prompt="lo")
+        for busy, message in ((full, "Model is overloaded"), (restarting, "the engine restarts")):
+            assert (busy.status_code, int(busy.headers["retry-after"]) > 0) == (503, True)
+            assert busy.json() == {"detail": {"msg": message, "type": "service_unavailable"}}
 
 
 async def test_a_failure_within_a_stream_is_its_last_event() -> None:
