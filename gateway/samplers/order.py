@@ -8,25 +8,12 @@ distribution comes in any order. Sources: Aphrodite's `SamplerID`, llama.cpp's `
 from collections.abc import Mapping, Sequence
 
 from gateway.samplers.fields import SamplerFields
+from jaxengine.rpc import engine_pb2 as pb
 
 NGRAM, DRY, PENALTIES = "no_repeat_ngram_size", "dry", "penalties"
-# The engine's own order; its names for the filters are those of `Samplers.Kind` in `engine.proto`.
+# The engine's own order.
 FIRST = (NGRAM, DRY, PENALTIES)
-FILTERS = (
-    "temperature",
-    "top_n_sigma",
-    "top_a",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "smoothing_factor",
-    "xtc",
-    "top_k",
-    "top_p",
-    "typical_p",
-    "min_p",
-    "skew",
-    "mirostat",
-)
+FILTERS = tuple(pb.Samplers.Kind.Name(kind).lower() for kind in pb.Samplers.Kind.values() if kind != pb.Samplers.NONE)
 Names = Mapping[str, tuple[str, ...]]
 
 APHRODITE: Names = {

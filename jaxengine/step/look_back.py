@@ -115,7 +115,8 @@ class LookBack(NamedTuple):
         def goes_on(carry: tuple[Array, Array, Array]) -> Array:
             return (carry[0] < MAX_REPEAT) & jnp.any(carry[1])
 
-        start = jnp.int32(0), jnp.ones((rows, size), bool), jnp.zeros((rows, size), jnp.int32)
+        alive = jnp.broadcast_to(self.wanted, (rows, size))  # a text that nobody looks back at prolongs no loop
+        start = jnp.int32(0), alive, jnp.zeros((rows, size), jnp.int32)
         return jax.lax.while_loop(goes_on, compare, start)[2]
 
 
