@@ -10,6 +10,7 @@ a process that died has left there stays until the server ends.
 
 import asyncio
 import hashlib
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -20,6 +21,8 @@ from typing import Any, TypeVar
 from gateway.http.disconnect import stop
 from gateway.request.output import OutputProcessor
 
+logger = logging.getLogger(__name__)
+
 FOLDER = "generations"  # of the shared directory
 LOOK_SECONDS = 0.1  # between two looks at a file
 
@@ -28,17 +31,17 @@ Name = tuple[int, str]  # caller, and what they call it
 
 
 class Generation:
-    """A generation that can be ended from outside."""
+    """A generation that can be ended from outside, also before it has an `output`."""
 
-    def __init__(self, output: OutputProcessor) -> None:
-        self._output = output
+    def __init__(self) -> None:
+        self.output: OutputProcessor | None = None
         self._ended = False
         self._next: asyncio.Future[Any] | None = None
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return self._output.text
+        return self.output.text if self.output is not None else ""
 
     def end(self) -> None:
         self._ended = True
@@ -73,9 +76,12 @@ class NamedGenerations:
             self._folder.mkdir(mode=0o700, exist_ok=True)
 
     @asynccontextmanager
-    async def running(self, caller: int, name: str, output: OutputProcessor) -> AsyncIterator[Generation]:
-        """The generation of `output`, which has the `name` of `caller` within the block."""
-        generation = Generation(output)
+    async def running(self, caller: int, name: str) -> AsyncIterator[Generation]:
+        """A generation that has the `name` of `caller` within the block, or none if that is empty."""
+        generation = Generation()
+        if not name:
+            yield generation
+            return
         with self._listed((caller, name), generation):
             if self._folder is None:
                 yield generation
@@ -88,7 +94,9 @@ class NamedGenerations:
                 await stop(shared)
 
     def text(self, caller: int, name: str) -> str:
-        """The text so far of the generation that was begun last; "" if none of that name runs."""
+        """The text so far of the generation that was begun last, of those of this process if there are any; "" if none
+        of that name runs.
+        """
         if own := self._running.get((caller, name)):
             return own[-1].text
         for file in reversed(self._files((caller, name))):
@@ -140,5 +148,7 @@ async def _share(generation: Generation, path: Path) -> None:
                 written = len(text)
                 await asyncio.sleep(LOOK_SECONDS)
         generation.end()
+    except OSError as error:  # it goes on, and only its own process can read or end it
+        logger.warning("a named generation is not shared with other HTTP processes: %s", error)
     finally:
         path.unlink(missing_ok=True)

@@ -5,14 +5,21 @@ A breaker that no token contains is told by the last token that it is written wi
 
 import asyncio
 
+from gateway.errors import RequestError
 from gateway.samplers.fields import SamplerFields
 from gateway.text.model_text import ModelText
 
+FIELD = "dry_sequence_breakers"
 BREAKERS = ("\n", ":", '"', "*")
+MAX_BREAKER_IDS = 32_768  # each of a request's sequences is sent them
 
 
 async def dry_breakers(fields: SamplerFields, model: ModelText, vocab_size: int) -> list[int]:
-    """The ids that `fields` ask for, below `vocab_size`; none where there is no DRY to break."""
+    """The ids that `fields` ask for, below `vocab_size`; none where there is no DRY to break.
+
+    Raises:
+        RequestError: there are too many.
+    """
     if not fields.dry_multiplier:
         return []
     ids, texts = set(fields.dry_sequence_breaker_ids or ()), fields.dry_sequence_breakers
@@ -27,4 +34,7 @@ def _ids_with(model: ModelText, texts: list[str]) -> set[int]:
     for text in texts:
         ids = model.token_search.ids_with(text)
         found.update(ids or model.tokenizer.encode(f"a{text}", add_special_tokens=False)[-1:])
+        if len(found) > MAX_BREAKER_IDS:
+            message = f"{FIELD} are inside more than {MAX_BREAKER_IDS} tokens: give longer ones"
+            raise RequestError.invalid(message, FIELD)
     return found

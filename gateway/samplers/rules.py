@@ -12,6 +12,17 @@ TFS = "must be 1, which is off: it needs the vocabulary sorted for each token, a
 MIROSTAT = "must be 0 or 2: only version 2 is served"
 
 
+# Fields that mean nothing unless one of these is more than 0.
+TOLD = {
+    "smoothing_curve": ("smoothing_factor",),
+    "dynatemp_exponent": ("dynatemp_range", "dynatemp_max"),
+    "xtc_threshold": ("xtc_probability",),
+    "mirostat_tau": ("mirostat_mode",),
+    "mirostat_eta": ("mirostat_mode",),
+    **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_range", "dry_penalty_last_n"), ("dry_multiplier",)),
+}
+
+
 class Problem(NamedTuple):
     """What is wrong with `field`: the rest of a sentence that begins with its name, and the value if it is a number."""
 
@@ -37,6 +48,8 @@ def first_problem(fields: SamplerFields) -> Problem | None:
 def _out_of_range(fields: SamplerFields) -> Iterator[Problem]:
     for name, declared in SamplerFields.model_fields.items():
         value = getattr(fields, name)
+        if name in TOLD and not any(fields.value(sampler) for sampler in TOLD[name]):
+            continue
         for limits in declared.metadata:
             if value is not None and isinstance(limits, Range) and value not in limits:
                 low = value < limits.low

@@ -9,7 +9,7 @@ from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import MAX_LOGIT_BIAS
 
 FIELD = "custom_token_bans"
-BAN = -10_000  # the lowest bias of the engine; e to the power of it is 0 in float32
+BAN = -10_000  # the lowest bias of the engine, which is a ban there
 
 
 def ban(sampling: pb.Sampling, ids: Collection[int]) -> None:

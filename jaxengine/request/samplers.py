@@ -85,8 +85,6 @@ class Samplers:
     def __post_init__(self) -> None:
         for name, low, high in LIMITS:
             check_range(name, getattr(self, name), low, high, whole=name in WHOLE)
-        if not all(isinstance(id, int) for id in self.dry_breakers):
-            raise ValueError(f"dry_breakers must be of token ids, got {self.dry_breakers!r}")
         unknown = [name for name in self.order if name not in ORDER]
         if unknown or len(set(self.order)) < len(self.order):
             raise ValueError(f"order must name each sampler once, of {', '.join(ORDER)}, got {self.order!r}")

@@ -14,7 +14,7 @@ from jaxengine.rpc.limits import MAX_BAD_WORD_IDS, MAX_BAD_WORDS, MAX_LOGIT_BIAS
 
 MAX_EOS_TOKEN_IDS = 32  # of a model; the most known so far are Llama 3's three
 INTEGERS = {"max_tokens", "min_tokens", "top_k", "logprobs", "seed"}
-MAX_BIAS = 10_000  # beyond it f32 has too few digits left for the logits themselves
+MAX_BIAS = 10_000  # beyond it f32 has too few digits left for the logits themselves; less it is a ban
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class SamplingParams:
 
     frequency_over_length: False is OpenAI's rule (penalty x count over generated ids), True is TGI's (penalty x count /
         length over prompt and generated ids).
+    logit_bias: added to the logits; -MAX_BIAS is a ban, which only a grammar overrules that leaves nothing else.
     only_biased: ids without an entry in logit_bias (which may be 0) cannot be sampled.
     processed_logprobs: False reports the model's own log-softmax, True the distribution after penalties, temperature
         and filters.
@@ -136,8 +137,8 @@ class SamplingParams:
     @property
     def _chain(self) -> list[str]:
         acting = [name for name in self.samplers.order or ORDER if self._acts(name)]
-        if "mirostat" in acting:
-            acting = [name for name in acting if name in ("temperature", "mirostat")]
+        if "mirostat" in acting:  # which is told how surprising what is drawn is, so it is the last
+            return [name for name in ("temperature", "mirostat") if name in acting]
         return acting
 
     def _acts(self, name: str) -> bool:

@@ -130,7 +130,7 @@ def _smoothing(scores: Array, asked: Asked) -> Array:
 
 def _xtc(scores: Array, asked: Asked) -> Array:
     """llama.cpp's: of all that are likely enough the least likely stays."""
-    likely = jax.nn.softmax(scores) >= asked.values.xtc_threshold[:, None]
+    likely = (jax.nn.softmax(scores) >= asked.values.xtc_threshold[:, None]) & (scores > -jnp.inf)
     least = jnp.min(jnp.where(likely, scores, jnp.inf), axis=-1, keepdims=True)  # of scores: other p may round to one
     drawn = chance(asked.samples) < asked.values.xtc_probability
     return jnp.where(drawn[:, None] & likely & (scores > least), -jnp.inf, scores)

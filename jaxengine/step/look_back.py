@@ -16,7 +16,7 @@ from jaxengine.step.sampler_state import NOTHING, FilterValues, SamplerState
 from jaxengine.step.verification import recent_of
 
 UNROLLED = 8  # ids compared in one turn of a loop, which asks after each whether to go on
-NEWER = 1 << 16  # more than ids that are looked back
+NEWER = 1 << 16  # more than ids that are looked back: two counts stand in one array of the vocabulary
 MAX_EXPONENT = 87.0  # exp() of more is beyond f32
 MAX_PENALTY = 1e30
 
@@ -66,15 +66,16 @@ class LookBack(NamedTuple):
         left = scores.at[self._columns(completes, scores)].min(-jnp.inf, mode="drop")
         return jnp.where((left > -jnp.inf).any(axis=-1, keepdims=True), left, scores)
 
-    def counted(self, seen: Array) -> Array:
-        """i32 `seen` [N, V] where the penalties have a range: how often each id stands there, and NEWER more for each
-        time in its newer half.
+    def counted(self, seen: Array) -> tuple[Array, Array]:
+        """i32 `seen` [N, V], where the penalties have a range how often each id stands there; and bool [N, V], whether
+        it stands in the range's newer half.
         """
         window = self._window(self.values.repetition_range)
         used = jnp.sum(window, axis=1, keepdims=True)
         newer = window & (used - self._age() >= used // 2)
         counted = jnp.where(self.ranged, 0, seen)
-        return counted.at[self._columns(window & self.ranged, seen)].add(1 + NEWER * newer, mode="drop")
+        both = counted.at[self._columns(window & self.ranged, seen)].add(1 + NEWER * newer, mode="drop")
+        return jnp.where(self.ranged, both % NEWER, both), both >= NEWER
 
     @property
     def ranged(self) -> Array:

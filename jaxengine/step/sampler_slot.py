@@ -143,10 +143,9 @@ def _filter_values(params: SamplingParams) -> Any:
 
 def _bits(ids: Items[int], vocab: int) -> Any:
     """i32 [⌈vocab/32⌉] with a 1 for each of `ids`."""
-    bits: np.ndarray = np.zeros(mask.words(vocab), np.int32)
-    for id in ids:
-        mask.allow(bits, id)
-    return bits
+    named: np.ndarray = np.zeros(32 * mask.words(vocab), bool)
+    named[list(ids)] = True
+    return np.packbits(named, bitorder="little").view(np.int32)
 
 
 def _scalar(value: float | None, dtype: type = np.int32) -> Any:

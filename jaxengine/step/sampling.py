@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxengine.request.sampling_params import MAX_BIAS
 from jaxengine.step import buffer, filters, noise
 from jaxengine.step.buffer import SampleFields
-from jaxengine.step.look_back import NEWER, LookBack, wanted_by
+from jaxengine.step.look_back import LookBack, wanted_by
 from jaxengine.step.sampler_state import ANYTHING, NOTHING, SamplerState
 from jaxengine.step.verification import counted, guessed_before, recent_of
 
@@ -200,7 +201,8 @@ def _excluded(samples: SampleFields) -> Array:
 
 
 def _bias(logits: Array, samples: SampleFields, state: SamplerState) -> Array:
-    bias = jnp.maximum(state.bias[samples.slot], _excluded(samples))  # -inf where only biased ids are allowed
+    bias = state.bias[samples.slot]  # -inf where only biased ids are allowed
+    bias = jnp.where(bias <= -MAX_BIAS, _excluded(samples), bias)
     return logits + jnp.where(_flag(samples, buffer.BIASED), bias, 0)
 
 
@@ -222,9 +224,9 @@ def _penalise_by_text(
 ) -> Array:
     """Penalties and bans, of the samples that look back by their `text`."""
     repetition = samples.repetition_penalty[:, None]
-    seen = text.counted(memory.seen)
-    generated = jnp.where(text.ranged, seen % NEWER, memory.generated)
-    less = text.ranged & (seen < NEWER) & (repetition > 1)
+    seen, newer = text.counted(memory.seen)
+    generated = jnp.where(text.ranged, seen, memory.generated)
+    less = text.ranged & ~newer & (repetition > 1)
     sloped = jnp.where(less, 1 + (repetition - 1) * text.values.repetition_slope[:, None], repetition)
     scores = _penalise(text.dry(logits), samples, Memory(seen, generated, memory.recent), sloped)
     return text.forbid_ngrams(_ban(scores, samples, state, memory))

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from gateway.errors import Kind, RequestError
 from gateway.http.strict_json import NotStrictJson, strict_json
 from gateway.http.validation_messages import describe
-from gateway.routes.kobold.schemas import SAMPLER_ORDER, GenerateBody
+from gateway.routes.kobold.schemas import MAX_STOPS, SAMPLER_ORDER, GenerateBody
 from gateway.routes.openai.schemas import CompletionRequest
 from gateway.text.sampling_defaults import MAX_SCALE
 from jaxengine.rpc.limits import MAX_LOOK_BACK
@@ -32,7 +32,6 @@ SAME = (  # in both
 # What a model's author may recommend, and KoboldCpp has no field for.
 OFF = dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size"), 0)
 MAX_BIAS = 100
-STOPS = 64  # SillyTavern sends dozens: a name of every person in a chat
 RANDOM = 0xFFFFFFFF  # as a seed, like those below 1
 Bounded = Annotated[float, Field(ge=-MAX_SCALE, le=MAX_SCALE)]
 
@@ -40,7 +39,7 @@ Bounded = Annotated[float, Field(ge=-MAX_SCALE, le=MAX_SCALE)]
 class KoboldCompletion(CompletionRequest):
     """A completion whose temperature and presence penalty may be higher, and which may have more stop sequences."""
 
-    least_stops: ClassVar[int] = STOPS
+    least_stops: ClassVar[int] = MAX_STOPS  # SillyTavern sends dozens: a name of every person in a chat
 
     temperature: Annotated[float, Field(ge=0, le=MAX_SCALE)] | None = None
     presence_penalty: Bounded | None = None

@@ -75,7 +75,7 @@ async def _named(request: Request) -> str:
     """The body's name of a generation. There may be no body, and SillyTavern sends none, nor a type of it."""
     refuse_compressed(request)
     raw = await raw_body(request)
-    return (await parse_body(raw, NamedBody)).genkey or "" if raw.strip() else ""
+    return "" if raw.strip() in (b"", b"null") else (await parse_body(raw, NamedBody)).genkey or ""
 
 
 async def _whole(gateway: Gateway, info: RequestInfo, body: GenerateBody) -> Response:
@@ -109,26 +109,15 @@ async def _events(gateway: Gateway, info: RequestInfo, body: GenerateBody) -> As
 @asynccontextmanager
 async def _running(gateway: Gateway, info: RequestInfo, body: GenerateBody) -> AsyncIterator[Running]:
     """The generation within the life of its request. Raises RequestError, with KoboldCpp's names of fields."""
+    names = gateway.named_generations
     with RequestLifecycle(gateway, info) as lifecycle, renamed(NAMES):
-        reply = await _begin(gateway, lifecycle, body)
-        outputs = reply.outputs
-        with reply.grammar_fields.named():
-            async with _ending(gateway, info, body, outputs[0], lifecycle.run(outputs)) as deltas:
-                yield Running(outputs, deltas)
-
-
-@asynccontextmanager
-async def _ending(
-    gateway: Gateway, info: RequestInfo, body: GenerateBody, output: OutputProcessor, deltas: Deltas
-) -> AsyncIterator[Deltas]:
-    """`deltas`, closed at the end of the block; those of a named generation end once somebody ends that."""
-    if not body.genkey:
-        async with aclosing(deltas):
-            yield deltas
-        return
-    named = gateway.named_generations.running(info.caller.number, body.genkey, output)
-    async with named as generation, aclosing(generation.until_ended(deltas)) as ending:
-        yield ending
+        async with names.running(info.caller.number, body.genkey) as generation:
+            reply = await _begin(gateway, lifecycle, body)
+            generation.output = reply.outputs[0]
+            deltas = generation.until_ended(lifecycle.run(reply.outputs))
+            with reply.grammar_fields.named():
+                async with aclosing(deltas):
+                    yield Running(reply.outputs, deltas)
 
 
 async def _begin(gateway: Gateway, lifecycle: RequestLifecycle, body: GenerateBody) -> Reply:

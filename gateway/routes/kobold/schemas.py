@@ -14,10 +14,9 @@ from gateway.routes.kobold.unsupported import UNSUPPORTED
 from gateway.routes.openai.unsupported import refuse_unsupported
 from gateway.samplers.fields import MAX_ORDER
 from gateway.samplers.texts import Bans, Breakers
+from jaxengine.rpc.limits import MAX_BAD_WORDS
 
-MAX_STOPS = 1024  # and no more than the server takes
-MAX_WORDS = 768  # this and the next as KoboldCpp
-MAX_BIASES = 512
+MAX_STOPS, MAX_BIASES = 256, 512  # as KoboldCpp
 MAX_KEY_CHARACTERS = 128
 ANSWER = 768  # tokens, where the client does not say
 SAMPLER_ORDER = (6, 0, 1, 3, 4, 2, 5)
@@ -25,7 +24,7 @@ SAMPLER_ORDER = (6, 0, 1, 3, 4, 2, 5)
 Key = Annotated[str, Field(max_length=MAX_KEY_CHARACTERS)]
 Texts = Annotated[list[str | None], Field(fail_fast=True)]
 Stops = Annotated[Texts, Field(max_length=MAX_STOPS)]
-Words = Annotated[Texts, Field(max_length=MAX_WORDS)]
+Words = Annotated[Texts, Field(max_length=MAX_BAD_WORDS)]
 
 
 def _nullable(schema: dict[str, Any]) -> None:

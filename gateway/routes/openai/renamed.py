@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from gateway.errors import RequestError
 
-_WORD = re.compile(r"[A-Za-z_]+")
+_WORD = re.compile(r"(?<![\w-])[A-Za-z_]+(?![\w-])")  # no part of an option's name
 
 
 @contextmanager

@@ -22,7 +22,8 @@ def check_limits(body: Common, options: Options, description: pb.Description) ->
     """Check the limits of this server. Raises RequestError."""
     limit = max(options.max_stop_sequences, body.least_stops)
     if len(body.stops) > limit:
-        message = f"stop takes at most {limit} texts (--max-stop-sequences), given {len(body.stops)}"
+        option = " (--max-stop-sequences)" if limit == options.max_stop_sequences else ""
+        message = f"stop takes at most {limit} texts{option}, given {len(body.stops)}"
         raise RequestError.invalid(message, "stop")
     if body.constraint is not None and options.disable_grammar_support:
         param = body.constraint.param

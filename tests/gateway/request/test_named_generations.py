@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gateway.request.named_generations import FOLDER, LOOK_SECONDS, NamedGenerations
 
 
@@ -25,7 +27,10 @@ async def counted() -> Any:
 async def test_another_process_sees_a_text_and_ends_its_generation(tmp_path: Path) -> None:
     here, there = NamedGenerations(tmp_path), NamedGenerations(tmp_path)
     growing = output("hé")
-    async with here.running(1, "a", growing) as generation:
+    async with here.running(1, "a") as generation:
+        await settle()
+        assert there.text(1, "a") == ""
+        generation.output = growing
         await settle()
         assert there.text(1, "a") == "hé"
         growing.text = "héllo"
@@ -42,7 +47,8 @@ async def test_another_process_sees_a_text_and_ends_its_generation(tmp_path: Pat
 
 async def test_of_several_generations_of_one_name_the_last_shows_and_all_end(tmp_path: Path) -> None:
     here, there = NamedGenerations(tmp_path), NamedGenerations(tmp_path)
-    async with here.running(0, "a", output("first")) as first, here.running(0, "a", output("second")) as second:
+    async with here.running(0, "a") as first, here.running(0, "a") as second:
+        first.output, second.output = output("first"), output("second")
         await settle()
         assert here.text(0, "a") == there.text(0, "a") == "second"
         assert there.end(0, "a")
@@ -53,7 +59,8 @@ async def test_of_several_generations_of_one_name_the_last_shows_and_all_end(tmp
 async def test_a_name_that_is_no_name_of_a_file_is_a_name(tmp_path: Path) -> None:
     here, there = NamedGenerations(tmp_path), NamedGenerations(tmp_path)
     for name in ("../../etc/passwd", "\x00", "*", "🙂" * 128):
-        async with here.running(0, name, output("text")):
+        async with here.running(0, name) as generation:
+            generation.output = output("text")
             await settle()
             assert there.text(0, name) == "text"
 
@@ -64,8 +71,27 @@ async def test_ending_waits_for_nothing() -> None:
         yield 0
 
     names = NamedGenerations()
-    async with names.running(0, "a", output("")) as generation:
+    async with names.running(0, "a") as generation:
         reading = asyncio.create_task(anext(generation.until_ended(never()), None))
         await asyncio.sleep(0)
         assert names.end(0, "a")
         assert await asyncio.wait_for(reading, 10) is None
+
+
+async def test_one_that_is_ended_before_it_has_begun_gives_nothing() -> None:
+    names = NamedGenerations()
+    async with names.running(0, "a") as generation:
+        assert names.end(0, "a")
+        assert [number async for number in generation.until_ended(counted())] == []
+
+
+async def test_a_directory_that_cannot_be_written_keeps_a_generation_to_its_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = NamedGenerations(tmp_path)
+    (tmp_path / FOLDER).rmdir()
+    async with here.running(0, "a") as generation:
+        generation.output = output("text")
+        await settle()
+        assert here.text(0, "a") == "text"
+    assert "a named generation is not shared with other HTTP processes" in caplog.text

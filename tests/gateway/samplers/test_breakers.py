@@ -7,6 +7,7 @@ import pytest
 
 from convert.errors import UNREACHABLE, CheckpointError
 from convert.source import open_model
+from gateway.errors import RequestError
 from gateway.samplers import breakers
 from gateway.samplers.breakers import BREAKERS, dry_breakers
 from gateway.samplers.fields import SamplerFields
@@ -65,6 +66,11 @@ async def test_a_breaker_of_several_tokens_is_told_by_its_last(smollm2: Tokenize
     assert one_by_one(smollm2, text) == []
     last = smollm2.encode("a" + text, add_special_tokens=False)[-1]
     assert await ids_of(smollm2, dry_sequence_breakers=[text]) == [last]
+
+
+async def test_breakers_inside_most_tokens_are_refused(smollm2: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="dry_sequence_breakers are inside more than 32768 tokens"):
+        await ids_of(smollm2, dry_sequence_breakers=[*"aeiou nrstl"])
 
 
 async def test_ids_beyond_the_models_are_left_out(smollm2: Tokenizer) -> None:

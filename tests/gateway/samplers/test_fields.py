@@ -206,15 +206,33 @@ async def test_a_refusal_names_field_and_reason(ask: Ask) -> None:
             assert reason in message, fields
 
 
+# What the fields of these samplers need to mean anything.
+ON = {"smoothing_factor": 1, "dynatemp_range": 1, "xtc_probability": 1, "mirostat_mode": 2, "dry_multiplier": 1}
+
+
 @every_route
 async def test_a_value_beyond_a_range_is_refused_with_the_limit(ask: Ask) -> None:
     async with serve() as app:
         for name, low, high in ranges():
-            below, above = (low - 1, high + 1)
+            below, above = {**ON, name: low - 1}, {**ON, name: high + 1}
             given = "Given: " if ask is tgi else "(given "
-            assert f"{name} must be at least {low:g}" in (message := await refused(app, ask, {name: below}))
-            assert f"{given}{below:g}" in message
-            assert f"{name} must be at most {high:g}" in await refused(app, ask, {name: above})
+            assert f"{name} must be at least {low:g}" in (message := await refused(app, ask, below))
+            assert f"{given}{low - 1:g}" in message
+            assert f"{name} must be at most {high:g}" in await refused(app, ask, above)
+
+
+@every_route
+async def test_what_a_sampler_that_is_off_is_told_means_nothing(ask: Ask) -> None:
+    nonsense = {"smoothing_curve": 0, "dry_base": 0, "dry_allowed_length": 0, "dry_range": 99999, "dry_multiplier": 0}
+    nonsense |= {
+        "xtc_threshold": -1,
+        "mirostat_tau": -5,
+        "mirostat_eta": 2,
+        "dynatemp_exponent": -1,
+        "mirostat_mode": 0,
+    }
+    async with serve() as app:
+        assert not (await sent(app, ask, nonsense)).HasField("samplers")
 
 
 @every_route

@@ -99,6 +99,32 @@ def test_mirostat_acts_alone_and_its_bound_follows_the_surprise() -> None:
     assert bound == pytest.approx(2.5 - 0.2 * (surprise - 1.25), abs=1e-5)
 
 
+@pytest.mark.parametrize("threshold", [0.0, 0.2])
+def test_xtc_leaves_the_least_likely_of_those_that_are_left(threshold: float) -> None:
+    """What is masked is not likely, whatever the threshold."""
+    logits = np.log(np.array([[0.4, 0.3, 0.3]], np.float32))
+    logits[0, 2] = -np.inf
+    sampled = sample(logits, [history(asking(Samplers(xtc_threshold=threshold, xtc_probability=1.0)))])
+    assert (sampled.id[0], sampled.logprob[0]) == (1, 0)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_mirostat_is_the_last_whatever_the_order(temperature: float) -> None:
+    order = ("mirostat", "temperature")
+    params = asking(Samplers(mirostat_tau=3.0, order=order), temperature=temperature)
+    assert (params.first_temperature, params.filters) == (temperature, ["mirostat"])
+
+
+def test_a_ban_is_no_logit() -> None:
+    """The least bias there is takes an id out of what samplers look at."""
+    logits = random_logits(1)
+    logits[0, 7] = 20
+    samplers = Samplers(top_n_sigma=1.0)
+    banned = processed(logits, [history(asking(samplers, logit_bias={7: -10_000}))])  # type: ignore[arg-type]
+    logits[0, 7] = -np.inf
+    np.testing.assert_array_equal(banned, processed(logits, [history(asking(samplers))]))
+
+
 def test_xtc_draws_anew_for_each_token_and_seed() -> None:
     logits = np.log(np.array([[0.5, 0.4, 0.1]], np.float32))
     samplers = Samplers(xtc_threshold=0.3, xtc_probability=0.3)

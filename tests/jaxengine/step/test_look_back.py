@@ -8,7 +8,7 @@ from jaxengine.request.samplers import Samplers
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.step.sampler_slot import SamplerSlot, fill_slot
 from jaxengine.step.sampler_state import SamplerState
-from tests.jaxengine.sampler import history, processed, sample
+from tests.jaxengine.sampler import history, in_order_of_ids, processed, sample, sample_with
 
 VOCAB = 12
 
@@ -79,6 +79,14 @@ def test_penalties_with_a_range_count_the_last_ids_of_prompt_and_answer() -> Non
     np.testing.assert_allclose(scores[:6], [0, 0, -0.75, -0.75, -1.25, 0], atol=1e-5)
 
 
+def test_a_penalty_by_share_counts_the_range_too() -> None:
+    """TGI's frequency penalty: the count over the length of the text, here 6."""
+    scores = adjusted(
+        [0, 1, 2, 3, 4, 4], Samplers(repetition_range=4), frequency_penalty=1.5, frequency_over_length=True
+    )
+    np.testing.assert_allclose(scores[:6], [0, 0, -0.25, -0.25, -0.5, 0], atol=1e-5)
+
+
 def test_only_the_older_half_is_sloped() -> None:
     """Of 5 ids the newer half is 3, as in KoboldCpp; an id in both halves is of the newer."""
     text = [9, 1, 0, 2, 0, 3]
@@ -91,11 +99,27 @@ def test_a_range_changes_nothing_where_nothing_is_penalised() -> None:
     assert not params.looks_back
 
 
-def test_of_a_longer_text_the_last_ids_are_kept() -> None:
-    """A ring of 8 ids, and a text of 21."""
-    state = SamplerState.empty(1, VOCAB, longest=8)
-    sequence = history(SamplingParams(seed=1, samplers=Samplers(no_repeat_ngram_size=2)), list(range(10)), [*range(11)])
+def of_a_long_text(text: list[int], samplers: Samplers, ring: int) -> np.ndarray:
+    """`adjusted`, where so many ids are remembered."""
+    params = SamplingParams(seed=1, temperature=0, processed_logprobs=True, samplers=samplers)
+    sequence = history(params, text)
     sequence.slot = 0
-    filled = jax.jit(fill_slot)(state, SamplerSlot.of(sequence, (), 64, VOCAB))
-    text = [*range(10), *range(11)]
-    assert [int(filled.history[0, at % 8]) for at in range(13, 21)] == text[13:]
+    slot = SamplerSlot.of(sequence, (), len(text), VOCAB)
+    state = jax.jit(fill_slot)(SamplerState.empty(1, VOCAB, longest=ring), slot)
+    sampled, _ = sample_with(np.full((1, VOCAB), 5, np.float32), [sequence], state)
+    logprobs = in_order_of_ids(sampled)[0]
+    return logprobs - logprobs[11]
+
+
+@pytest.mark.parametrize("length", [7, 8, 9, 21, 24])
+def test_of_a_longer_text_the_last_ids_are_looked_at(length: int) -> None:
+    text = np.random.default_rng(length).integers(0, 3, length).tolist()
+    samplers = Samplers(dry_multiplier=1.0, dry_allowed_length=1, dry_base=1.5)
+    np.testing.assert_allclose(of_a_long_text(text, samplers, ring=8), dry(text[-8:], samplers), atol=1e-5)
+
+
+def test_a_repetition_counts_as_128_ids_at_most() -> None:
+    text = [*range(10)] * 30
+    scores = of_a_long_text(text, Samplers(dry_multiplier=1.0, dry_allowed_length=1, dry_base=1.01), ring=300)
+    np.testing.assert_allclose(scores[0], -(1.01**127), rtol=1e-4)
+    assert not scores[1:].any()

@@ -129,7 +129,7 @@ async def test_what_asks_for_nothing_is_accepted() -> None:
         ({"custom_token_bans": "320"}, "custom_token_bans must hold ids of tokens"),
         ({"banned_tokens": ["a" * 65]}, "banned_tokens[0]: must have at most 64 characters"),
         ({"stop_sequence": ["a" * 257]}, "stop_sequence[0]: must have at most 256 characters"),
-        ({"stop_sequence": ["a"] * 65}, "stop_sequence takes at most 64 texts"),
+        ({"stop_sequence": ["a"] * 257}, "stop_sequence: must have at most 256 entries"),
         ({"grammar": '{"type": "nothing"}'}, "grammar"),
         ({"bypass_eos": True, "grammar": 'root ::= "a"'}, "bypass_eos is not supported with grammar"),
         ({"genkey": "a" * 129}, "genkey: must have at most 128 characters"),

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.routes.kobold import generate
 from tests.gateway.asgi_client import pace
 from tests.gateway.fixtures import HELLO, ServedApp, serve
 from tests.gateway.routes.kobold.asking import ABORT, CHECK, GENERATE, STREAM, events
@@ -78,6 +79,28 @@ async def test_an_aborted_generation_answers_what_it_has() -> None:
         assert await post(app, ABORT, genkey="a") == NOT_FOUND
 
 
+async def test_a_generation_is_aborted_while_its_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, read = asyncio.Event(), asyncio.Event()
+
+    async def slowly(*_: Any) -> list[int]:
+        reading.set()
+        await read.wait()
+        return [1, 2]
+
+    monkeypatch.setattr(generate, "prompt_ids", slowly)
+    async with serve() as app:
+        for path in (GENERATE, STREAM):
+            reading.clear()
+            read.clear()
+            task = asyncio.create_task(app.post(path, prompt="lo", genkey="a"))
+            await reading.wait()
+            assert await post(app, ABORT, genkey="a") == DONE
+            read.set()
+            assert (await task).status_code == 200
+            assert app.engine.requests == []
+        assert await post(app, ABORT, genkey="a") == NOT_FOUND
+
+
 async def test_a_generation_is_aborted_before_its_first_token() -> None:
     async with serve() as app:
         begun = asyncio.Event()
@@ -102,7 +125,9 @@ async def test_a_generation_is_aborted_before_its_first_token() -> None:
                 }  # fmt: skip
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"genkey": ""}', b'{"genkey": null}', b'{"other": 1}'])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"null", b"{}", b'{"genkey": ""}', b'{"genkey": null}', b'{"other": 1}']
+)
 async def test_without_a_name_abort_succeeds_and_ends_nothing(content: bytes | None) -> None:
     async with serve() as app:
         async with held(app, ("", GENERATE, {"genkey": "a"}), ("", GENERATE, {})) as tasks:
