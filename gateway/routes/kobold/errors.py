@@ -3,16 +3,15 @@
 An overload is a 503: that is the status after which KoboldAI's clients try again, SillyTavern fifty times.
 """
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
+from fastapi import Response
 from starlette.responses import JSONResponse
 
-from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
+from gateway.errors import Kind, RequestError, as_request_error
 from gateway.http.encoding import json_bytes
 from gateway.http.openapi import refusals
+from gateway.http.refusing_route import RefusingRoute
 from gateway.routes.openai.errors import error_headers
 
 BAD, BUSY, UNAUTHORIZED = "bad_input", "service_unavailable", "unauthorized"
@@ -75,18 +74,7 @@ def error_event(error: Exception) -> bytes:
     return b"event: error\ndata: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"
 
 
-class KoboldRoute(APIRoute):
+class KoboldRoute(RefusingRoute):
     """A route whose exceptions become KoboldCpp's errors."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_request(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except ClientGone:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            except Exception as error:
-                return error_response(as_request_error(error))
-
-        return handle_request
+    refusal = staticmethod(error_response)

@@ -3,17 +3,14 @@
 An overload is a 503 as Triton's, whose clients know no 429; the header `retry-after` says when to come again.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 import grpc
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
+from fastapi import Response
 from starlette.responses import JSONResponse
 
-from gateway.errors import CLIENT_CLOSED_REQUEST, ClientGone, Kind, RequestError, as_request_error
+from gateway.errors import Kind, RequestError, as_request_error
 from gateway.http.encoding import json_bytes
 from gateway.http.openapi import refusals
+from gateway.http.refusing_route import RefusingRoute
 from gateway.routes.openai.errors import error_headers
 
 Code = grpc.StatusCode
@@ -58,18 +55,7 @@ def error_event(error: Exception) -> bytes:
     return b"data: " + json_bytes({"error": as_request_error(error).message}) + b"\n\n"
 
 
-class KServeRoute(APIRoute):
+class KServeRoute(RefusingRoute):
     """A route whose exceptions become Triton's errors."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_request(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except ClientGone:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            except Exception as error:
-                return error_response(as_request_error(error))
-
-        return handle_request
+    refusal = staticmethod(error_response)

@@ -5,16 +5,16 @@ parse JSON. They choose the exception by `error_type`, and by the status only if
 path, a wrong method and a wrong key have none.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
+from fastapi import Response
 from starlette.responses import JSONResponse
 
-from gateway.errors import CLIENT_CLOSED_REQUEST, UNREAD, ClientGone, Kind, RequestError, as_request_error
+from gateway.errors import UNREAD, Kind, RequestError, as_request_error
 from gateway.http.encoding import json_bytes
 from gateway.http.openapi import refusals
+from gateway.http.refusing_route import RefusingRoute, answered
 
 # kind: status, error_type, prefix of the message
 WORDING: dict[Kind, tuple[int, str | None, str]] = {
@@ -75,23 +75,12 @@ def error_event(error: Exception) -> bytes:
     return b"data: " + json_bytes(error_body(as_request_error(error))) + b"\n\n"
 
 
-class TgiRoute(APIRoute):
+class TgiRoute(RefusingRoute):
     """A route whose exceptions become TGI's errors."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_request(request: Request) -> Response:
-            return await with_error_answers(handle(request))
-
-        return handle_request
+    refusal = staticmethod(error_response)
 
 
 async def with_error_answers(work: Awaitable[Response]) -> Response:
     """The answer of `work`, or its exception in TGI's words."""
-    try:
-        return await work
-    except ClientGone:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    except Exception as error:
-        return error_response(as_request_error(error))
+    return await answered(work, error_response)
