@@ -21,7 +21,8 @@ def test_it_launches_what_a_mixed_step_does(facts: FactsByProgram, step: str) ->
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_which_samples_count_takes_a_few_kernels(facts: FactsByProgram, sampler: str) -> None:
     plain = facts[SAMPLERS[sampler]]
-    assert facts[sampler]["kernels"] <= plain["kernels"] + 4
+    assert facts[sampler]["always"] <= plain["always"] + 4
+    assert facts[sampler]["kernels"] <= plain["kernels"] + 8  # of samplers that look back at guesses too
     assert len(facts[sampler]["copies"]) <= len(plain["copies"])
     assert facts[sampler]["launched"] == plain["launched"]
 
