@@ -106,7 +106,7 @@ def smoothing_factor(x: np.ndarray, factor: float, curve: float, shift: Shift) -
 def xtc(x: np.ndarray, probability: float, least: float, shift: Shift) -> np.ndarray:
     assert probability == 1
     p = np.exp(log_softmax(x))
-    likely = p >= least * shift.threshold
+    likely = (p >= least * shift.threshold) & np.isfinite(x)
     return x if not likely.any() else kept(x, ~likely | (x == x[likely].min()))
 
 

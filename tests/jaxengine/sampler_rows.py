@@ -78,7 +78,7 @@ RANGES: dict[str, Values] = {
     "epsilon_cutoff": lambda random: (logarithmic(random, 1e-5, 0.9),),
     "eta_cutoff": lambda random: (logarithmic(random, 1e-5, 0.9),),
     "smoothing_factor": lambda random: (logarithmic(random, 0.005, 5), max(1.0, random.uniform(0, 4))),
-    "xtc": lambda random: (1.0, random.choice([0, logarithmic(random, 0.001, 0.6)])),
+    "xtc": lambda random: (1.0, logarithmic(random, 0.001, 0.6)),
     "top_k": lambda random: (int(logarithmic(random, 1, 1200)),),
     "top_p": lambda random: (random.uniform(0.01, 0.999),),
     "typical_p": lambda random: (random.uniform(0.01, 0.999),),
