@@ -28,6 +28,7 @@ class LookBack(NamedTuple):
     values: FilterValues  # f32 [N] each
     breaks: Array  # bool [N, H], whether the id ends a repetition
     wanted: Array  # bool [N, 1], whether the sample looks back at all
+    repeated: Array  # i32 [N, H], as `_repeated` counts
 
     @classmethod
     def of(cls, samples: SampleFields, state: SamplerState, guesses: Array | None) -> "LookBack":
@@ -43,7 +44,8 @@ class LookBack(NamedTuple):
             ids = recent_of(ids, guesses, samples.guesses_before)
         words = jnp.take_along_axis(state.breakers[samples.slot], jnp.maximum(ids, 0) // 32, axis=1)
         breaks = ((words >> (ids % 32)) & 1 != 0) & (ids >= 0)
-        return cls(ids, FilterValues(*state.values[samples.slot].T), breaks, wanted_by(samples))
+        wanted = wanted_by(samples)
+        return cls(ids, FilterValues(*state.values[samples.slot].T), breaks, wanted, _repeated(ids, wanted))
 
     def dry(self, scores: Array) -> Array:
         """f32 `scores` [N, V] less what DRY takes (llama.cpp's)."""
@@ -52,7 +54,7 @@ class LookBack(NamedTuple):
         breaks = self.breaks & window
         unbroken = jnp.where(breaks.any(axis=1), jnp.argmax(breaks[:, ::-1], axis=1), size)  # behind the last breaker
         inside = jnp.cumsum(window, axis=1) - 1  # ids of the window in front of each id
-        length = jnp.minimum(self._repeated(), jnp.minimum(inside, unbroken[:, None]))
+        length = jnp.minimum(self.repeated, jnp.minimum(inside, unbroken[:, None]))
         over = length - values.dry_allowed_length[:, None]
         exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
         penalty = jnp.minimum(values.dry_multiplier[:, None] * jnp.exp(exponent), MAX_PENALTY)
@@ -62,7 +64,7 @@ class LookBack(NamedTuple):
     def forbid_ngrams(self, scores: Array) -> Array:
         """`scores` [N, V] with -inf for ids that complete an n-gram of the text, unless nothing would be left."""
         size = self.values.no_repeat_ngram_size[:, None]
-        completes = (size > 0) & (self._repeated() >= size - 1)
+        completes = (size > 0) & (self.repeated >= size - 1)
         left = scores.at[self._columns(completes, scores)].min(-jnp.inf, mode="drop")
         return jnp.where((left > -jnp.inf).any(axis=-1, keepdims=True), left, scores)
 
@@ -96,31 +98,32 @@ class LookBack(NamedTuple):
         column = jnp.where(which & self.wanted & (self.ids >= 0), self.ids, scores.shape[1])
         return jnp.arange(self.ids.shape[0])[:, None], column
 
-    def _repeated(self) -> Array:
-        """i32 [N, H]: how many ids in front of each are the text's last ones, in their order, at most MAX_REPEAT."""
-        rows, size = self.ids.shape
-        front = jnp.full((rows, MAX_REPEAT), NOTHING, jnp.int32)
-        padded = jnp.concatenate([front, self.ids], axis=1)
-        last = jnp.flip(padded[:, -MAX_REPEAT:], axis=1)  # [N, MAX_REPEAT], the newest first
-
-        def compare(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            done, alive, length = carry
-            for number in range(UNROLLED):
-                back = done + number
-                earlier = jax.lax.dynamic_slice_in_dim(padded, MAX_REPEAT - 1 - back, size, axis=1)
-                wanted = jax.lax.dynamic_slice_in_dim(last, back, 1, axis=1)
-                alive = alive & (earlier == wanted) & (earlier >= 0)
-                length = length + alive
-            return done + UNROLLED, alive, length
-
-        def goes_on(carry: tuple[Array, Array, Array]) -> Array:
-            return (carry[0] < MAX_REPEAT) & jnp.any(carry[1])
-
-        alive = jnp.broadcast_to(self.wanted, (rows, size))  # a text that nobody looks back at prolongs no loop
-        start = jnp.int32(0), alive, jnp.zeros((rows, size), jnp.int32)
-        return jax.lax.while_loop(goes_on, compare, start)[2]
-
 
 def wanted_by(samples: SampleFields) -> Array:
     """bool [N, 1]"""
     return (samples.flags & buffer.LOOKS_BACK)[:, None] != 0
+
+
+def _repeated(ids: Array, wanted: Array) -> Array:
+    """i32 [N, H]: how many in front of each of `ids` are the last ones of the text, in their order; up to MAX_REPEAT."""
+    rows, size = ids.shape
+    front = jnp.full((rows, MAX_REPEAT), NOTHING, jnp.int32)
+    padded = jnp.concatenate([front, ids], axis=1)
+    last = jnp.flip(padded[:, -MAX_REPEAT:], axis=1)  # [N, MAX_REPEAT], the newest first
+
+    def compare(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        done, alive, length = carry
+        for number in range(UNROLLED):
+            back = done + number
+            earlier = jax.lax.dynamic_slice_in_dim(padded, MAX_REPEAT - 1 - back, size, axis=1)
+            own = jax.lax.dynamic_slice_in_dim(last, back, 1, axis=1)
+            alive = alive & (earlier == own) & (earlier >= 0)
+            length = length + alive
+        return done + UNROLLED, alive, length
+
+    def goes_on(carry: tuple[Array, Array, Array]) -> Array:
+        return (carry[0] < MAX_REPEAT) & jnp.any(carry[1])
+
+    alive = jnp.broadcast_to(wanted, (rows, size))  # a text that nobody looks back at prolongs no loop
+    start = jnp.int32(0), alive, jnp.zeros((rows, size), jnp.int32)
+    return jax.lax.while_loop(goes_on, compare, start)[2]
