@@ -105,7 +105,7 @@ def wanted_by(samples: SampleFields) -> Array:
 
 
 def _repeated(ids: Array, wanted: Array) -> Array:
-    """i32 [N, H]: how many in front of each of `ids` are the last ones of the text, in their order; up to MAX_REPEAT."""
+    """i32 [N, H]: how many in front of each of `ids` are the text's last ones, in their order; at most MAX_REPEAT."""
     rows, size = ids.shape
     front = jnp.full((rows, MAX_REPEAT), NOTHING, jnp.int32)
     padded = jnp.concatenate([front, ids], axis=1)
