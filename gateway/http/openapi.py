@@ -23,8 +23,8 @@ class AnswerModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def takes(*models: type[BaseModel], required: bool = True) -> dict[str, Any]:
-    """The description of a route whose body is one of `models`."""
+def takes(*models: type[BaseModel] | None, required: bool = True) -> dict[str, Any]:
+    """The description of a route whose body is one of `models`; None is JSON's null."""
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": _either(models)}}}}
 
 

@@ -16,6 +16,7 @@ from gateway.routes.kobold.errors import KoboldRoute
 from gateway.routes.kobold.schemas import GenerateBody, NamedBody
 from gateway.routes.kobold.tokens import CountBody, DetokenizeBody
 
+NAMED = takes(NamedBody, None, required=False)
 router = APIRouter(prefix="/api", route_class=KoboldRoute, default_response_class=Response, tags=["KoboldAI"])
 Handler = Callable[..., Any]
 
@@ -55,13 +56,13 @@ async def check_unnamed() -> Response:
     return JSONResponse({"results": [{"text": ""}]})
 
 
-@router.post("/extra/generate/check", openapi_extra=takes(NamedBody, required=False) | answers(responses.Checked))
+@router.post("/extra/generate/check", openapi_extra=NAMED | answers(responses.Checked))
 async def check(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """The text so far of a generation that was begun with a `genkey` and the same API key."""
     return await generate.check(request, gateway)
 
 
-@router.post("/extra/abort", openapi_extra=takes(NamedBody, required=False) | answers(responses.Aborted))
+@router.post("/extra/abort", openapi_extra=NAMED | answers(responses.Aborted))
 async def abort(request: Request, gateway: Gateway = Depends(gateway_of)) -> Response:
     """Ends what was begun with a `genkey` and the same API key; without one, nothing."""
     return await generate.abort(request, gateway)

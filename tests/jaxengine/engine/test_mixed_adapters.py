@@ -81,7 +81,7 @@ def expected(mixing: Engine) -> Answers:
     return {request.id: alone(mixing, request) for request in REQUESTS}
 
 
-@pytest.mark.parametrize("pages", [64, 24], ids=["roomy", "tight"])
+@pytest.mark.parametrize("pages", [64, 10], ids=["roomy", "tight"])
 def test_tokens_are_the_same_alone_and_among_31_neighbours_with_15_adapters(
     engine: Engine, expected: Answers, pages: int
 ) -> None:
