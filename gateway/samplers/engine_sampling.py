@@ -39,7 +39,11 @@ def add_samplers(
     _check_first(acting, order_field(fields))
     _switch_off(sampling, acting)
     own = {name: value for stage in acting for name, value in asked[stage].items()}
-    samplers = pb.Samplers(**own, order=_order([stage for stage in acting if stage in FILTERS]))
+    samplers = pb.Samplers(
+        **own,
+        order=_order([stage for stage in acting if stage in FILTERS]),
+        penalties_first=[stage for stage in acting if stage in (DRY, PENALTIES)] == [PENALTIES, DRY],
+    )
     if samplers.ByteSize():
         sampling.samplers.CopyFrom(samplers)
     ban(sampling, fields.custom_token_bans or ())
@@ -62,9 +66,9 @@ def _switch_off(sampling: pb.Sampling, acting: Sequence[str]) -> None:
 
 
 def _check_first(acting: Sequence[str], field: str | None) -> None:
-    """Raise RequestError if `field` puts behind another sampler what the engine applies before it."""
+    """Raise RequestError if `field` puts behind a filter what the engine applies before all of them."""
     for number, stage in enumerate(acting):
-        before = [each for each in acting[:number] if each in FILTERS or (stage, each) == (DRY, PENALTIES)]
+        before = [each for each in acting[:number] if each in FILTERS]
         if stage in FIRST and before:
-            rule = f"{', '.join(FIRST[:-1])} and {FIRST[-1]} act first here, {DRY} before {PENALTIES}"
+            rule = f"{', '.join(FIRST[:-1])} and {FIRST[-1]} act first here"
             raise RequestError.invalid(f"{field} puts {stage} behind {before[0]}, but {rule}", field)

@@ -1,8 +1,8 @@
 """In which order samplers act, in the words of three servers.
 
-The engine applies n-gram bans, DRY and the penalties first, and DRY before the penalties; what narrows or bends the
-distribution comes in any order. Sources: Aphrodite's `SamplerID`, llama.cpp's `common_sampler_types_from_names` and
-`common_sampler_type_to_chr`, KoboldCpp's `samplers` enum.
+The engine applies n-gram bans, DRY and the penalties first, of the last two either before the other; what narrows or
+bends the distribution comes in any order. Sources: Aphrodite's `SamplerID`, llama.cpp's
+`common_sampler_types_from_names` and `common_sampler_type_to_chr`, KoboldCpp's `samplers` enum.
 """
 
 from collections.abc import Mapping, Sequence

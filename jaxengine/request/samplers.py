@@ -51,6 +51,7 @@ class Samplers:
     dry_multiplier, dry_base, dry_allowed_length, dry_range: an id that would prolong a repetition of ℓ ≥ allowed ids,
         among the last `dry_range` (0 = all), loses multiplier·base^(ℓ - allowed) (llama.cpp's DRY).
     dry_breakers: ids that end a repetition, and lose nothing themselves.
+    penalties_first: whether the penalties act before DRY, as in llama.cpp, and not behind it.
     order: those of ORDER that act, in this order; () = all that are asked for, in the order of ORDER.
 
     The sampler sees the last MAX_LOOK_BACK ids, and of a repetition MAX_REPEAT.
@@ -80,6 +81,7 @@ class Samplers:
     dry_allowed_length: int = 2
     dry_range: int = 0
     dry_breakers: tuple[int, ...] = ()
+    penalties_first: bool = False
     order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class Samplers:
 
     def without_filters(self) -> Self:
         """What is left of it where the likeliest id is chosen."""
-        kept = {"repetition_range", "repetition_slope", "no_repeat_ngram_size"}
+        kept = {"repetition_range", "repetition_slope", "no_repeat_ngram_size", "penalties_first"}
         kept |= {name for name in self.names() if name.startswith("dry_")}
         return type(self)(**{name: getattr(self, name) for name in kept})
 

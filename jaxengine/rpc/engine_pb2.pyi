@@ -289,7 +289,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_over_length: bool = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., processed_logprobs: bool = ..., prompt_logprobs: bool = ..., only_biased: bool = ..., watermark_gamma: _Optional[float] = ..., watermark_delta: _Optional[float] = ..., bad_words: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., samplers: _Optional[_Union[Samplers, _Mapping]] = ...) -> None: ...
 
 class Samplers(_message.Message):
-    __slots__ = ("top_n_sigma", "top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "smoothing_curve", "xtc_threshold", "xtc_probability", "dynatemp_range", "dynatemp_exponent", "skew", "mirostat_tau", "mirostat_eta", "repetition_range", "repetition_slope", "no_repeat_ngram_size", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_breakers", "order")
+    __slots__ = ("top_n_sigma", "top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "smoothing_curve", "xtc_threshold", "xtc_probability", "dynatemp_range", "dynatemp_exponent", "skew", "mirostat_tau", "mirostat_eta", "repetition_range", "repetition_slope", "no_repeat_ngram_size", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_range", "dry_breakers", "order", "penalties_first")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[Samplers.Kind]
@@ -342,6 +342,7 @@ class Samplers(_message.Message):
     DRY_RANGE_FIELD_NUMBER: _ClassVar[int]
     DRY_BREAKERS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    PENALTIES_FIRST_FIELD_NUMBER: _ClassVar[int]
     top_n_sigma: float
     top_a: float
     epsilon_cutoff: float
@@ -364,7 +365,8 @@ class Samplers(_message.Message):
     dry_range: int
     dry_breakers: _containers.RepeatedScalarFieldContainer[int]
     order: _containers.RepeatedScalarFieldContainer[Samplers.Kind]
-    def __init__(self, top_n_sigma: _Optional[float] = ..., top_a: _Optional[float] = ..., epsilon_cutoff: _Optional[float] = ..., eta_cutoff: _Optional[float] = ..., smoothing_factor: _Optional[float] = ..., smoothing_curve: _Optional[float] = ..., xtc_threshold: _Optional[float] = ..., xtc_probability: _Optional[float] = ..., dynatemp_range: _Optional[float] = ..., dynatemp_exponent: _Optional[float] = ..., skew: _Optional[float] = ..., mirostat_tau: _Optional[float] = ..., mirostat_eta: _Optional[float] = ..., repetition_range: _Optional[int] = ..., repetition_slope: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., dry_multiplier: _Optional[float] = ..., dry_base: _Optional[float] = ..., dry_allowed_length: _Optional[int] = ..., dry_range: _Optional[int] = ..., dry_breakers: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[_Union[Samplers.Kind, str]]] = ...) -> None: ...
+    penalties_first: bool
+    def __init__(self, top_n_sigma: _Optional[float] = ..., top_a: _Optional[float] = ..., epsilon_cutoff: _Optional[float] = ..., eta_cutoff: _Optional[float] = ..., smoothing_factor: _Optional[float] = ..., smoothing_curve: _Optional[float] = ..., xtc_threshold: _Optional[float] = ..., xtc_probability: _Optional[float] = ..., dynatemp_range: _Optional[float] = ..., dynatemp_exponent: _Optional[float] = ..., skew: _Optional[float] = ..., mirostat_tau: _Optional[float] = ..., mirostat_eta: _Optional[float] = ..., repetition_range: _Optional[int] = ..., repetition_slope: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., dry_multiplier: _Optional[float] = ..., dry_base: _Optional[float] = ..., dry_allowed_length: _Optional[int] = ..., dry_range: _Optional[int] = ..., dry_breakers: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[_Union[Samplers.Kind, str]]] = ..., penalties_first: bool = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)

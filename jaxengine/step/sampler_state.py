@@ -41,6 +41,7 @@ class FilterValues(NamedTuple):
     dry_base: Array
     dry_allowed_length: Array
     dry_range: Array
+    penalties_first: Array
 
 
 class SamplerState(NamedTuple):

@@ -2,9 +2,9 @@
 
 No vocabulary is ever sorted, see `step/filters.py`, and sampling is counter-based, see `step/noise.py`.
 
-Order of processors: mask, watermark, bias, DRY, repetition, frequency and presence, ban, n-grams, temperature, and the
-filters in each sample's own order. Logprobs are those of the masked logits: a token that is forced has 0. Those of a
-beam are normalised first and processed then, up to the n-grams.
+Order of processors: mask, watermark, bias, DRY, repetition, frequency and presence (or DRY behind these), ban, n-grams,
+temperature, and the filters in each sample's own order. Logprobs are those of the masked logits: a token that is forced
+has 0. Those of a beam are normalised first and processed then, up to the n-grams.
 Legend: N samples, V vocabulary, A alternatives reported.
 """
 
@@ -228,7 +228,9 @@ def _penalise_by_text(
     generated = jnp.where(text.ranged, seen, memory.generated)
     less = text.ranged & ~newer & (repetition > 1)
     sloped = jnp.where(less, 1 + (repetition - 1) * text.values.repetition_slope[:, None], repetition)
-    scores = _penalise(text.dry(logits), samples, Memory(seen, generated, memory.recent), sloped)
+    taken, first = text.dry(logits.shape[1]), text.values.penalties_first[:, None] != 0
+    scores = logits - jnp.where(first, 0, taken)
+    scores = _penalise(scores, samples, Memory(seen, generated, memory.recent), sloped) - jnp.where(first, taken, 0)
     return text.forbid_ngrams(_ban(scores, samples, state, memory))
 
 

@@ -132,7 +132,7 @@ DRY, PENALTY = {"dry_multiplier": 1}, {"repetition_penalty": 1.5}
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({**DRY, **PENALTY, "samplers": LLAMA_CPPS}, "samplers puts dry behind penalties"),
+        ({**DRY, "top_k": 5, "samplers": ["top_k", "dry"]}, "samplers puts dry behind top_k"),
         ({**PENALTY, "temperature": 0.5, "sampler_order": [5, 6]}, "sampler_order puts penalties behind temperature"),
         ({**DRY, "top_k": 5, "sampler_priority": ["top_p_top_k", "dry"]}, "sampler_priority puts dry behind top_k"),
         (
@@ -146,7 +146,23 @@ async def test_what_acts_first_here_cannot_be_put_behind(fields: dict[str, Any],
         for ask in ROUTES.values():
             message = await refused(app, ask, fields)
             assert said in message
-            assert "no_repeat_ngram_size, dry and penalties act first here, dry before penalties" in message
+            assert "no_repeat_ngram_size, dry and penalties act first here" in message
+
+
+async def test_the_penalties_act_before_dry_where_an_order_says_so() -> None:
+    async with serve() as app:
+        for ask in ROUTES.values():
+            for order, expected in (
+                ({"samplers": LLAMA_CPPS}, True),
+                ({"samplers": "de"}, False),
+                ({"sampler_priority": ["penalties", "no_repeat_ngram", "dry"]}, True),
+                ({"sampler_priority": SILLY_TAVERNS}, False),
+                ({"sampler_order": KOBOLDS}, False),
+                ({}, False),
+            ):
+                sent_now = await sent(app, ask, {**DRY, **PENALTY, **order})
+                assert sent_now.samplers.penalties_first is expected
+            assert not (await sent(app, ask, {**DRY, "samplers": LLAMA_CPPS})).samplers.penalties_first
 
 
 async def test_an_order_of_what_does_not_act_is_no_order() -> None:

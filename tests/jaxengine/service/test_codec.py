@@ -27,9 +27,9 @@ def test_samplers_are_those_of_the_message() -> None:
     message = ask([5], 1)
     assert request_from(message, 1).params.samplers == Samplers()
     message.sampling.samplers.CopyFrom(
-        pb.Samplers(xtc_probability=0.5, dry_breakers=[7, 8], order=["MIN_P", "TEMPERATURE"])
+        pb.Samplers(xtc_probability=0.5, dry_breakers=[7, 8], order=["MIN_P", "TEMPERATURE"], penalties_first=True)
     )
-    asked = Samplers(xtc_probability=0.5, dry_breakers=(7, 8), order=("min_p", "temperature"))
+    asked = Samplers(xtc_probability=0.5, dry_breakers=(7, 8), order=("min_p", "temperature"), penalties_first=True)
     assert request_from(message, 1).params.samplers == asked
 
 
