@@ -47,8 +47,8 @@ class LookBack(NamedTuple):
         wanted = wanted_by(samples)
         return cls(ids, FilterValues(*state.values[samples.slot].T), breaks, wanted, _repeated(ids, wanted))
 
-    def dry(self, vocab: int) -> Array:
-        """f32 [N, V]: what DRY takes of each score (llama.cpp's)."""
+    def dry(self, scores: Array, which: Array) -> Array:
+        """f32 `scores` [N, V], in the rows `which` [N, 1] less what DRY takes (llama.cpp's)."""
         values, size = self.values, self.ids.shape[1]
         window = self._window(values.dry_range)
         breaks = self.breaks & window
@@ -58,8 +58,8 @@ class LookBack(NamedTuple):
         over = length - values.dry_allowed_length[:, None]
         exponent = jnp.minimum(over * jnp.log(values.dry_base)[:, None], MAX_EXPONENT)
         penalty = jnp.minimum(values.dry_multiplier[:, None] * jnp.exp(exponent), MAX_PENALTY)
-        taken = jnp.zeros((self.ids.shape[0], vocab), jnp.float32)
-        return taken.at[self._columns(window & ~self.breaks & (over >= 0), taken)].max(penalty, mode="drop")
+        here = self._columns(which & window & ~self.breaks & (over >= 0), scores)
+        return scores.at[here].min(scores.at[here].get(mode="clip") - penalty, mode="drop")
 
     def forbid_ngrams(self, scores: Array) -> Array:
         """`scores` [N, V] with -inf for ids that complete an n-gram of the text, unless nothing would be left."""

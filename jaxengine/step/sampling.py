@@ -228,9 +228,10 @@ def _penalise_by_text(
     generated = jnp.where(text.ranged, seen, memory.generated)
     less = text.ranged & ~newer & (repetition > 1)
     sloped = jnp.where(less, 1 + (repetition - 1) * text.values.repetition_slope[:, None], repetition)
-    taken, first = text.dry(logits.shape[1]), text.values.penalties_first[:, None] != 0
-    scores = logits - jnp.where(first, 0, taken)
-    scores = _penalise(scores, samples, Memory(seen, generated, memory.recent), sloped) - jnp.where(first, taken, 0)
+    penalties_first = text.values.penalties_first[:, None] != 0
+    scores = text.dry(logits, ~penalties_first)
+    scores = _penalise(scores, samples, Memory(seen, generated, memory.recent), sloped)
+    scores = text.dry(scores, penalties_first)
     return text.forbid_ngrams(_ban(scores, samples, state, memory))
 
 
