@@ -54,6 +54,7 @@ class Tunnel:
         self._closed = False
         self._session: Any = None
         self._listener: Any = None
+        self._cause = ""  # of the end of the connection to ngrok
 
     @classmethod
     def of(cls, options: Options, listener: socket.socket) -> "Tunnel | None":
@@ -73,9 +74,7 @@ class Tunnel:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait((self._keeping,))
-        if (listener := self._listener) is not None:
-            self._listener = None
-            await _within(CLOSE_SECONDS, listener.close())
+        await self._close_listener()
 
     async def stop(self) -> None:
         """Close the tunnel with the connections that go through it, within twice `CLOSE_SECONDS`."""
@@ -89,23 +88,37 @@ class Tunnel:
             try:
                 await self._open()
                 await self._listener.join()
-                reason = "it was closed by ngrok"
+                reason = "ngrok has closed it"
             except Exception as error:  # the library raises ValueError for whatever goes wrong
                 reason = self._reason(error)
             if time.monotonic() - began > LAST_PAUSE:
                 pause = FIRST_PAUSE
             state = "cannot open" if self._listener is None else "lost"
             logger.warning("%s the ngrok tunnel: %s; trying again in %g s", state, reason, pause)
-            await self._discard()
+            await self._close_listener()
+            await self._end_session()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
 
     async def _open(self) -> None:
         async with asyncio.timeout(OPEN_SECONDS):
-            self._session = await _connect(self._token)
+            self._cause = ""
+            self._session = await self._connect()
             self._listener = await self._endpoint().listen_and_forward(self._target)
         url = self._listener.url()  # an edge's is known at ngrok's alone
         logger.info("public address: %s, forwarded to %s", url or f"that of {self._edge}", self._target)
+
+    async def _connect(self) -> Any:
+        from ngrok import SessionBuilder
+
+        with signals.kept_from_threads():  # the library starts its threads at the first call
+            connecting = SessionBuilder().authtoken(self._token).handle_disconnection(self._give_up).connect()
+        return await connecting
+
+    def _give_up(self, address: str, error: str) -> None:
+        """What the library calls, in a thread of its own, before it connects again: an exception keeps it from that."""
+        self._cause = error
+        raise ConnectionError(f"the connection to {address} has ended: {error}")
 
     def _endpoint(self) -> Any:
         if self._edge is not None and self._edge.startswith(EDGE):
@@ -119,12 +132,11 @@ class Tunnel:
             endpoint = endpoint.verify_upstream_tls(False)
         return endpoint
 
-    async def _discard(self) -> None:
-        """Have the library forget a tunnel that failed: it keeps listeners until they are closed."""
+    async def _close_listener(self) -> None:
+        """Also for a listener that is lost: until then the library keeps it, and its session."""
         if (listener := self._listener) is not None:
             self._listener = None
             await _within(CLOSE_SECONDS, listener.close())
-        await self._end_session()
 
     async def _end_session(self) -> None:
         if (session := self._session) is not None:
@@ -135,22 +147,8 @@ class Tunnel:
         """What the library says, without the token, which ngrok quotes on the second line when it refuses one."""
         if isinstance(error, TimeoutError):
             return f"no answer within {OPEN_SECONDS:g} s"
-        said = [str(part).partition("\n")[0] for part in error.args] or [type(error).__name__]
-        return ": ".join(said).replace(self._token, "…")
-
-
-async def _connect(token: str) -> Any:
-    """A session of the account that `token` is of. Raises ValueError."""
-    from ngrok import SessionBuilder
-
-    with signals.kept_from_threads():  # the library starts its threads at the first call
-        connecting = SessionBuilder().authtoken(token).handle_disconnection(_give_up).connect()
-    return await connecting
-
-
-def _give_up(address: str, error: str) -> None:
-    """What the library calls before it connects again: an exception makes it end the session instead."""
-    raise ConnectionError(f"the connection to {address} has ended: {error}")
+        said = [self._cause] if self._cause else [str(part).partition("\n")[0] for part in error.args]
+        return (": ".join(said) or type(error).__name__).replace(self._token, "…")
 
 
 async def _within(seconds: float, closing: Awaitable[object]) -> None:

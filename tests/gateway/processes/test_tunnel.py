@@ -137,12 +137,23 @@ async def test_a_lost_tunnel_is_opened_again(ngrok: FakeNgrok, caplog: pytest.Lo
     first = await asked(ngrok, "listen")
     ngrok.cut()
     second = await asked(ngrok, "listen", 2)
-    assert "lost the ngrok tunnel: error on join: connection lost; trying again in 0.01 s" in caplog.text
+    assert "lost the ngrok tunnel: transport error; trying again in 0.01 s" in caplog.text
     assert first["public"] != second["public"] and second["domain"] == "me.ngrok.app"
     opening = ["connect", "listen"]
     assert [name for name, _ in ngrok.calls] == [*opening, "close listener", "close session", *opening]
     assert await get(second["public"]) == b"GET / HTTP/1.1\r\nend"
     await tunnel.stop()
+
+
+async def test_a_tunnel_that_ngrok_closes_is_opened_again(
+    ngrok: FakeNgrok, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(importlib.import_module("ngrok").Listener, "join", lambda self: asyncio.sleep(0))
+    tunnel = Tunnel("http://127.0.0.1:9", TOKEN, None)
+    tunnel.open()
+    await asked(ngrok, "listen", 2)
+    await tunnel.stop()
+    assert "lost the ngrok tunnel: ngrok has closed it; trying again in 0.01 s" in caplog.text
 
 
 async def test_a_closed_tunnel_takes_no_more_connections_and_lets_those_that_run_end(
