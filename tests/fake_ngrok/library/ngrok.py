@@ -2,7 +2,7 @@
 
 A launcher finds it through PYTHONPATH. It works in the directory that FAKE_NGROK names:
 
-- `calls`: each call with its arguments, a line of JSON each;
+- `calls`: each call with its arguments, a line of JSON each; of `connect` also the signals its threads do not get;
 - `failures`: how many further sessions are refused, as ngrok refuses a wrong token;
 - `cut`: when this file appears, the connection to ngrok is lost once.
 
@@ -16,7 +16,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ def record(call: str, **arguments: Any) -> None:
     logging.getLogger("ngrok").warning("fake ngrok: %s", call)
 
 
+def _signals_of_a_new_thread() -> list[int]:
+    """Those that a thread does not get which begins now, as the library's do."""
+    blocked: list[int] = []
+    thread = threading.Thread(target=lambda: blocked.extend(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+    thread.start()
+    thread.join()
+    return sorted(blocked)
+
+
 class SessionBuilder:
     def authtoken(self, authtoken: str) -> "SessionBuilder":
         self._token = authtoken
@@ -41,8 +52,11 @@ class SessionBuilder:
         self._handler = handler
         return self
 
-    async def connect(self) -> "Session":
-        record("connect", authtoken=self._token)
+    def connect(self) -> Awaitable["Session"]:
+        record("connect", authtoken=self._token, blocked=_signals_of_a_new_thread())
+        return self._connected()
+
+    async def _connected(self) -> "Session":
         left = int(FAILURES.read_text()) if FAILURES.exists() else 0
         if left > 0:
             FAILURES.write_text(str(left - 1))

@@ -75,7 +75,7 @@ async def test_an_edge_is_a_label_and_anything_else_a_domain(
     public = (await asked(ngrok, "listen"))["public"]
     await tunnel.stop()
     assert ngrok.calls == [
-        ("connect", {"authtoken": TOKEN}),
+        ("connect", {"authtoken": TOKEN, "blocked": [signal.SIGINT, signal.SIGTERM]}),
         ("listen", {"to_url": target, "public": public, **expected}),
         ("close listener", {}),
         ("close session", {}),
