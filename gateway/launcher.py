@@ -24,6 +24,7 @@ from gateway.parsing.formats import check_parsers
 from gateway.processes import signals
 from gateway.processes.engine_process import EngineCommand, command
 from gateway.processes.runtime_directory import runtime_directory
+from gateway.processes.tunnel import ngrok_problem
 from jaxengine.options.option import UsageError
 from jaxengine.telemetry import logs
 from jaxengine.telemetry.tracing import Tracing, TracingUnavailable
@@ -57,7 +58,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         check_parsers(options)
     except UsageError as error:
         return logs.fail(str(error), logs.USAGE)
-    if problem := tls_problem(options):
+    if problem := tls_problem(options) or ngrok_problem(options):
         return logs.fail(problem, logs.USAGE)
     try:
         listeners = bind(options.hostname, options.port, options.api_workers)

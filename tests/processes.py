@@ -138,7 +138,11 @@ class MockLauncher(Launcher):
 
 @contextmanager
 def running_launcher(
-    directory: Path, *options: str, mock: tuple[str, ...] = (), held: bool = False
+    directory: Path,
+    *options: str,
+    mock: tuple[str, ...] = (),
+    held: bool = False,
+    env: dict[str, str] | None = None,
 ) -> Iterator[MockLauncher]:
     """The launcher with the mock engine, on a free port; `directory` holds a model's text files and gets the log."""
     log, hold = directory / "launcher.log", directory / "hold"
@@ -147,7 +151,7 @@ def running_launcher(
     ours = ("--port=0", "--hostname=127.0.0.1", f"--shard-uds-path={directory}/s", *options)
     its = (f"--model-dir={directory}", f"--hold={hold}", *mock)
     with log.open("w") as stderr:
-        process = start("tests.mock_launcher", *ours, "--", *its, stderr=stderr)
+        process = start("tests.mock_launcher", *ours, "--", *its, env=env, stderr=stderr)
     try:
         yield MockLauncher(process, listening_url(process, log), log, hold)
     finally:

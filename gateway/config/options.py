@@ -22,6 +22,7 @@ from jaxengine.rpc.limits import MAX_ALTERNATIVES, WHOLE_VOCABULARY
 
 TGI = "tgi"  # the model's name in TGI's documentation and clients
 ALIASES = (TGI, "dummy")  # names that every model has: huggingface_hub sends "dummy" to a given URL
+OF_NGROK = ("ngrok_authtoken", "ngrok_authtoken_file", "ngrok_edge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +183,18 @@ class Options(CheckpointOptions, ComputeOptions):
     )
     ssl_certfile: Path | None = option(None, values.existing_file, "certificate chain (PEM) to serve HTTPS with")
     ssl_keyfile: Path | None = option(None, values.existing_file, "private key (PEM), if not in --ssl-certfile")
+    ngrok: bool = option(
+        False, values.flag, "forward a public address of ngrok's to the port once the model is ready; needs an API key"
+    )
+    ngrok_authtoken: str | None = option(
+        None, values.token, "token of the ngrok account; NGROK_AUTHTOKEN hides it from lists of processes", secret=True
+    )
+    ngrok_authtoken_file: str | None = option(
+        None, values.token_file, "file that holds the token, instead of --ngrok-authtoken", secret=True
+    )
+    ngrok_edge: str | None = option(
+        None, values.edge, "domain of the account to forward, or an edge (edghts_…); ngrok chooses if not given"
+    )
     aip_http_port: int | None = option(None, values.whole(0, 65535), "port that Vertex AI assigns, instead of --port")
     aip_predict_route: str | None = option(None, values.route, "route to which Vertex AI sends the bodies of /vertex")
     aip_health_route: str | None = option(None, values.route, "route that Vertex AI asks for health")
@@ -263,6 +276,7 @@ class Options(CheckpointOptions, ComputeOptions):
             raise UsageError("--admin-exclusive needs --admin-port")
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise UsageError("--ssl-keyfile needs --ssl-certfile")
+        self._check_ngrok()
         longest, total = self.max_input_tokens, self.max_total_tokens
         if longest is not None and total is not None and longest >= total:
             raise UsageError(f"--max-input-tokens must be less than --max-total-tokens, got {longest} and {total}")
@@ -278,6 +292,24 @@ class Options(CheckpointOptions, ComputeOptions):
         except ValueError as error:
             raise UsageError(f"--speculative-config: {error}") from None
 
+    def _check_ngrok(self) -> None:
+        given, in_file = self.ngrok_authtoken, self.ngrok_authtoken_file
+        if given and in_file and given != in_file:
+            raise UsageError("--ngrok-authtoken and --ngrok-authtoken-file differ: set only one of them")
+        if not self.ngrok:
+            return
+        if self.ngrok_token is None:
+            raise UsageError("--ngrok needs the token of your account: set NGROK_AUTHTOKEN or --ngrok-authtoken-file")
+        if not self.keys:
+            raise UsageError(
+                "--ngrok opens this server to the whole internet: set API_KEY or --api-key-file to ask for a key"
+            )
+
+    @property
+    def ngrok_token(self) -> str | None:
+        """The token of the ngrok account, wherever it was given."""
+        return self.ngrok_authtoken or self.ngrok_authtoken_file
+
     @property
     def adapters(self) -> tuple[NamedAdapter, ...]:
         """The adapters that the engine serves from its start. Raises ValueError if they cannot be."""
@@ -292,18 +324,16 @@ class Options(CheckpointOptions, ComputeOptions):
     @property
     def warnings(self) -> list[str]:
         """A line for each option that was given and has no effect."""
-        rows = [row for row in dataclasses.fields(self) if row.metadata["no_effect"]]
-        return [
-            f"{flag(row.name)} has {row.metadata['help']}" for row in rows if getattr(self, row.name) != row.default
-        ]
+        given = [row for row in dataclasses.fields(self) if getattr(self, row.name) != row.default]
+        lines = [f"{flag(row.name)} has {row.metadata['help']}" for row in given if row.metadata["no_effect"]]
+        if not self.ngrok:  # NGROK_AUTHTOKEN is also a variable of ngrok's own programs: it may be set for them
+            lines += [f"{flag(row.name)} has no effect without --ngrok" for row in given if row.name in OF_NGROK]
+        return lines
 
 
 # Options of TGI's launcher that are not implemented here, each with the values that leave its feature off.
 MISSING: Mapping[str, tuple[str, ...]] = {
     "trust_remote_code": ("false", "0"),
-    "ngrok": ("false", "0"),
-    "ngrok_authtoken": (),
-    "ngrok_edge": (),
 }
 
 

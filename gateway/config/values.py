@@ -1,6 +1,7 @@
 """The kinds of values that an option's text may have: the engine's kinds, and those that only the launcher needs."""
 
 import json
+import re
 from pathlib import Path
 
 from gateway.child_process import absolute
@@ -10,6 +11,7 @@ from jaxengine.options.values import Value, any_case, flag, known_as, number, on
 __all__ = [
     "Value",
     "any_case",
+    "edge",
     "existing_directory",
     "existing_file",
     "flag",
@@ -25,6 +27,8 @@ __all__ = [
     "prefix",
     "route",
     "text",
+    "token",
+    "token_file",
     "url",
     "whole",
 ]
@@ -64,15 +68,40 @@ def _keys(text: str) -> str:
 
 def _key_file(text: str) -> str:
     """The API keys in a file: its lines without the empty ones."""
-    path = _existing_file(text)
+    found = _lines(_existing_file(text))
+    if not found:
+        raise ValueError("must hold at least one key")
+    return _keys("\n".join(found))
+
+
+def _token(text: str) -> str:
+    if not text.isascii() or not text.isprintable() or " " in text or not text:
+        raise ValueError("must be one token: printable ASCII without spaces")
+    return text
+
+
+def _token_file(text: str) -> str:
+    """The token in a file, which holds nothing else but space around it."""
+    found = _lines(_existing_file(text))
+    if len(found) != 1:
+        raise ValueError("must hold one token and nothing else")
+    return _token(found[0])
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file without the empty ones and without space around them."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise ValueError("must be UTF-8 text that can be read") from None
-    found = "\n".join(line.strip() for line in lines if line.strip())
-    if not found:
-        raise ValueError("must hold at least one key")
-    return _keys(found)
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _edge(text: str) -> str:
+    """An edge of ngrok's by its id, or a domain."""
+    if not re.fullmatch(r"edghts_[A-Za-z0-9]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", text):
+        raise ValueError("must be a domain such as name.ngrok.app, without https://, or an edge such as edghts_2b7")
+    return text
 
 
 def _origin(text: str) -> str:
@@ -115,6 +144,9 @@ existing_directory = Value("DIRECTORY", _existing_directory)
 existing_file = Value("FILE", _existing_file)
 keys = Value("KEYS", _keys)
 key_file = Value("FILE", _key_file)
+token = Value("TOKEN", _token)
+token_file = Value("FILE", _token_file)
+edge = Value("DOMAIN|EDGE", _edge)
 origin = Value("ORIGIN", _origin)
 lora_module = Value("NAME=PATH", _lora_module)
 route = Value("/PATH", _route)

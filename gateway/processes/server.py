@@ -1,7 +1,8 @@
 """One run of the server, joined in the launcher's process: HTTP, the engine's supervisor, further HTTP processes.
 
-SIGTERM turns new requests away, lets running requests finish within the grace time, ends the others with an error, and
-only then stops the processes. A second signal stops them at once. Further HTTP processes go through the same steps.
+SIGTERM closes the tunnel, if there is one, turns new requests away, lets running requests finish within the grace time,
+ends the others with an error, and only then stops the processes. A second signal stops them at once. Further HTTP
+processes go through the same steps.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
 from gateway.processes.runtime_directory import SOCKET
 from gateway.processes.supervisor import RestartBudget, Supervisor
+from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.shared_counters import SharedCounters
 from gateway.text.loader import UnusableModel
@@ -110,6 +112,7 @@ class Server(EngineListener):
             on_restart=self._restarted,
         )
         self._http_process = HttpProcess(options, spec, tracing, listeners=[self])
+        self._tunnel = Tunnel.of(options, spec.listener)
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._start_progress = StartProgress(bars=not options.json_output)
 
@@ -132,6 +135,8 @@ class Server(EngineListener):
             logger.info("gRPC on %s", self._grpc)
         parts: list[asyncio.Task[int] | asyncio.Task[None]] = [engine, workers, *http]
         await asyncio.wait({*parts, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        if self._tunnel is not None:
+            await self._tunnel.close()
         if signalled.done():
             code = await self._stop(signalled.result())
         else:
@@ -139,6 +144,8 @@ class Server(EngineListener):
             code = exit_code(next(part for part in parts if part.done()))
         await self._workers.stop()
         await self._http_process.stop()
+        if self._tunnel is not None:
+            await self._tunnel.stop()
         await self._supervisor.stop(ENGINE_STOP_SECONDS)
         await asyncio.wait((engine, workers))
         return code
@@ -171,6 +178,8 @@ class Server(EngineListener):
             *(description.model_id, description.dtype, description.device_count, description.device_kind),
             *(self._url, time.monotonic() - self._began),
         )
+        if self._tunnel is not None:
+            self._tunnel.open()
         asked, longest = self._options.max_input_tokens, self._http_process.gateway.max_input_tokens
         if asked is not None and asked > longest:
             logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)

@@ -28,6 +28,16 @@ def blocked() -> Iterator[None]:
 
 
 @contextmanager
+def kept_from_threads() -> Iterator[None]:
+    """Threads that begin inside the block never get the signals: after `delivered` they would end the process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def delivered(listen: Callable[[int], None]) -> Iterator[None]:
     """Inside the block, which lies in `blocked`, the event loop calls `listen` with each signal, also those waiting."""
     for number in ENDS:

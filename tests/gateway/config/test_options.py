@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from jaxengine.options.option import UsageError
 from tests.processes import PATIENCE, ROOT
 
 ROWS = {row.name: row for row in rows()}
+TOKEN_FILE = str(Path(__file__).with_name("ngrok_token.txt"))
 # A valid value other than the default, for each option.
 EXAMPLES = {
     "model_id": "org/model", "revision": "main", "validation_workers": "3", "sharded": "true", "num_shard": "2",
@@ -43,10 +45,15 @@ EXAMPLES = {
     "max_logprobs": "50", "return_tokens_as_token_ids": "true", "enable_force_include_usage": "true",
     "tool_call_parser": "hermes", "reasoning_parser": "none", "tool_strict_level": "function",
     "enable_auto_tool_choice": "true",
+    "ngrok": "true", "ngrok_authtoken": "2b7token", "ngrok_authtoken_file": TOKEN_FILE, "ngrok_edge": "me.ngrok.app",
     "admin_port": "9002", "grpc_port": "8001", "admin_hostname": "0.0.0.0", "admin_exclusive": "true",
 }  # fmt: skip
 FLAG_ONLY = {"env"}  # TGI reads no variable of that name
-TOGETHER = {"ssl_keyfile": ("ssl_certfile", "ssl_keyfile"), "admin_exclusive": ("admin_port", "admin_exclusive")}
+TOGETHER = {
+    "ssl_keyfile": ("ssl_certfile", "ssl_keyfile"),
+    "admin_exclusive": ("admin_port", "admin_exclusive"),
+    "ngrok": ("api_key", "ngrok_authtoken", "ngrok"),
+}
 # TGI 3's launcher, as its reference lists it.
 TGI = """
 model-id revision validation-workers sharded num-shard quantize speculate dtype kv-cache-dtype trust-remote-code
@@ -123,6 +130,8 @@ def test_an_option_that_is_not_implemented_is_refused_from_both_sides(name: str)
         ("max_logprobs", "-2", "must be between -1 and 1000"),
         ("root_path", "llm", "must be a path that begins with /"),
         ("log_level", "loud", "must be one of debug, info, warn, error"),
+        ("ngrok_edge", "https://me.ngrok.app", "must be a domain such as name.ngrok.app, without https://, or an edge"),
+        ("ngrok_edge", "edgtcp_2b7", "must be a domain such as name.ngrok.app, without https://, or an edge"),
         ("speculate", "64", "must be between 0 and 63"),
         ("speculative_config", "{method: ngram}", "must be a JSON object"),
         ("speculative_config", '{"method": "dflash", "model": "m"}', "method 'dflash' is not served; served are"),
@@ -158,6 +167,31 @@ def test_a_wrong_key_is_not_repeated() -> None:
     assert "hush" not in repr(parse(["--api-key=hush"], {}))
 
 
+def test_a_wrong_token_of_ngrok_is_not_repeated(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").write_text(" \n")
+    (two := tmp_path / "two").write_text("hush\nhush")
+    for given, message in (
+        ("--ngrok-authtoken=hush now", "--ngrok-authtoken must be one token: printable ASCII without spaces"),
+        (f"--ngrok-authtoken-file={empty}", "--ngrok-authtoken-file must hold one token and nothing else"),
+        (f"--ngrok-authtoken-file={two}", "--ngrok-authtoken-file must hold one token and nothing else"),
+        (f"--ngrok-authtoken-file={tmp_path}", "--ngrok-authtoken-file must be an existing file"),
+    ):
+        with pytest.raises(UsageError, match=f"^{message}$"):
+            parse([given], {})
+    assert "2b7" not in repr(parse(flags("ngrok") + flags("ngrok_authtoken_file"), {}))
+
+
+def test_ngrok_s_other_options_are_named_without_effect_where_it_is_off() -> None:
+    given = [*flags("ngrok_authtoken"), *flags("ngrok_authtoken_file"), *flags("ngrok_edge")]
+    assert parse(given, {}).warnings == [
+        "--ngrok-authtoken has no effect without --ngrok",
+        "--ngrok-authtoken-file has no effect without --ngrok",
+        "--ngrok-edge has no effect without --ngrok",
+    ]
+    assert parse([*flags("ngrok"), *given], {}).warnings == []
+    assert parse([], {"NGROK": "false", "NGROK_AUTHTOKEN": "2b7"}).ngrok is False
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -183,6 +217,18 @@ def test_a_wrong_key_is_not_repeated() -> None:
         (
             ["--speculate=0", '--speculative-config={"model": "org/heads"}'],
             "--speculative-config: speculate 0 contradicts model 'org/heads'",
+        ),
+        (
+            ["--ngrok", "--api-key=hush"],
+            "--ngrok needs the token of your account: set NGROK_AUTHTOKEN or --ngrok-authtoken-file",
+        ),
+        (
+            ["--ngrok", "--ngrok-authtoken=2b7"],
+            "--ngrok opens this server to the whole internet: set API_KEY or --api-key-file to ask for a key",
+        ),
+        (
+            ["--ngrok-authtoken=2b7", f"--ngrok-authtoken-file={TOKEN_FILE}"],
+            "--ngrok-authtoken and --ngrok-authtoken-file differ: set only one of them",
         ),
         (["--no-such-thing"], "--no-such-thing"),
         (["--max-best"], "--max-best"),
