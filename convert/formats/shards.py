@@ -65,12 +65,8 @@ class Shards(Tensors):
 
 def has_tensors(directory: Path) -> bool:
     """Whether there is what `open_tensors` opens."""
-    return has_pytorch_tensors(directory) or find_onnx(directory) is not None
-
-
-def has_pytorch_tensors(directory: Path) -> bool:
-    """Whether there is a checkpoint as PyTorch's users save it, in one of `FORMATS`."""
-    return any((directory / name).is_file() for kind in FORMATS for name in (kind.single, kind.index))
+    named = any((directory / name).is_file() for kind in FORMATS for name in (kind.single, kind.index))
+    return named or find_onnx(directory) is not None
 
 
 def open_tensors(directory: Path) -> Shards:

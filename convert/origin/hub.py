@@ -18,7 +18,7 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # th
 
 from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
-from convert.formats.onnx import ENDS, FOLDERS, STEMS, find_onnx
+from convert.formats.onnx import ENDS, FOLDERS, STEMS
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
 PICKLED = ["pytorch_model*.bin", "adapter_model.bin", "medusa_lm_head.pt"]
@@ -63,9 +63,10 @@ def fetch_snapshot(
 def _fetch_onnx(download: Callable[..., Any], snapshot: Path, cache: Path) -> None:
     """Of the ONNX files of a repository, which are often many, the one that will be read, and its external data."""
     for stem in STEMS:
-        if not find_onnx(snapshot):
-            patterns = [f"{folder}{stem}{end}" for folder in FOLDERS for end in ENDS]
-            _fetch(partial(download, allow_patterns=patterns, ignore_patterns=None), cache)
+        patterns = [f"{folder}{stem}{end}" for folder in FOLDERS for end in ENDS]
+        _fetch(partial(download, allow_patterns=patterns, ignore_patterns=None), cache)
+        if any((snapshot / f"{folder}{stem}{ENDS[0]}").is_file() for folder in FOLDERS):
+            return
 
 
 def token() -> str | None:
