@@ -5,6 +5,7 @@ transpose of what is stored. Graphs are never computed, and quantised ones are r
 """
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,9 @@ from convert.formats.tensors import Index, Tensors
 STEMS = ("model", "decoder_model", "decoder_model_merged")
 FOLDERS = ("", "onnx/")  # of the checkpoint's directory
 ENDS = (".onnx", ".onnx_data*", ".onnx.data")
-QUANTIZED = r"(De|Dynamic)?Quantize|QLinear|QGemm|QAttention|QMoE|.*(Integer|NBits|Bnb4|Fpq4)$"  # names of operations
+SHOWN = 80  # characters of a name in an error
+# Operations of ONNX and of onnxruntime.
+QUANTIZED = r"(Dynamic)?Quantize|Dequantize|QLinear|QGemm|QAttention|QMoE|.*(Integer|NBits|Bnb4|Fpq4)$"
 
 
 def find_onnx(directory: Path) -> Path | None:
@@ -51,17 +54,16 @@ class OnnxFile(Tensors):
         self.path = path
         try:
             graph = read_graph(memoryview(memory_map(path)))
+        except ValueError as error:
+            raise _refusal(path, error, "; not an ONNX file of weights") from error
+        try:
             _refuse_quantized(graph)
             self._stored = parameters(graph)
             external = _ExternalData(path)
-            self._arrays = {
-                name: _array(name, graph.constants[name], external)
-                for name in {stored.name for stored in self._stored.values()}
-            }
-        except (ValueError, OSError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f"{path.name}: {error}; not an ONNX file of weights in floats") from error
+            names = {stored.name for stored in self._stored.values()}
+            self._arrays = {name: _array(name, graph.constants[name], external) for name in names}
+        except ValueError as error:
+            raise _refusal(path, error) from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored
@@ -87,6 +89,10 @@ class OnnxFile(Tensors):
         return array.T if stored.swapped else array
 
 
+def _refusal(path: Path, error: ValueError, end: str = "") -> CheckpointError:
+    return error if isinstance(error, CheckpointError) else CheckpointError(f"{path.name}: {error}{end}")
+
+
 def _refuse_quantized(graph: Graph) -> None:
     found = sorted({node.op for node in graph.nodes if re.match(QUANTIZED, node.op)})
     if found:
@@ -95,6 +101,7 @@ def _refuse_quantized(graph: Graph) -> None:
 
 def _array(name: str, constant: Constant, external: "_ExternalData") -> np.ndarray:
     """The mapped elements of a constant. Raises ValueError unless they are as many as its shape says."""
+    name = name[:SHOWN]
     if constant.dtype is None:
         raise ValueError(f"tensor {name!r} has a type that is not read")
     expected = math.prod(constant.shape) * constant.dtype.itemsize
@@ -130,12 +137,12 @@ class _ExternalData:
 
     def _map(self, name: str, location: str) -> memoryview:
         relative = Path(location.replace("\0", ""))
-        path = (self._directory / relative).resolve()
+        path = Path(os.path.realpath(self._directory / relative))
         outside = relative.is_absolute() or ".." in relative.parts or not any(map(path.is_relative_to, self._roots))
         if not location or outside:
-            raise ValueError(f"tensor {name!r} lies in {location[:80]!r}, which is not beside it")
-        if not path.is_file():
-            raise ValueError(f"tensor {name!r} lies in {location[:80]!r}, which is missing")
+            raise ValueError(f"tensor {name!r} lies in {location[:SHOWN]!r}, which is not beside it")
+        if not os.path.isfile(path):
+            raise ValueError(f"tensor {name!r} lies in {location[:SHOWN]!r}, which is missing")
         if path not in self._maps:
             self._maps[path] = memoryview(memory_map(path))
         return self._maps[path]

@@ -1,8 +1,8 @@
 """ONNX graphs: the constants in a file, and the nodes that use them. Nothing is computed.
 
-Of the format (https://github.com/onnx/onnx/blob/v1.23.0/onnx/onnx.proto) this reads what tells a model's weights. The
-`onnx` package would hold every weight that is in the file in memory. Here constants are pieces of the mapped file, or
-say which other file they are in.
+Of the format (https://github.com/onnx/onnx/blob/v1.23.0/onnx/onnx.proto) this reads what tells a model's weights.
+Constants are pieces of the mapped file, or say which other file they are in. The `onnx` package, 31 MB more to install,
+copies every weight that is in the file: to open 652 MB of weights took 641 MB of memory with it, and takes 6 MB so.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy as np
 from convert.formats.protobuf import FieldReader, Value, content, number, text
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS
 
-MAX_FIELDS = 5_000_000  # 2 layers have 8 to 30 thousand (torch 2.13); reading so many takes 3 s
+MAX_FIELDS = 5_000_000  # 30 layers of a Llama have 66 or 124 thousand (torch 2.13), read in 0.1 or 0.2 s
 MAX_TEXT = 4096  # characters of a name
 MAX_DEPTH = 4  # of graphs within graphs
 
