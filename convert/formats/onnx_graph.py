@@ -116,13 +116,16 @@ class _GraphReader(FieldReader):
             raise ValueError(f"its graphs lie more than {MAX_DEPTH} deep in each other")
         for key, value in self.fields(body):
             if key == GRAPH_INITIALIZER:
-                self._add(*self._tensor(content(value)))
+                self._add(*self._tensor(content(value)), depth)
             elif key == GRAPH_NODE:
                 self._read_node(content(value), depth)
 
-    def _add(self, name: str, constant: Constant) -> None:
+    def _add(self, name: str, constant: Constant, depth: int) -> None:
+        """Branches may use a name both; what is told twice there is small, and no weight."""
         if name in self.graph.constants:
-            raise ValueError(f"tensor {name[:80]!r} is there twice")
+            if not depth:
+                raise ValueError(f"tensor {name[:80]!r} is there twice")
+            return
         if len(self.graph.constants) >= MAX_TENSORS:
             raise ValueError(f"there are more than {MAX_TENSORS} tensors")
         self.graph.constants[name] = constant
@@ -156,7 +159,7 @@ class _GraphReader(FieldReader):
         )
         self.graph.nodes.append(node)
         if node.op == "Constant" and len(node.outputs) == len(tensors) == 1:
-            self._add(node.outputs[0], tensors[0])
+            self._add(node.outputs[0], tensors[0], depth)
 
     def _swaps(self, body: memoryview, attribute: dict[int, Value]) -> bool:
         name = _name(attribute.get(ATTRIBUTE_NAME, memoryview(b"")))

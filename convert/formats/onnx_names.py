@@ -16,6 +16,7 @@ from convert.formats.onnx_graph import Constant, Graph, Node
 NAME = r"[A-Za-z_]\w*(\.\w+)+"  # of a parameter; exporters' own are val_7, onnx::MatMul_436, /lm_head/Constant_output_0
 PRODUCTS = ("MatMul", "Gemm")
 SHOWN = 4
+FEW = 16  # users of a product, and modules from the root to one that is passed over: two or three
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Namer:
             for value in set(node.inputs):
                 self.users[value].append(node)
         kept = [*graph.constants, *(node.outputs[0] for node in graph.nodes if node.op == "Identity" and node.outputs)]
-        self.named = [value for value in kept if value in self.origins and re.fullmatch(NAME, value)]
+        self.named = dict.fromkeys(each for each in kept if each in self.origins and re.fullmatch(NAME, each))
         self.skipped = self._skipped_modules()
         self.found: dict[str, Stored] = {}
 
@@ -101,7 +102,7 @@ class _Namer:
     def _biases(self, product: Node, outputs: int) -> list[str]:
         """What is added to a product, if it is a constant with an element for each output."""
         added = list(product.inputs[2:])
-        for node in self.users[product.outputs[0]]:
+        for node in self.users[product.outputs[0]][:FEW]:
             if node.op == "Add":
                 added.extend(value for value in node.inputs if value != product.outputs[0])
         return [value for value in added if value in self.origins and _is_vector(self._constant(value), outputs)]
@@ -109,7 +110,7 @@ class _Namer:
     def _module_of_bias(self, biases: list[str]) -> str:
         """The module that has the bias, unless others have it too."""
         owners = {value.removesuffix(".bias") for value in biases if value in self.named and value.endswith(".bias")}
-        alone = all(len(self.users[value]) == 1 for value in biases)
+        alone = all(len({node.inputs for node in self.users[value]}) == 1 for value in biases)
         return owners.pop() if len(owners) == 1 and alone else ""
 
     def _module(self, node: Node) -> str:
@@ -117,7 +118,7 @@ class _Namer:
         if node.scope:
             return node.scope
         path = _path(node)
-        for end in range(len(path), 0, -1):
+        for end in range(min(len(path), FEW), 0, -1):
             if (whole := self.skipped.get(path[:end])) is not None:
                 return ".".join((*whole, *path[end:]))
         return ".".join(path)

@@ -1,9 +1,11 @@
 """What PyTorch exports to ONNX is the checkpoint that was exported, bit by bit, and is served as that is."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import transformers
@@ -113,6 +115,23 @@ def test_parameters_that_are_equal_are_found_where_they_were_stored_once(
         (made / path.name).write_bytes(path.read_bytes())
     save_file({**tensors, **equal}, made / WEIGHTS, {"format": "pt"})
     assert_same_parameters(exported(made, dynamo=dynamo), made)
+
+
+@pytest.mark.parametrize("name", ["galactica", "llama2_gqa"])
+def test_weights_that_both_branches_of_a_merged_decoder_use_are_found(
+    name: str, checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    """As optimum merges two decoders: initializers at the top, nodes in the branches of an `If`."""
+    directory = Path(shutil.copytree(exported(checkpoint(name), dynamo=False), tmp_path / "merged"))
+    model = onnx.load(directory / "model.onnx")
+    branch = onnx.helper.make_graph(model.graph.node, "branch", [], model.graph.output)
+    del model.graph.node[:]
+    model.graph.node.append(
+        onnx.helper.make_node("If", ["use_cache"], ["logits"], then_branch=branch, else_branch=branch)
+    )
+    onnx.save_model(model, directory / "decoder_model_merged.onnx")
+    (directory / "model.onnx").unlink()
+    assert_same_parameters(directory, checkpoint(name))
 
 
 def test_other_families_come_along(checkpoint: Checkpoints) -> None:

@@ -131,9 +131,20 @@ def test_constants_of_nodes_count_too() -> None:
 
 def test_both_branches_of_a_merged_decoder_use_the_same_weights() -> None:
     """optimum's merged decoder has a branch for the first step and one for those behind a cache."""
-    branch = helper.make_graph([node("MatMul", ["x", "onnx::MatMul_1"], "y", "/fc/MatMul")], "branch", [], [])
-    nodes = [node("If", ["use_cache"], "y", then_branch=branch, else_branch=branch)]
-    assert names(nodes, onnx__MatMul_1=W) == {"fc.weight": Stored("onnx::MatMul_1", swapped=True)}
+    one = helper.make_tensor("", 1, [], [1.0])
+    branch = [
+        node("Constant", [], "/Constant_output_0", value=one),
+        node("MatMul", ["x", "onnx::MatMul_1"], "y", "/fc/MatMul"),
+        node("MatMul", ["x", "onnx::MatMul_2"], "z", "MatMul_9"),
+        node("Add", ["z", "h.proj.bias"], "sum", "Add_9"),
+    ]
+    graph = helper.make_graph(branch, "branch", [], [])
+    nodes = [node("If", ["use_cache"], "y", then_branch=graph, else_branch=graph)]
+    assert names(nodes, onnx__MatMul_1=W, onnx__MatMul_2=W, h_DOT_proj_DOT_bias=B) == {
+        "fc.weight": Stored("onnx::MatMul_1", swapped=True),
+        "h.proj.weight": Stored("onnx::MatMul_2", swapped=True),
+        "h.proj.bias": Stored("h.proj.bias"),
+    }
 
 
 def test_modules_that_torchscript_passes_over_are_found_by_the_names_that_are_kept() -> None:
