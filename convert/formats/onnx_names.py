@@ -21,7 +21,7 @@ FEW = 16  # users of a product, and modules from the root to one that is passed 
 
 @dataclass(frozen=True)
 class Stored:
-    """A parameter: constant `name`, or its transpose."""
+    """A parameter: constant `name`, or its transpose where `swapped`."""
 
     name: str
     swapped: bool = False
@@ -37,6 +37,13 @@ def parameters(graph: Graph) -> dict[str, Stored]:
 
 
 class _Namer:
+    """Finds the names within one graph.
+
+    users: the nodes that read a value.
+    named: values that have a parameter's name of their own, in order.
+    skipped: see `_skipped_modules`.
+    """
+
     def __init__(self, graph: Graph) -> None:
         self.constants = graph.constants
         self.nodes = graph.nodes
@@ -46,7 +53,7 @@ class _Namer:
             for value in set(node.inputs):
                 self.users[value].append(node)
         kept = [*graph.constants, *(node.outputs[0] for node in graph.nodes if node.op == "Identity" and node.outputs)]
-        self.named = dict.fromkeys(each for each in kept if each in self.origins and re.fullmatch(NAME, each))
+        self.named = dict.fromkeys(each for each in kept if self._is_parameter(each))
         self.skipped = self._skipped_modules()
         self.found: dict[str, Stored] = {}
 
@@ -61,6 +68,11 @@ class _Namer:
         for value in self.named:
             self._name_in_each_module(value)
         return self.found
+
+    def _is_parameter(self, value: str) -> bool:
+        """Whether a value has a parameter's name. Integers and truth values are masks that older models keep."""
+        named = value in self.origins and re.fullmatch(NAME, value)
+        return bool(named) and (self._constant(value).floating or self._constant(value).dtype is None)
 
     def _add(self, name: str, stored: Stored) -> None:
         if self.found.setdefault(name, stored) != stored:

@@ -163,7 +163,8 @@ def test_constants_that_are_no_parameters_are_left_out() -> None:
         node("Reshape", ["a", "onnx::Reshape_4"], "b", "/attention/Reshape"),
         node("MatMul", ["val_3", "b"], "c", "/rotary/MatMul"),
     ]
-    assert names(nodes, unsqueeze_1=W, onnx__Reshape_4=matrix(2, dtype=np.int64), val_3=W) == {}
+    mask = {"h_DOT_0_DOT_attn_DOT_bias": matrix(2, 2, dtype=np.bool_)}
+    assert names(nodes, unsqueeze_1=W, onnx__Reshape_4=matrix(2, dtype=np.int64), val_3=W, **mask) == {}
 
 
 def test_a_matrix_of_no_known_module_is_refused_by_its_name() -> None:
