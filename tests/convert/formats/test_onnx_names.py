@@ -73,6 +73,11 @@ def test_equal_parameters_may_be_identities_of_one() -> None:
     assert names(nodes, h_DOT_0_DOT_ln_DOT_bias=B) == {f"h.{i}.ln.bias": Stored("h.0.ln.bias") for i in "012"}
 
 
+def test_modules_that_share_a_parameter_may_be_known_by_their_nodes_names() -> None:
+    nodes = [node("Mul", ["x", "h.0.ln.weight"], f"y{i}", f"/h.{i}/ln/Mul_1") for i in "01"]
+    assert names(nodes, h_DOT_0_DOT_ln_DOT_weight=B) == {f"h.{i}.ln.weight": Stored("h.0.ln.weight") for i in "01"}
+
+
 def test_a_tied_embedding_has_both_names_where_both_modules_use_it() -> None:
     nodes = [
         node("Gather", ["lm_head.weight", "ids"], "x", scope="wte"),
