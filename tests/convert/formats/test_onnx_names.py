@@ -104,6 +104,7 @@ def test_a_parameter_that_only_another_module_uses_has_one_name() -> None:
         ([("Transpose", {"perm": [1, 0]}), ("Transpose", {"perm": [1, 0]})], {"op": "MatMul"}, True),
         ([("Transpose", {"perm": [0, 1]})], {"op": "MatMul"}, None),
         ([], {"op": "Gemm"}, True),
+        ([], {"op": "Gemm", "transB": 0}, True),
         ([], {"op": "Gemm", "transB": 1}, False),
         ([], {"op": "Gemm", "transA": 1}, True),
         ([("Transpose", {"perm": [1, 0]})], {"op": "Gemm", "transB": 1}, True),
