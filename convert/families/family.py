@@ -54,17 +54,28 @@ class Family:
 def with_family_names(family: Family, tensors: Tensors) -> Tensors:
     """`tensors` under the names of `family`, whichever of the usual names the checkpoint has.
 
-    Files of the bare model lack its prefix. Some tools keep one name of a tensor that has several, so where
-    the embedding is missing, a tensor known to repeat it is used instead.
+    Files of the bare model lack its prefix, and those of a module around it have one more, as in an export to ONNX.
+    Some tools keep one name of a tensor that has several, so where the embedding is missing, a tensor known to repeat
+    it is used instead.
     """
     (embedding,) = family.tensors["embedding"]
     prefix, _, rest = embedding.partition(".")
     bare = "." in rest and not any(name.startswith(f"{prefix}.") for name in tensors)
-    renamed = RenamedTensors(tensors, (*([(NO_PREFIX, f"{prefix}.")] if bare else []), *family.renames))
+    changes = [(NO_PREFIX, f"{prefix}.")] if bare else []
+    if outer := _outer_prefix(tensors, (embedding, *family.tensors["head"])):
+        changes = [(f"^{re.escape(outer)}", "")]
+    renamed = RenamedTensors(tensors, (*changes, *family.renames))
     if embedding in renamed:
         return renamed
     others = [*filter(re.compile(family.copies).search, renamed), *filter(renamed.__contains__, family.tensors["head"])]
     return RenamedTensors(renamed, ((f"^{re.escape(others[0])}$", embedding),)) if others else renamed
+
+
+def _outer_prefix(tensors: Tensors, known: tuple[str, ...]) -> str:
+    """What stands in front of a name in `known`, if none of them is there as it is."""
+    if any(name in tensors for name in known):
+        return ""
+    return next((name.removesuffix(each) for each in known for name in tensors if name.endswith(f".{each}")), "")
 
 
 def check_copies(family: Family, tensors: Tensors) -> None:

@@ -1,4 +1,4 @@
-"""The weights in a directory: one file or several with an index, safetensors before PyTorch's `.bin`."""
+"""The weights in a directory: one file or several with an index, safetensors before PyTorch's `.bin`; else ONNX."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from convert.errors import CheckpointError
+from convert.formats.onnx import OnnxFile, find_onnx
 from convert.formats.safetensors import SINGLE_FILE, SafetensorsFile
 from convert.formats.tensors import Index, Tensors
 from convert.formats.torch_bin import TorchFile
@@ -64,11 +65,12 @@ class Shards(Tensors):
 
 def has_tensors(directory: Path) -> bool:
     """Whether there is what `open_tensors` opens."""
-    return any((directory / name).is_file() for kind in FORMATS for name in (kind.single, kind.index))
+    named = any((directory / name).is_file() for kind in FORMATS for name in (kind.single, kind.index))
+    return named or find_onnx(directory) is not None
 
 
 def open_tensors(directory: Path) -> Shards:
-    """The checkpoint in `directory`: the shards its index names, else its single file.
+    """The checkpoint in `directory`: the shards its index names, else its single file, else an ONNX file.
 
     Raises:
         CheckpointError: there is none, or a shard is missing, malformed or not what the index says.
@@ -78,8 +80,10 @@ def open_tensors(directory: Path) -> Shards:
             return _open_index(directory / kind.index, kind)
         if (directory / kind.single).is_file():
             return Shards([kind.open(directory / kind.single)])
+    if path := find_onnx(directory):
+        return Shards([OnnxFile(path)])
     wanted = " or ".join(f"{kind.single} or its index" for kind in FORMATS)
-    raise CheckpointError(f"{directory}: no {wanted}")
+    raise CheckpointError(f"{directory}: no {wanted} or .onnx file")
 
 
 def _open_index(index: Path, kind: Format) -> Shards:

@@ -1,7 +1,8 @@
 """Checkpoints of the Hugging Face Hub: fetched into the hub's own cache, or found there.
 
 The hub library resumes, retries and checks sizes; here its failures become one line. Only weights, configuration and
-tokenizer files at the top of a repository are fetched: never code; pickled weights only where there are no others.
+tokenizer files at the top of a repository are fetched: never code; pickled weights only where there are no others, and
+an ONNX file, which may lie in a folder, only where there are none of both.
 """
 
 import re
@@ -17,6 +18,7 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # th
 
 from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
+from convert.formats.onnx import ENDS, FOLDERS, STEMS
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
 PICKLED = ["pytorch_model*.bin", "adapter_model.bin", "medusa_lm_head.pt"]
@@ -53,7 +55,18 @@ def fetch_snapshot(
         snapshot = _fetch(partial(download, allow_patterns=FILES), cache)
         if not any(snapshot.glob("*.safetensors")):
             snapshot = _fetch(partial(download, allow_patterns=PICKLED), cache)
+            if not any(path for pattern in PICKLED for path in snapshot.glob(pattern)):
+                _fetch_onnx(download, snapshot, cache)
     return snapshot
+
+
+def _fetch_onnx(download: Callable[..., Any], snapshot: Path, cache: Path) -> None:
+    """Of the ONNX files of a repository, which are often many, the one that will be read, and its external data."""
+    for stem in STEMS:
+        patterns = [f"{folder}{stem}{end}" for folder in FOLDERS for end in ENDS]
+        _fetch(partial(download, allow_patterns=patterns, ignore_patterns=None), cache)
+        if any((snapshot / f"{folder}{stem}{ENDS[0]}").is_file() for folder in FOLDERS):
+            return
 
 
 def token() -> str | None:

