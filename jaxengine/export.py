@@ -38,6 +38,7 @@ from jaxengine.model.whole_texts import abstract_weights, text_logits, unsupport
 PLATFORMS = ("cpu", "cuda")  # the program's first input is one's number here
 FOR_JAX, BYTECODE, MANIFEST = "model.jax_export", "model.stablehlo", "program.json"
 VERSION = 1  # of the manifest
+LEFT_OUT = "jax_hlo_source_file_canonicalization_regex"  # of the names of source files in a program
 ARGUMENTS = ("ids", "attention_mask")  # behind the weights
 
 Sizes = tuple[int | None, int | None]  # texts, and tokens of each; None for any number
@@ -47,7 +48,8 @@ def export_program(model: OpenModel, target: Path, dtype: str | None = None, siz
     """Write the program of `model` to `target`.
 
     Args:
-        dtype: of the weights and of what is computed with them, "float32", "bfloat16" or "float16"; None keeps the checkpoint's own.
+        dtype: of the weights and of what is computed with them, "float32", "bfloat16" or "float16"; None keeps the
+            checkpoint's own.
 
     Raises:
         CheckpointError: the model is no function of whole texts, a text would be too long for it, a value does not fit
@@ -89,12 +91,12 @@ def lowered(spec: ModelSpec, dtype: str, sizes: Sizes) -> Exported:
 @contextmanager
 def _file_names_alone() -> Iterator[None]:
     """A program says of each operation which line of source made it: then without the directories of this machine."""
-    before = jax.config.jax_hlo_source_file_canonicalization_regex
-    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+    before = getattr(jax.config, LEFT_OUT)
+    jax.config.update(LEFT_OUT, ".*/")
     try:
         yield
     finally:
-        jax.config.update("jax_hlo_source_file_canonicalization_regex", before)
+        jax.config.update(LEFT_OUT, before)
 
 
 def _write_weights(source: ParameterSource, weights: dict[str, jax.ShapeDtypeStruct], directory: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("gateway", "jaxengine", "convert")
-JOINTS = {Path(f"jaxengine/{name}.py") for name in ("server", "llm", "quantize", "export")}  # see both engine and converter
+JOINTS = {Path(f"jaxengine/{name}.py") for name in ("server", "llm", "quantize", "export")}  # see engine and converter
 ACCELERATED = {"jax", "jaxlib", "flax"}
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
