@@ -1,4 +1,4 @@
-"""What XLA makes of models, as a table: `python -m tests.gpu_compile table`. What this prints is in jaxengine/README.md.
+"""What XLA makes of models, as the table in jaxengine/README.md: `python -m tests.gpu_compile table` prints it.
 
 Of a step's program: its operations as the engine gives them to XLA, what is left of these, and what a GPU is given to
 do. Every model is compiled whole, and cut to four layers, so the difference tells a layer's kernels. Run by

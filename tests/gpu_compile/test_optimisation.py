@@ -27,7 +27,7 @@ def of_a_layer(facts: FactsByProgram, model: str, fact: str) -> float:
 @pytest.mark.parametrize(("model", "kernels"), [("llama", 8), ("gpt2", 8), ("bloom", 8), ("pythia", 9), ("opt", 7)])
 def test_a_layer_of_a_decode_step_is_so_many_kernels(facts: FactsByProgram, model: str, kernels: int) -> None:
     """Four products, attention, the activation and two times add and norm. OPT's ReLU is part of a product. Pythia has
-    both branches at once: two norms of one input, which XLA makes of more kernels than one of ours.
+    two norms of one input and adds both branches at once: one add and norm is ours, the other norm and sum are XLA's.
     """
     assert of_a_layer(facts, model, "kernels") == kernels
 
