@@ -116,7 +116,7 @@ def _write_parameters(
         file.write(header)
         for name, shape in shapes.items():
             for index in _chunks(shape):
-                data = _cast(source.read(name, index), dtype, name).data
+                data = cast(source.read(name, index), dtype, name).reshape(-1).view(np.uint8).data
                 digest.update(data)
                 file.write(data)
                 bar.update(data.nbytes)
@@ -131,13 +131,13 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
         yield (slice(start, min(start + rows, shape[0])),)
 
 
-def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
-    """The bytes of `values` as `dtype`, flat. Raises CheckpointError where a finite value overflows float16."""
+def cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """`values` as `dtype`, contiguous. Raises CheckpointError where a finite value overflows float16."""
     with np.errstate(over="ignore"):
-        cast = np.ascontiguousarray(values).astype(DTYPES[dtype], copy=False)
-    if dtype == "float16" and values.dtype != cast.dtype and np.isinf(cast).any() and not np.isinf(values).any():
+        made = np.ascontiguousarray(values).astype(DTYPES[dtype], copy=False)
+    if dtype == "float16" and values.dtype != made.dtype and np.isinf(made).any() and not np.isinf(values).any():
         raise CheckpointError(f"parameter {name!r} has values beyond float16's 65504; convert to bfloat16")
-    return cast.reshape(-1).view(np.uint8)
+    return made
 
 
 def _write_manifest(directory: Path, digests: dict[str, str], origin: dict[str, str]) -> None:

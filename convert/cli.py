@@ -4,6 +4,7 @@
     convert MODEL_ID OUTPUT_DIR        write a checkpoint in the engine's own layout
     serve --uds-path PATH …            run one engine process; its options are in `jaxengine/options/table.py`
     quantize MODEL_ID OUTPUT_DIR       round to 4 bits by GPTQ, and write a checkpoint that other servers read too
+    export MODEL_ID OUTPUT_DIR         write a program of StableHLO and its weights, which run without this package
 
 Every failure a user can cause is one line on stderr and a non-zero exit code.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 from convert.checkpoint import DTYPES, write_checkpoint
 from convert.errors import USAGE, CheckpointError
 from convert.source import OpenModel, open_model
+
+FORMAT = "stablehlo"  # of exported programs
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,6 +47,8 @@ def _run(options: argparse.Namespace) -> int:
         _check_empty(options.output_dir)
     if options.command == "quantize":
         return _quantize(options)
+    if options.command == "export":
+        return _export(options)
     model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
     if options.command == "convert":
         _refuse_drafter(model)
@@ -68,6 +73,19 @@ def _quantize(options: argparse.Namespace) -> int:
     _refuse_drafter(model)
     error = quantize(model, options.output_dir, settings, options.calibration)
     print(f"{model.model_id} is ready in {options.output_dir}; mean squared error of its products {error:.2%}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    if options.format != FORMAT:
+        hint = "; no ONNX is written, StableHLO is what XLA and IREE compile" if options.format == "onnx" else ""
+        raise CheckpointError(f"--format must be {FORMAT}, got {options.format!r}{hint}", exit_code=USAGE)
+    from jaxengine.export import export_program  # imports JAX
+
+    model = open_model(options.model_id, options.revision, cache_dir=_cache_dir(options))
+    _refuse_drafter(model)
+    export_program(model, options.output_dir, options.dtype, (options.batch_size, options.sequence_length))
+    print(f"{model.model_id} is ready in {options.output_dir}")
     return 0
 
 
@@ -96,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         ("download-weights", "fetch a model ahead of time"),
         ("convert", "write a checkpoint in the engine's own layout"),
         ("quantize", "round the layers' weights to a few bits by GPTQ, calibrated on a text"),
+        ("export", "write a program of StableHLO and its weights, which run without this package"),
     ):
         command = commands.add_parser(name, help=help)
         command.add_argument("model_id", help='hub id, local directory, .gguf file, or "default"')
@@ -106,10 +125,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--trust-remote-code", action="store_true", help="refused: model code is never run")
         command.add_argument("--logger-level", default="INFO", help="accepted for TGI's sake, without effect")
         command.add_argument("--json-output", action="store_true", help="accepted for TGI's sake, without effect")
-        if name == "convert":
+        if name in ("convert", "export"):
             command.add_argument("--dtype", choices=sorted(DTYPES), help="default: the checkpoint's own")
         if name == "quantize":
             _add_quantize_options(command)
+        if name == "export":
+            _add_export_options(command)
         if name == "download-weights":
             command.add_argument("--extension", default=".safetensors", help="only .safetensors")
             command.add_argument("--auto-convert", action="store_true", help="always on")
@@ -124,6 +145,18 @@ def _add_quantize_options(command: argparse.ArgumentParser) -> None:
     calibration = "text file; up to 128 x 2048 tokens of it are used, evenly spread; default: a short text of our own"
     command.add_argument("--calibration", type=Path, metavar="FILE", help=calibration)
     command.add_argument("--upload-to-model-id", help="refused: nothing is sent to the hub")
+
+
+def _add_export_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--format", default=FORMAT, help=f"only {FORMAT}")
+    command.add_argument("--batch-size", type=_size, help="of the program's inputs; default: any")
+    command.add_argument("--sequence-length", type=_size, help="likewise, in tokens; default: any")
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

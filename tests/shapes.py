@@ -131,6 +131,63 @@ PHI3_MINI = ModelSpec(  # head_dim 96
     kinds=(LayerKind(window=2047),),
 )
 
+GPT2 = ModelSpec(
+    vocab_size=50257,
+    hidden_size=768,
+    num_layers=12,
+    num_heads=12,
+    num_kv_heads=12,
+    head_dim=64,
+    ffn_size=3072,
+    max_positions=1024,
+    norm=Norm("layer", 1e-5, bias=True),
+    kinds=(LayerKind(rope=None),),
+    activation="gelu_tanh",
+    gated=False,
+    embedding=Embedding(positions=True),
+    head=Head(tied=True),
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+)
+
+BLOOM_3B = dataclasses.replace(
+    GPT2,
+    vocab_size=250880,
+    hidden_size=2560,
+    num_layers=30,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=80,
+    ffn_size=10240,
+    max_positions=2048,
+    attention=Attention(alibi=tuple(2 ** (-(i + 1) / 4) for i in range(32))),
+    embedding=Embedding(norm=True),
+)
+
+OPT_6_7B = dataclasses.replace(
+    GPT2,
+    vocab_size=50272,
+    hidden_size=4096,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=128,
+    ffn_size=16384,
+    max_positions=2048,
+    activation="relu",
+)
+
+PYTHIA_6_9B = dataclasses.replace(  # GPT-NeoX; a quarter of each head turns
+    OPT_6_7B,
+    vocab_size=50432,
+    block="parallel_norms",
+    kinds=(LayerKind(Rope(dim=32)),),
+    activation="gelu",
+    embedding=Embedding(),
+    head=Head(),
+)
+
 GPT_OSS_ROPE = Rope("yarn", 150000.0, 32.0, 4096, truncate=False)
 GPT_OSS_20B = ModelSpec(
     vocab_size=201088,

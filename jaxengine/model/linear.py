@@ -167,8 +167,8 @@ class Linear(nnx.Module):
 
 
 def _split(values: Array) -> tuple[Any, ...]:
-    """Over which axis of devices each axis of `values` is split."""
-    sharding = values.sharding
+    """Over which axis of devices each axis of `values` is split; over none if it is only being traced."""
+    sharding = getattr(values, "sharding", None)
     return tuple(sharding.spec) if isinstance(sharding, NamedSharding) else (None,) * values.ndim
 
 

@@ -39,7 +39,7 @@ class MixtureOfExperts(nnx.Module):
         """x [T, hidden], of which the first `tokens`, i32 [], are real. Padding goes to no expert."""
         logits = self.router(x, jnp.dtype(jnp.float32), adapters)
         weights, chosen = route(self.experts, logits)  # [T, k]
-        chosen = jnp.where(jnp.arange(len(x))[:, None] < tokens, chosen, self.experts.count)
+        chosen = jnp.where(jnp.arange(x.shape[0])[:, None] < tokens, chosen, self.experts.count)
         mixed = self.mlps(x, weights, chosen, self.gate_up.get_value(), self.down.get_value(), self._biases())
         if self.shared is None or self.shared_gate is None:
             return mixed

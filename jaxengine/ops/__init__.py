@@ -45,14 +45,14 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Ops:
-    """A back end on a mesh.
+    """A back end on a mesh; without a mesh on one device, whichever that will be.
 
     Raises:
         ValueError: no such back end.
     """
 
     backend: str
-    mesh: Mesh
+    mesh: Mesh | None
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -99,4 +99,6 @@ class Ops:
 
     def _local(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`function`, run by each device on its part of the arrays."""
+        if self.mesh is None:
+            return function
         return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -25,7 +25,7 @@ def sorted_blocks(expert: Array, count: int, rows: int) -> tuple[Blocks, Array]:
 
     Also returns, for each pair, the row among all N·B that holds it, i32 [P].
     """
-    size = len(expert)
+    size = expert.shape[0]
     number = size // rows + count
     counts = (expert[:, None] == jnp.arange(count)).sum(0, dtype=jnp.int32)
     taken = (counts + rows - 1) // rows  # blocks of each expert

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.export import is_symbolic_dim
 from jax.sharding import PartitionSpec
 
 from jaxengine.ops.blocks import Blocks, single_pairs, sorted_blocks
@@ -34,6 +35,7 @@ from jaxengine.ops.weight import Weight
 from jaxengine.sharding import TP
 
 MAX_BLOCK = 128  # rows
+BLOCK = 32  # rows, where the number of tokens is not known before the program runs
 UNROLLED = 16  # blocks
 
 
@@ -115,13 +117,16 @@ class ExpertMLPs:
             of_expert = None if bias is None else bias[expert]
             return None, self._mlp(rows, gate_up.matrix(expert), down.matrix(expert), of_expert)
 
-        unroll = len(experts) if len(experts) <= UNROLLED else 1
+        number = experts.shape[0]
+        unroll = number if not is_symbolic_dim(number) and number <= UNROLLED else 1
         _, y = jax.lax.scan(block, None, (rows, experts), unroll=unroll)  # [N, B, hidden]
         y = y.reshape(-1, x.shape[1])[slot].reshape(*chosen.shape, -1)
         return jnp.where((chosen < count)[..., None], y, 0)
 
     def _blocks(self, expert: Array, count: int) -> tuple[Blocks, Array]:
-        size = len(expert)
+        size = expert.shape[0]
+        if is_symbolic_dim(size):
+            return sorted_blocks(expert, count, BLOCK)
         if size <= count:
             return single_pairs(expert), jnp.arange(size)
         return sorted_blocks(expert, count, min(MAX_BLOCK, 1 << (size // count).bit_length()))

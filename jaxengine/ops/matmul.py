@@ -50,7 +50,7 @@ def matmul(x: Array, weight: Array, axis: int, dtype: jnp.dtype, int8_as: Int8Pr
     if weight.dtype == jnp.int8:
         return _int8_product(x, weight, axis, int8_as).astype(dtype)
     if weight.dtype == jnp.bfloat16:
-        return _dot(_two_rows(x).astype(weight.dtype), weight, axis, jnp.dtype(jnp.float32))[: len(x)].astype(dtype)
+        return _dot(_two_rows(x).astype(weight.dtype), weight, axis, jnp.dtype(jnp.float32))[: x.shape[0]].astype(dtype)
     return _dot(x, weight.astype(x.dtype), axis, dtype)
 
 
@@ -109,7 +109,7 @@ def _as_bf16(weight: Array) -> Array:
 
 def _two_rows(x: Array) -> Array:
     """`x`, a single row twice."""
-    return jnp.broadcast_to(x, (2, x.shape[1])) if len(x) == 1 else x
+    return jnp.broadcast_to(x, (2, x.shape[1])) if x.shape[0] == 1 else x
 
 
 def _dot(x: Array, weight: Array, axis: int, dtype: jnp.dtype) -> Array:

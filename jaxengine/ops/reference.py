@@ -1,8 +1,8 @@
 """Paged attention in plain JAX: exact, on any device, at a cost that follows the real lengths, not the table's width.
 
-Keys are read in blocks through the page table with a running softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
-f32. Blocks of keys lie at fixed positions of each sequence, and a masked block changes no bit of the result. In a
-ragged step blocks of queries begin at each row's first query. So a row's result does not depend on its neighbours.
+Keys are read in blocks through the page table with a running softmax (`ops/softmax`), in f32. Blocks of keys lie at
+fixed positions of each sequence, and a masked block changes no bit of the result. In a ragged step blocks of queries
+begin at each row's first query. So a row's result does not depend on its neighbours.
 Their NaN cannot reach it either: values that no query of a block sees, such as those of a page's former owner, are
 replaced by zero, because a weight of zero times NaN is NaN. On a GPU the gathers make this path slow; the kernels
 replace it.
@@ -11,7 +11,6 @@ Legend: T tokens, R rows, K key/value heads, G query heads per key/value head, D
 a block.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxengine.ops.alibi import alibi
+from jaxengine.ops import softmax
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch, row_starts
 from jaxengine.ops.cache import as_floats, split, write
 from jaxengine.ops.spec import AttentionSpec
@@ -27,7 +26,6 @@ from jaxengine.ops.spec import AttentionSpec
 FEW_HEADS = (
     4  # up to so many key/value heads a decode step multiplies by zeros instead of transposing the keys it reads
 )
-MASKED = -1e30  # finite, so that MASKED - maximum is never NaN, even in a fully masked block
 
 
 class Block(NamedTuple):
@@ -44,7 +42,6 @@ KEY_BLOCK = 64
 # 2 s to the compilation of 30 layers. 256 queries of a prompt of 1024 took 1.1 (K = G = 3) to 1.3 times as long (K = 8,
 # G = 4) in blocks of 128 queries, and 3 times as long in blocks of 32 queries and 64 keys.
 BLOCKS = (Block(256, 96, 256), Block(16, 1, 64))
-Running = tuple[Array, Array, Array]  # maximum [..], sum [..] and weighted values [.., D], all f32
 
 
 def attend(
@@ -69,48 +66,6 @@ def attention(
     scaled = q.astype(jnp.float32) * spec.scale_for(q.shape[-1])
     attend = _ragged if batch.ragged else _decode
     return attend(scaled, keys, values, batch, spec, bias).astype(q.dtype)
-
-
-def _start(q: Array, sinks: Array | None) -> Running:
-    if sinks is None:
-        return jnp.full(q.shape[:-1], MASKED), jnp.zeros(q.shape[:-1]), jnp.zeros(q.shape)
-    return jnp.broadcast_to(sinks, q.shape[:-1]), jnp.ones(q.shape[:-1]), jnp.zeros(q.shape)
-
-
-def _biased(scores: Array, position: Array, key: Array, spec: AttentionSpec, bias: AttentionBias) -> Array:
-    """`scores` [T, K, G, S] of queries at `position` [T] and keys at `key` [S], capped and with the biases added."""
-    if spec.softcap:
-        scores = spec.softcap * jnp.tanh(scores / spec.softcap)
-    if bias.slopes is not None:
-        scores = scores + alibi(bias.slopes[..., None], position[:, None, None, None], key, spec)
-    if bias.relative is None:
-        return scores
-    furthest = bias.relative.shape[-1] // 2
-    distance = position[:, None] - key  # [T, S]
-    relative = bias.relative[..., jnp.clip(distance, -furthest, furthest) + furthest]  # [K, G, T, S]
-    return scores + jnp.moveaxis(relative, 2, 0)
-
-
-def _visible(key: Array, position: Array, kv_length: Array, spec: AttentionSpec) -> Array:
-    """bool [T, S]: which of the keys at `key` [S] each query sees; position and kv_length [T]."""
-    visible = key < kv_length[:, None]
-    return visible & (position[:, None] - key < spec.window) if spec.window else visible
-
-
-def _absorb(running: Running, scores: Array, visible: Array, weigh: Callable[[Array], Array]) -> Running:
-    """Fold a block's `scores` [.., S] into the running softmax; `weigh` sums its values by weights [.., S]."""
-    maximum, total, output = running
-    scores = jnp.where(visible, scores, MASKED)
-    new = jnp.maximum(maximum, scores.max(-1))
-    weights = jnp.exp(scores - jnp.maximum(new, MASKED / 2)[..., None])  # 0 where masked, even if everything is
-    decay = jnp.exp(maximum - new)
-    output = output * decay[..., None] + weigh(weights)
-    return new, total * decay + weights.sum(-1), output
-
-
-def _finish(running: Running) -> Array:
-    _, total, output = running
-    return output / jnp.where(total == 0, 1, total)[..., None]
 
 
 def _block(keys: Array) -> int:
@@ -156,18 +111,18 @@ def _decode(q: Array, keys: Array, values: Array, batch: StepBatch, spec: Attent
     width = block // keys.shape[1]  # pages of a block
     position, kv_length = batch.position, batch.kv_length
 
-    def body(i: Array, running: Running) -> Running:
+    def body(i: Array, running: softmax.Running) -> softmax.Running:
         pages = jax.lax.dynamic_slice_in_dim(batch.tables, i * width, width, axis=1)  # [R, width]
         k, v = (as_floats(cache[pages]).reshape(q.shape[0], block, -1) for cache in (keys, values))  # [R, S, K·D]
         key = i * block + jnp.arange(block)
-        visible = _visible(key, position, kv_length, spec)  # [R, S]
+        visible = softmax.visible_keys(key, position, kv_length, spec)  # [R, S]
         v = jnp.where(visible[:, :, None], v, 0).astype(jnp.float32)
-        scores = _biased(_scores(q, k.astype(jnp.float32)), position, key, spec, bias)
-        return _absorb(running, scores, visible[:, None, None, :], partial(_weighted, v))
+        scores = softmax.biased(_scores(q, k.astype(jnp.float32)), position, key, spec, bias)
+        return softmax.absorb(running, scores, visible[:, None, None, :], partial(_weighted, v))
 
     real = jnp.arange(q.shape[0]) < batch.tokens
     begin, end = _key_blocks(position, kv_length, real, spec, block)
-    return _finish(jax.lax.fori_loop(begin, end, body, _start(q, bias.sinks)))
+    return softmax.finish(jax.lax.fori_loop(begin, end, body, softmax.start(q, bias.sinks)))
 
 
 def _ragged(q: Array, keys: Array, values: Array, batch: StepBatch, spec: AttentionSpec, bias: AttentionBias) -> Array:
@@ -215,20 +170,20 @@ def _query_block(
     position, kv_length = (jax.lax.dynamic_slice_in_dim(x, at, size) for x in (batch.position, batch.kv_length))
     read = partial(_key_block, keys, values, batch.tables[row], length)
 
-    def absorb(j: Array, running: Running) -> Running:
+    def absorb(j: Array, running: softmax.Running) -> softmax.Running:
         k, v = read(j)
         key = j * length + jnp.arange(length)
         v = jnp.where(((key >= begin) & (key < stop))[:, None, None], v, 0).astype(jnp.float32)
         scores = jnp.einsum("ktgd,skd->ktgs", queries, k.astype(jnp.float32))
-        scores = jnp.moveaxis(_biased(jnp.moveaxis(scores, 1, 0), position, key, spec, bias), 0, 1)
-        visible = _visible(key, position, kv_length, spec)[:, None]  # [B, 1, S]
-        return _absorb(running, scores, visible, lambda weights: jnp.einsum("ktgs,skd->ktgd", weights, v))
+        scores = jnp.moveaxis(softmax.biased(jnp.moveaxis(scores, 1, 0), position, key, spec, bias), 0, 1)
+        visible = softmax.visible_keys(key, position, kv_length, spec)[:, None]  # [B, 1, S]
+        return softmax.absorb(running, scores, visible, lambda weights: jnp.einsum("ktgs,skd->ktgd", weights, v))
 
     sinks = None if bias.sinks is None else bias.sinks[:, None]
-    running = jax.lax.fori_loop(begin // length, (stop + length - 1) // length, absorb, _start(queries, sinks))
+    running = jax.lax.fori_loop(begin // length, (stop + length - 1) // length, absorb, softmax.start(queries, sinks))
     token = at + jnp.arange(size)
     mine = ((token >= first) & (token <= last))[:, None, None]
-    attended = jnp.where(mine, _finish(running), jax.lax.dynamic_slice_in_dim(out, at, size, axis=1))
+    attended = jnp.where(mine, softmax.finish(running), jax.lax.dynamic_slice_in_dim(out, at, size, axis=1))
     return jax.lax.dynamic_update_slice_in_dim(out, attended, at, axis=1)
 
 

@@ -56,8 +56,10 @@ def _wide(inputs: ScanInputs) -> ScanInputs:
 SCANS: dict[str, Scan] = {"reference": reference, "triton": triton.scan}
 
 
-def state_scan(backend: str, mesh: Mesh) -> Scan:
+def state_scan(backend: str, mesh: Mesh | None) -> Scan:
     """The scan of `backend` on a mesh: each device scans its own channels, nothing is communicated."""
+    if mesh is None:
+        return SCANS[backend]
     by_token, by_channel, everywhere = PartitionSpec(None, TP), PartitionSpec(TP), PartitionSpec()
     inputs = ScanInputs(by_token, by_token, everywhere, everywhere, by_channel)  # type: ignore[arg-type]
     states = PartitionSpec(None, TP)

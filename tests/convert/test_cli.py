@@ -39,7 +39,7 @@ def test_convert_never_overwrites(
     assert (tmp_path / "out" / "precious").read_text() == "kept"
 
 
-@pytest.mark.parametrize("command", ["convert", "quantize"])
+@pytest.mark.parametrize("command", ["convert", "quantize", "export"])
 def test_a_drafter_is_not_written_as_its_base(
     command: str, tiny: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,11 @@ class Facts:
     kernels: int
     always: int  # of them, those in no branch and no loop
     longest_sort: int  # elements of a row
+    lowered: int  # operations of the program as it was given to XLA, see `hlo.Module.work`
+    optimised: int  # and as it came out, where a fusion is one
+    fusions: int
+    products: int  # of matrices, fused or not
+    custom: int  # kernels that are not XLA's
 
 
 def facts(lowered: Any, donated: Any, options: dict[str, str]) -> Facts:
@@ -61,6 +66,8 @@ def _facts(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as dump:
         compiled = lowered.compile(compiler_options={**options, "xla_dump_to": dump})
         sequence = thunks.read(Path(dump))
+        (lowest,) = Path(dump).glob("*.before_optimizations.txt")
+        before = hlo.Module(lowest.read_text())
     memory, module = compiled.memory_analysis(), hlo.Module(compiled.as_text())
     return {
         "aliased": memory.alias_size_in_bytes,
@@ -72,6 +79,11 @@ def _facts(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
         "kernels": thunks.kernels(sequence),
         "always": thunks.always(sequence),
         "longest_sort": module.longest_sort(),
+        "lowered": before.work().total(),
+        "optimised": module.work().total(),
+        "fusions": module.work()["fusion"],
+        "products": module.products(),
+        "custom": module.work()["custom-call"],
     }
 
 

@@ -1,4 +1,4 @@
-"""Reading XLA's optimised HLO: what a step really does to memory.
+"""Reading XLA's HLO, above all when it is optimised: what a step really does to memory.
 
 Only operations that run are looked at: those of the entry computation and of loop bodies, not what is fused into one
 kernel. Sizes are one device's. It knows the text form of HLO, and nothing of the model.
@@ -6,6 +6,7 @@ kernel. Sizes are one device's. It knows the text form of HLO, and nothing of th
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 ALIASED = re.compile(r"\{\d*\}: \((\d+), \{\}\)")  # of output_to_operand_aliasing
 VIEWS = {"bitcast", "get-tuple-element", "optimization-barrier"}
 MOVES_NOTHING = {*VIEWS, "parameter", "tuple", "while", "conditional"}  # a loop's body is looked at by itself
+RUNNING_OTHERS = {"call", "while", "conditional"}
+OTHERS = re.compile(r"(?:to_apply|body|condition|branch_computations|true_computation|false_computation)=(\{.*?\}|\S+)")
+NO_WORK = {*MOVES_NOTHING, "call", "constant"}
 COLLECTIVE = re.compile(r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?$")
 
 
@@ -26,6 +30,7 @@ class Operation:
     operands: tuple[str, ...]
     calls: str | None  # the computation that is fused into it
     in_place: frozenset[int]  # operands that are also outputs, updated where they lie
+    runs: tuple[str, ...]  # the computations that a call, a loop or a condition runs
 
     @property
     def arrays(self) -> list[tuple[int, int]]:
@@ -52,7 +57,7 @@ def _size(kind: str, shape: str) -> tuple[int, int]:
 
 
 class Module:
-    """The optimised HLO of one executable."""
+    """The HLO of one program, as it was lowered or as it was optimised."""
 
     def __init__(self, text: str) -> None:
         self.computations: dict[str, list[Operation]] = {}
@@ -91,6 +96,23 @@ class Module:
         kinds = [found[1] for opcode in opcodes if (found := COLLECTIVE.match(opcode))]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
+    def work(self) -> Counter[str]:
+        """How often there is each opcode, of operations that compute or move something. A fusion is one, a computation
+        counts as often as it is called, and the body of a loop once."""
+        return Counter({opcode: n for opcode, n in self._opcodes(self.entry).items() if opcode not in NO_WORK})
+
+    def products(self) -> int:
+        """How many operations of `running` are a product of matrices, or have one fused into them."""
+        return sum(self._does(op, "dot") for op in self.running)
+
+    def _opcodes(self, name: str) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for op in self.computations[name]:
+            total[op.opcode] += 1
+            for other in op.runs:
+                total += self._opcodes(other)
+        return total
+
     def longest_sort(self) -> int:
         """How many elements the longest row that is sorted has."""
         sorts = [op for ops in self.computations.values() for op in ops if op.opcode == "sort"]
@@ -112,7 +134,10 @@ def _operation(name: str, kind: str, opcode: str, rest: str) -> Operation:
     inside = "".join(_until_closed(rest))
     calls = re.search(r"calls=%?([\w.\-]+)", rest)
     operands = tuple(re.findall(r"%([\w.\-]+)", inside))
-    return Operation(name, kind, opcode, operands, calls and calls[1], frozenset(map(int, ALIASED.findall(rest))))
+    others = OTHERS.findall(rest) if opcode in RUNNING_OTHERS else []
+    runs = tuple(other for found in others for other in re.findall(r"%([\w.\-]+)", found))
+    in_place = frozenset(map(int, ALIASED.findall(rest)))
+    return Operation(name, kind, opcode, operands, calls and calls[1], in_place, runs)
 
 
 def _until_closed(text: str) -> Iterator[str]:

@@ -34,7 +34,20 @@ from jaxengine.weights.quantization import chosen_formats
 from tests.gpu_compile import h200
 from tests.gpu_compile.h200 import Facts, facts
 from tests.random_adapters import llama_targets
-from tests.shapes import FLAN_T5_XL, GEMMA2_9B, GPT_OSS_20B, H200, LLAMA_8B, LLAMA_70B, PHI2, PHI3_MINI
+from tests.shapes import (
+    BLOOM_3B,
+    FLAN_T5_XL,
+    GEMMA2_9B,
+    GPT2,
+    GPT_OSS_20B,
+    H200,
+    LLAMA_8B,
+    LLAMA_70B,
+    OPT_6_7B,
+    PHI2,
+    PHI3_MINI,
+    PYTHIA_6_9B,
+)
 
 
 def cut(spec: ModelSpec, layers: int = 4) -> ModelSpec:
@@ -290,6 +303,14 @@ PROGRAMS = {
     "decode_70b_tp8": lambda: decode(cut(LLAMA_70B), 8),
     "mixed_tp8": lambda: mixed(FOUR_LAYERS, 8),
     "sample_greedy_tp8": lambda: sample(FOUR_LAYERS, 8, greedy=True),
+    "decode_gpt2": lambda: decode(cut(GPT2), 1, longest=1024),
+    "decode_gpt2_2_layers": lambda: decode(cut(GPT2, 2), 1, longest=1024),
+    "decode_bloom": lambda: decode(cut(BLOOM_3B), 1, longest=2048),
+    "decode_bloom_2_layers": lambda: decode(cut(BLOOM_3B, 2), 1, longest=2048),
+    "decode_pythia": lambda: decode(cut(PYTHIA_6_9B), 1, longest=2048),
+    "decode_pythia_2_layers": lambda: decode(cut(PYTHIA_6_9B, 2), 1, longest=2048),
+    "decode_opt": lambda: decode(cut(OPT_6_7B), 1, longest=2048),
+    "decode_opt_2_layers": lambda: decode(cut(OPT_6_7B, 2), 1, longest=2048),
     "decode_gemma2": lambda: decode(cut(GEMMA2_9B, 2), 1),
     "mixed_gemma2": lambda: mixed(cut(GEMMA2_9B, 2), 1),
     "decode_phi2": lambda: decode(cut(PHI2, 2), 1, longest=2048),
