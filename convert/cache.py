@@ -8,8 +8,8 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +67,8 @@ def new_directory(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         for leftover in target.parent.glob(f".{target.name}.tmp-*"):
             shutil.rmtree(leftover)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+        temporary = target.parent / f".{target.name}.tmp-{secrets.token_hex(8)}"
+        temporary.mkdir()  # with the user's umask: others may serve what was written
         try:
             yield temporary
             for path in (*temporary.iterdir(), temporary):

@@ -78,7 +78,7 @@ def _quantize(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     if options.format != FORMAT:
-        hint = "; no ONNX is written, StableHLO is what XLA and IREE compile" if options.format == "onnx" else ""
+        hint = "; no ONNX is written, but what XLA compiles" if options.format == "onnx" else ""
         raise CheckpointError(f"--format must be {FORMAT}, got {options.format!r}{hint}", exit_code=USAGE)
     from jaxengine.export import export_program  # imports JAX
 

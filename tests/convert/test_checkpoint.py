@@ -70,6 +70,17 @@ def test_pooling_is_kept(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     assert pooling_of(tmp_path / "hub") == "mean"
 
 
+def test_others_may_read_it_where_the_umask_lets_them(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    target, model = tmp_path / "made", tiny("llama2_gqa")
+    before = os.umask(0o022)
+    try:
+        assert main(["convert", str(model), str(target)]) == 0
+    finally:
+        os.umask(before)
+    assert target.stat().st_mode & 0o777 == 0o755
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
+
+
 def test_the_manifest_names_every_file(written: Path) -> None:
     manifest = json.loads((written / MANIFEST).read_text())
     assert set(manifest["files"]) == {path.name for path in written.iterdir()} - {MANIFEST}
