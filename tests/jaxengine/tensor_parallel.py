@@ -16,6 +16,7 @@ from jaxengine.grammar.grammar import Grammar
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Token
+from jaxengine.request.samplers import Samplers
 from jaxengine.startup.build import load_engine
 from tests.jaxengine.drafters import Watched, eager
 from tests.jaxengine.drafting import drafting, speculator
@@ -26,6 +27,15 @@ DEVICES = (1, 2, 4, 8)
 SMALL = {"max_batch_size": 2, "max_batch_prefill_tokens": 32, "max_batch_total_tokens": 256, "max_top_logprobs": 2}
 WAYS: list[dict[str, object]] = [{}, {"temperature": 1.0, "top_p": 0.9}, {"logprobs": 2, "prompt_logprobs": True}]
 WAYS.append({"temperature": 1.0, "grammar": Grammar("regex", "[a-z]{20}")})
+WAYS += [  # samplers, which see logits that are split by vocabulary
+    {
+        "repetition_penalty": 1.3,
+        "samplers": Samplers(dry_multiplier=1.0, dry_allowed_length=1, no_repeat_ngram_size=2, repetition_range=9),
+    },
+    {"temperature": 1.2, "top_k": 40, "typical_p": 0.9, "samplers": Samplers(top_a=0.01, xtc_probability=0.5)},
+    {"temperature": 1.0, "min_p": 0.01, "samplers": Samplers(top_n_sigma=2.0, skew=0.1, smoothing_factor=0.2)},
+    {"temperature": 1.0, "samplers": Samplers(mirostat_tau=4.0, mirostat_eta=0.3)},
+]
 REQUESTS = [ask(n, prompt(40, seed=n), max_tokens=8, **way) for n, way in enumerate(WAYS)]
 SEARCH = ask(len(REQUESTS), prompt(30, seed=9), max_tokens=12, beams=BeamSearch(width=2))
 STATES = {"max_total_tokens": 128}  # what a state counts as
