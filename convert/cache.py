@@ -58,17 +58,18 @@ def locked(entry: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_directory(target: Path) -> Iterator[Path]:
+def new_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
     """A temporary directory beside `target` that becomes `target` when the block ends well, and vanishes otherwise.
 
-    Callers hold the lock of `target`, so temporary directories of interrupted processes are removed first.
+    Temporary directories of interrupted processes are removed first, so only one process may write to `target`: those
+    that share it hold its lock. The directory has `mode` as far as the user's umask allows.
     """
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         for leftover in target.parent.glob(f".{target.name}.tmp-*"):
             shutil.rmtree(leftover)
         temporary = target.parent / f".{target.name}.tmp-{secrets.token_hex(8)}"
-        temporary.mkdir()  # with the user's umask: others may serve what was written
+        temporary.mkdir(mode)
         try:
             yield temporary
             for path in (*temporary.iterdir(), temporary):
@@ -85,7 +86,7 @@ def made_once(entry: Path, make: Callable[[Path], None]) -> Path:
     """`entry`, a directory that `make` has filled: now, or in this or another process before."""
     with locked(entry):
         if not entry.is_dir():
-            with new_directory(entry) as made:
+            with new_directory(entry, mode=0o700) as made:
                 make(made)
     return entry
 

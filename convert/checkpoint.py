@@ -44,6 +44,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+def written_dtype(source: ParameterSource, dtype: str | None) -> str:
+    """`dtype`, or the source's own for None. Raises CheckpointError where it is none that is written."""
+    kept = dtype or source.dtype
+    if kept not in DTYPES:
+        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {kept!r}")
+    return kept
+
+
 def write_checkpoint(
     source: ParameterSource,
     files: Path,
@@ -59,9 +67,7 @@ def write_checkpoint(
     Raises:
         CheckpointError: the disk is too small or fails, or a value does not fit `dtype`; nothing is left behind.
     """
-    kept = dtype or source.dtype
-    if kept not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(DTYPES)}, got {kept!r}")
+    kept = written_dtype(source, dtype)
     shapes = {name: parameter.shape for name, parameter in parameter_table(source.spec).items()}
     total = sum(math.prod(shape) for shape in shapes.values()) * DTYPES[kept].itemsize
     require_space(target, total)

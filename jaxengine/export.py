@@ -26,7 +26,7 @@ from jax.export import Exported, export, symbolic_shape
 from tqdm import tqdm
 
 from convert.cache import new_directory, require_space
-from convert.checkpoint import cast
+from convert.checkpoint import cast, written_dtype
 from convert.errors import USAGE, CheckpointError
 from convert.formats.shard_writer import ShardWriter
 from convert.source import OpenModel
@@ -38,6 +38,7 @@ from jaxengine.model.whole_texts import abstract_weights, text_logits, unsupport
 PLATFORMS = ("cpu", "cuda")  # the program's first input is one's number here
 FOR_JAX, BYTECODE, MANIFEST = "model.jax_export", "model.stablehlo", "program.json"
 VERSION = 1  # of the manifest
+MAX_TOKENS = 2**31 - 1  # the program counts them in i32
 LEFT_OUT = "jax_hlo_source_file_canonicalization_regex"  # of the names of source files in a program
 ARGUMENTS = ("ids", "attention_mask")  # behind the weights
 
@@ -58,10 +59,13 @@ def export_program(model: OpenModel, target: Path, dtype: str | None = None, siz
     source, spec = model.source, model.source.spec
     if what := unsupported(spec):
         raise CheckpointError(f"export: {model.model_id} has {what}, which is not supported", exit_code=USAGE)
+    if (sizes[0] or 1) * (sizes[1] or 1) > MAX_TOKENS:
+        problem = f"must be at most {MAX_TOKENS} tokens together, got {sizes[0]} x {sizes[1] or 'any'}"
+        raise CheckpointError(f"--batch-size and --sequence-length {problem}", exit_code=USAGE)
     if (sizes[1] or 0) > spec.max_positions:
         problem = f"must be at most {spec.max_positions}, the model's positions, got {sizes[1]}"
         raise CheckpointError(f"--sequence-length {problem}", exit_code=USAGE)
-    kept = dtype or source.dtype
+    kept = written_dtype(source, dtype)
     weights = abstract_weights(spec, kept)
     require_space(target, sum(math.prod(each.shape) * each.dtype.itemsize for each in weights.values()))
     exported = lowered(spec, kept, sizes)

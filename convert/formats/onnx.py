@@ -22,9 +22,9 @@ from convert.formats.tensors import Index, Tensors
 STEMS = ("model", "decoder_model", "decoder_model_merged")
 FOLDERS = ("", "onnx/")  # of the checkpoint's directory
 ENDS = (".onnx", ".onnx_data*", ".onnx.data")
-SHOWN = 80  # characters of a name in an error
+SHOWN, FEW = 80, 4  # characters of a name, and names, in an error
 # Operations of ONNX and of onnxruntime.
-QUANTIZED = r"(Dynamic)?Quantize|Dequantize|QLinear|QGemm|QAttention|QMoE|.*(Integer|NBits|Bnb4|Fpq4)$"
+QUANTIZED = r"(Dynamic)?Quantize|Dequantize|Q[A-Z]|.*(Integer|NBits|Bnb4|FpQ4|BlockQuantized)$"
 
 
 def find_onnx(directory: Path) -> Path | None:
@@ -55,7 +55,7 @@ class OnnxFile(Tensors):
         try:
             graph = read_graph(memoryview(memory_map(path)))
         except ValueError as error:
-            raise _refusal(path, error, "; not an ONNX file of weights") from error
+            raise _refusal(path, error, "; it cannot be read as an ONNX file of weights") from error
         try:
             _refuse_quantized(graph)
             self._stored = parameters(graph)
@@ -96,7 +96,8 @@ def _refusal(path: Path, error: ValueError, end: str = "") -> CheckpointError:
 def _refuse_quantized(graph: Graph) -> None:
     found = sorted({node.op for node in graph.nodes if re.match(QUANTIZED, node.op)})
     if found:
-        raise ValueError(f"it is quantised ({', '.join(found)}); name the checkpoint that it was made of")
+        shown = ", ".join(f"{op[:SHOWN]!a}" for op in found[:FEW])
+        raise ValueError(f"it is quantised, by {shown}; name the checkpoint that it was made of")
 
 
 def _array(name: str, constant: Constant, external: "_ExternalData") -> np.ndarray:

@@ -5,6 +5,7 @@ Constants are pieces of the mapped file, or say which other file they are in. Th
 copies every weight that is in the file: to open 652 MB of weights took 641 MB of memory with it, and takes 6 MB so.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from convert.formats.protobuf import FieldReader, Value, content, number, text
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS
 
-MAX_FIELDS = 5_000_000  # 30 layers of a Llama have 66 or 124 thousand (torch 2.13), read in 0.1 or 0.2 s
+MAX_FIELDS = 2_000_000  # 30 layers of a Llama have 66 or 124 thousand (torch 2.13), read in 0.1 or 0.2 s
 MAX_TEXT = 4096  # characters of a name
 MAX_DEPTH = 4  # of graphs within graphs
 
@@ -39,10 +40,11 @@ DTYPES: dict[int, np.dtype[Any]] = {
 MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER = 1, 5
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OP, NODE_ATTRIBUTE, NODE_METADATA = 1, 2, 3, 4, 5, 9
-ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_INTS = 1, 3, 5, 6, 8
+ATTRIBUTE_NAME, ATTRIBUTE_FLOAT, ATTRIBUTE_INT, ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_INTS = 1, 2, 3, 5, 6, 8
 DIMS, DATA_TYPE, FLOATS, INT32S, INT64S, TENSOR_NAME, RAW, DOUBLES, EXTERNAL = 1, 2, 4, 5, 7, 8, 9, 10, 13
 KEY, VALUE = 1, 2
 
+ONE = np.float32(1).tobytes()
 SCOPES = b"pkg.torch.onnx.name_scopes"  # what torch's newer exporter says of a node: the modules around it
 
 
@@ -64,6 +66,16 @@ class Constant:
         return self.floating and len(self.shape) == 2
 
     @property
+    def weighs(self) -> bool:
+        """Whether it may be a weight or a bias."""
+        return self.floating and math.prod(self.shape) > 1
+
+    def same(self, other: "Constant") -> bool:
+        """Whether both have the same elements, as far as the file tells."""
+        mine, theirs = ((each.dtype, each.shape, each.external) for each in (self, other))
+        return mine == theirs and bytes(self.data) == bytes(other.data)
+
+    @property
     def floating(self) -> bool:
         return self.dtype is not None and self.dtype.name in ("float32", "float16", "bfloat16", "float64")
 
@@ -74,6 +86,7 @@ class Node:
 
     scope: the module that it belongs to, `transformer.h.0.mlp`, where torch's newer exporter said so.
     swaps: whether an attribute says that a matrix is transposed: `perm` of Transpose, `transB` of Gemm.
+    scaled: whether one says that product or bias of a Gemm are multiplied by anything but 1.
     """
 
     op: str
@@ -82,6 +95,7 @@ class Node:
     outputs: tuple[str, ...]
     scope: str = ""
     swaps: bool = False
+    scaled: bool = False
 
 
 @dataclass
@@ -121,9 +135,9 @@ class _GraphReader(FieldReader):
                 self._read_node(content(value), depth)
 
     def _add(self, name: str, constant: Constant, depth: int) -> None:
-        """Branches may use a name both; what is told twice there is small, and no weight."""
-        if name in self.graph.constants:
-            if not depth:
+        """Branches may use a name both, but not for different weights."""
+        if known := self.graph.constants.get(name):
+            if not depth or ((known.weighs or constant.weighs) and not known.same(constant)):
                 raise ValueError(f"tensor {name[:80]!r} is there twice")
             return
         if len(self.graph.constants) >= MAX_TENSORS:
@@ -134,7 +148,7 @@ class _GraphReader(FieldReader):
         """Add a node, what is in its branches, and the tensor if it is the constant of one."""
         parts: dict[int, str] = {}
         values: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: []}
-        scope, swaps, tensors = "", False, []
+        scope, swaps, scaled, tensors = "", False, False, []
         for key, value in self.fields(body):
             if key in values:
                 values[key].append(_name(value))
@@ -145,6 +159,7 @@ class _GraphReader(FieldReader):
             elif key == NODE_ATTRIBUTE:
                 attribute = dict(self.fields(content(value)))
                 swaps = swaps or self._swaps(content(value), attribute)
+                scaled = scaled or _scales(attribute)
                 if ATTRIBUTE_GRAPH in attribute:
                     self.read(content(attribute[ATTRIBUTE_GRAPH]), depth + 1)
                 if ATTRIBUTE_TENSOR in attribute:
@@ -156,6 +171,7 @@ class _GraphReader(FieldReader):
             tuple(values[NODE_OUTPUT]),
             scope,
             swaps,
+            scaled,
         )
         self.graph.nodes.append(node)
         if node.op == "Constant" and len(node.outputs) == len(tensors) == 1:
@@ -194,11 +210,17 @@ class _GraphReader(FieldReader):
             elif key == EXTERNAL:
                 entry = {part: _name(said) for part, said in self.fields(content(value))}
                 external[entry.get(KEY, "")] = entry.get(VALUE, "")
-        if len(dims) > MAX_DIMS or any(size < 0 for size in dims):
+        if len(dims) > MAX_DIMS or any(size < 0 for size in dims) or math.prod(size or 1 for size in dims) >= 2**60:
             raise ValueError(f"tensor {name[:80]!r} has shape {dims[:MAX_DIMS]}")
         if integers and dtype is not None:
             data = _packed(integers, dtype)
         return name, Constant(dtype, tuple(dims), data, external)
+
+
+def _scales(attribute: dict[int, Value]) -> bool:
+    """`alpha` and `beta` are Gemm's; of other operations they are not asked for."""
+    name, factor = (content(attribute.get(key, memoryview(b""))) for key in (ATTRIBUTE_NAME, ATTRIBUTE_FLOAT))
+    return bytes(name) in (b"alpha", b"beta") and bytes(factor) != ONE
 
 
 def _packed(integers: list[int], dtype: np.dtype[Any]) -> bytes:

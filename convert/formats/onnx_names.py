@@ -12,11 +12,16 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from convert.formats.onnx_graph import Constant, Graph, Node
+from convert.formats.tensors import MAX_TENSORS
 
 NAME = r"[A-Za-z_]\w*(\.\w+)+"  # of a parameter; exporters' own are val_7, onnx::MatMul_436, /lm_head/Constant_output_0
 PRODUCTS = ("MatMul", "Gemm")
+PASSING = ("Cast", "Identity", "Reshape")  # may stand between a product and its bias
+# Operations that add a vector; all but the first are onnxruntime's.
+ADDING = {"Add", "BiasGelu", "FastGelu", "Attention", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 SHOWN = 4
 FEW = 16  # users of a product, and modules from the root to one that is passed over: two or three
+LONGEST = 512  # characters of a parameter's name
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ def parameters(graph: Graph) -> dict[str, Stored]:
     """Every parameter that the graph names or places, by its name.
 
     Raises:
-        ValueError: a matrix that is multiplied by belongs to no module that the graph tells, or two have one name.
+        ValueError: a matrix that is multiplied by, or a vector that is added, belongs to no module that the graph
+            tells; two have one name.
     """
     return _Namer(graph).names()
 
@@ -42,6 +48,7 @@ class _Namer:
     users: the nodes that read a value.
     named: values that have a parameter's name of their own, in order.
     skipped: see `_skipped_modules`.
+    alone: of biases, whether one module alone adds them.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -55,6 +62,7 @@ class _Namer:
         kept = [*graph.constants, *(node.outputs[0] for node in graph.nodes if node.op == "Identity" and node.outputs)]
         self.named = dict.fromkeys(each for each in kept if self._is_parameter(each))
         self.skipped = self._skipped_modules()
+        self.alone: dict[str, bool] = {}
         self.found: dict[str, Stored] = {}
 
     def names(self) -> dict[str, Stored]:
@@ -67,7 +75,19 @@ class _Namer:
             raise ValueError(f"the graph does not tell which parameters {len(unnamed)} of its matrices are: {shown}")
         for value in self.named:
             self._name_in_each_module(value)
+        self._refuse_unnamed_biases()
         return self.found
+
+    def _refuse_unnamed_biases(self) -> None:
+        """Without them a layer would be read as one that has none."""
+        known = {stored.name for stored in self.found.values()}
+        for node in self.nodes:
+            for value in node.inputs if node.op in ADDING else ():
+                if value in self.origins and self.origins[value].name not in known:
+                    constant = self._constant(value)
+                    if constant.shape and constant.shape[-1] > 1 and _is_vector(constant, constant.shape[-1]):
+                        shown = f"{value[:80]!r} {list(constant.shape)}"
+                        raise ValueError(f"the graph does not tell which parameter it adds: {shown}")
 
     def _is_parameter(self, value: str) -> bool:
         """Whether a value has a parameter's name. Integers and truth values are masks that older models keep."""
@@ -75,6 +95,8 @@ class _Namer:
         return bool(named) and (self._constant(value).floating or self._constant(value).dtype is None)
 
     def _add(self, name: str, stored: Stored) -> None:
+        if name not in self.found and (len(self.found) >= MAX_TENSORS or len(name) > LONGEST):
+            raise ValueError(f"there are more than {MAX_TENSORS} parameters, or one of more than {LONGEST} characters")
         if self.found.setdefault(name, stored) != stored:
             raise ValueError(f"two tensors are {name!r}: {self.found[name].name!r} and {stored.name!r}")
 
@@ -83,8 +105,9 @@ class _Namer:
         owner, _, leaf = value.rpartition(".")
         modules = {self._module(node) for node in self.users[value]} - {""}
         if owner in modules:
-            for module in modules - {owner}:
-                self.found.setdefault(f"{module}.{leaf}", self.origins[value])
+            for name in (f"{module}.{leaf}" for module in modules - {owner}):
+                if name not in self.found:
+                    self._add(name, self.origins[value])
 
     def _has_weight(self, product: Node) -> bool:
         operands = product.inputs[1:2]
@@ -92,6 +115,8 @@ class _Namer:
 
     def _name_product(self, node: Node) -> bool:
         """Name the weight and the bias of a product. False if its module is unknown."""
+        if node.scaled:
+            raise ValueError(f"product {node.name[:80]!r} is scaled by alpha or beta")
         stored = self.origins[node.inputs[1]]
         rows = self._is_stored_by_rows(node, stored)
         biases = self._biases(node, outputs=self.constants[stored.name].shape[0 if rows else 1])
@@ -113,17 +138,24 @@ class _Namer:
 
     def _biases(self, product: Node, outputs: int) -> list[str]:
         """What is added to a product, if it is a constant with an element for each output."""
-        added = list(product.inputs[2:])
-        for node in self.users[product.outputs[0]][:FEW]:
-            if node.op == "Add":
-                added.extend(value for value in node.inputs if value != product.outputs[0])
+        added, results = list(product.inputs[2:3]), [product.outputs[0]]
+        for result in results:
+            for node in self.users[result][:FEW]:
+                if node.op == "Add" and len(node.inputs) == 2:
+                    added.extend(value for value in node.inputs if value != result)
+                elif node.op in PASSING and node.inputs[0] == result and node.outputs and len(results) < FEW:
+                    results.append(node.outputs[0])
         return [value for value in added if value in self.origins and _is_vector(self._constant(value), outputs)]
 
     def _module_of_bias(self, biases: list[str]) -> str:
         """The module that has the bias, unless others have it too."""
         owners = {value.removesuffix(".bias") for value in biases if value in self.named and value.endswith(".bias")}
-        alone = all(len({node.inputs for node in self.users[value]}) == 1 for value in biases)
-        return owners.pop() if len(owners) == 1 and alone else ""
+        return owners.pop() if len(owners) == 1 and all(map(self._is_alone, biases)) else ""
+
+    def _is_alone(self, bias: str) -> bool:
+        if bias not in self.alone:
+            self.alone[bias] = len({node.inputs for node in self.users[bias]}) == 1
+        return self.alone[bias]
 
     def _module(self, node: Node) -> str:
         """The module that a node belongs to, "" where the graph does not tell."""
@@ -155,14 +187,21 @@ class _Namer:
 
 
 def _origins(graph: Graph) -> dict[str, Stored]:
-    """The values that are a constant, or a constant in another type or transposed. Nodes are in the order of use."""
+    """The values that are a constant, or a constant in another type or transposed. Nodes are in the order of use.
+
+    Raises:
+        ValueError: two branches have different weights under one name.
+    """
     origins = {name: Stored(name) for name in graph.constants}
     for node in graph.nodes:
-        if node.inputs and node.outputs and (stored := origins.get(node.inputs[0])):
-            if node.op in ("Identity", "Cast"):
-                origins[node.outputs[0]] = stored
-            elif node.op == "Transpose" and node.swaps:
-                origins[node.outputs[0]] = replace(stored, swapped=not stored.swapped)
+        if not (node.inputs and node.outputs and (stored := origins.get(node.inputs[0]))):
+            continue
+        if node.op == "Transpose" and node.swaps:
+            stored = replace(stored, swapped=not stored.swapped)
+        elif node.op not in ("Identity", "Cast"):
+            continue
+        if origins.setdefault(node.outputs[0], stored) != stored and graph.constants[stored.name].weighs:
+            raise ValueError(f"two values are {node.outputs[0][:80]!r}")
     return origins
 
 

@@ -74,6 +74,8 @@ class Tunnel:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait((self._keeping,))
+        if self._listener is None:  # its address may be open already, without connections that could be lost
+            await self._end_session()
         await self._close_listener()
 
     async def stop(self) -> None:
@@ -147,8 +149,9 @@ class Tunnel:
         """What the library says, without the token, which ngrok quotes on the second line when it refuses one."""
         if isinstance(error, TimeoutError):
             return f"no answer within {OPEN_SECONDS:g} s"
-        said = [self._cause] if self._cause else [str(part).partition("\n")[0] for part in error.args]
-        return (": ".join(said) or type(error).__name__).replace(self._token, "…")
+        said = [self._cause] if self._cause else map(str, error.args)
+        first_lines = ": ".join(part.partition("\n")[0] for part in said)
+        return (first_lines or type(error).__name__).replace(self._token, "…")
 
 
 async def _within(seconds: float, closing: Awaitable[object]) -> None:

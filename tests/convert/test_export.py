@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -16,6 +17,8 @@ from jax.extend import backend
 from jaxlib import xla_client
 from safetensors import safe_open
 from safetensors.flax import load_file
+from safetensors.numpy import load_file as load_numpy
+from safetensors.numpy import save_file
 
 from convert.cli import main
 from convert.formats.shard_writer import ShardWriter
@@ -207,6 +210,16 @@ def test_a_quantised_model_is_written_in_floats(tiny: Checkpoints, tmp_path: Pat
             ("--sequence-length", "129"),
             "--sequence-length must be at most 128, the model's positions, got 129",
         ),
+        (
+            "llama",
+            ("--batch-size", "2147483648"),
+            "--batch-size and --sequence-length must be at most 2147483647 tokens together, got 2147483648 x any",
+        ),
+        (
+            "llama",
+            ("--batch-size", "33554432", "--sequence-length", "64"),
+            "--batch-size and --sequence-length must be at most 2147483647 tokens together, got 33554432 x 64",
+        ),
         ("llama", ("--format", "tflite"), "--format must be stablehlo, got 'tflite'"),
         (
             "llama",
@@ -229,6 +242,18 @@ def test_what_cannot_be_written_is_refused_in_one_line(
     assert main(["export", str(source), str(tmp_path / "out"), *options]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {problem.format(source)}"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_of_doubles_names_the_types_that_are_written(
+    tiny: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "doubles"
+    shutil.copytree(tiny("llama2_gqa"), source)
+    weights = load_numpy(source / "model.safetensors")
+    save_file({name: array.astype(np.float64) for name, array in weights.items()}, source / "model.safetensors")
+    assert main(["export", str(source), str(tmp_path / "out")]) != 0
+    problem = "error: dtype must be one of float32, bfloat16, float16, got 'float64'"
+    assert capsys.readouterr().err.splitlines()[-1] == problem
 
 
 def test_sizes_are_whole_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
+from convert.cache import made_once
 from convert.errors import CheckpointError
 from convert.source import open_model
 from jaxengine.architecture.model import Encoder
@@ -144,6 +145,8 @@ def test_a_cache_that_others_may_write_is_refused(gguf_file: Path, cache: Path) 
 def test_the_cache_is_private(gguf_file: Path, cache: Path) -> None:
     open_model(str(gguf_file), cache_dir=cache)
     assert (cache / "text-generation-jax").stat().st_mode & 0o777 == 0o700
+    entry = made_once(cache / "text-generation-jax" / "entry", lambda made: None)
+    assert entry.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(

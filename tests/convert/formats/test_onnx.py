@@ -141,10 +141,12 @@ def described(**fields: Any) -> TensorProto:
     [
         (described(dims=[3]), r"'a\.weight' of shape \[3\] takes 12 bytes, has 8"),
         (described(dims=[]), "takes 4 bytes, has 8"),
-        (described(dims=[2**40, 2**40]), "takes 48\\d+ bytes, has 8"),
+        (described(dims=[2**40, 2**40]), r"has shape \[1099511627776, 1099511627776\]"),
+        (described(dims=[2**30, 2**20]), "takes 4503599627370496 bytes, has 8"),
         (described(dims=[-2, -1]), r"has shape \[-2, -1\]"),
         (described(dims=[1] * 9), "has shape"),
-        (described(dims=[2**62, 0, 2**62], raw_data=b"1234"), "takes 0 bytes, has 4"),
+        (described(dims=[3, 0, 5], raw_data=b"1234"), "takes 0 bytes, has 4"),
+        (described(dims=[2**62, 0, 2**62], raw_data=b""), r"'a\.weight' has shape \[4611686018427387904, 0, 46"),
         (described(data_type=TensorProto.STRING), "has a type that is not read"),
         (described(data_type=TensorProto.FLOAT8E4M3FN), "has a type that is not read"),
         (described(data_type=999), "has a type that is not read"),
@@ -169,14 +171,19 @@ def nested(depth: int) -> Any:
     return made
 
 
+QUANTIZED = (
+    *("MatMulInteger", "ConvInteger", "MatMulNBits", "MatMulBnb4", "MatMulFpQ4", "GatherBlockQuantized"),
+    *("QLinearMatMul", "QOrderedMatMul", "QGemm", "QAttention", "QEmbedLayerNormalization", "QMoE"),
+)
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([node("DynamicQuantizeLinear", "x", "y")], "is quantised .DynamicQuantizeLinear.; name the checkpoint"),
-        ([node("DequantizeLinear", "x", "y"), node("QuantizeLinear", "x", "y")], "quantised .DequantizeLinear, Quant"),
-        ([node("MatMulInteger", "x", "y")], "is quantised .MatMulInteger"),
-        ([node("MatMulNBits", "x", "y", domain="com.microsoft")], "is quantised .MatMulNBits"),
-        ([node("QLinearMatMul", "x", "y")], "is quantised .QLinearMatMul"),
+        ([node("DynamicQuantizeLinear", "x", "y")], "is quantised, by 'DynamicQuantizeLinear'; name the checkpoint"),
+        ([node("DequantizeLinear", "x", "y"), node("QuantizeLinear", "x", "y")], "by 'DequantizeLinear', 'Quant"),
+        *(([node(op, "x", "y", domain="com.microsoft")], f"is quantised, by '{op}'") for op in QUANTIZED),
+        ([node("QLinear\nerror: all is well", "x", "y")], r"by 'QLinear\\nerror: all is well'"),
         (
             [node("MatMul", ["x", "val_1"], "y", "MatMul_3")],
             r"which parameters 1 of its matrices are: 'val_1' \[4, 6\]",
@@ -184,7 +191,7 @@ def nested(depth: int) -> Any:
         ([nested(5)], "graphs lie more than 4 deep"),
         ([nested(15)], "graphs lie more than 4 deep"),
     ],
-    ids=["dynamic", "qdq", "integer", "nbits", "qlinear", "unnamed", "deep", "deeper"],
+    ids=lambda given: str(given)[:40] if isinstance(given, str) else "",
 )
 def test_graphs_that_are_not_read_are_refused_in_one_line(nodes: list[Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message) as raised:
@@ -278,7 +285,7 @@ def test_pytorch_s_weights_are_preferred(copy_of: Callable[[str], Path]) -> None
     (directory / "model.onnx").write_bytes(b"never opened")
     assert open_tensors(directory).where("lm_head.weight") == "model.safetensors"
     (directory / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"model\.onnx: .*not an ONNX file of weights"):
+    with pytest.raises(CheckpointError, match=r"model\.onnx: .*cannot be read as an ONNX file of weights"):
         open_tensors(directory)
     (directory / "model.onnx").unlink()
     with pytest.raises(CheckpointError, match=r"or pytorch_model\.bin or its index or \.onnx file"):

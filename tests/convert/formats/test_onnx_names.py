@@ -1,10 +1,11 @@
 """A constant of an ONNX graph has the name that PyTorch had for it, or the graph is refused."""
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from convert.formats.onnx_graph import read_graph
 from convert.formats.onnx_names import Stored, parameters
@@ -45,10 +46,42 @@ def test_a_bias_without_a_name_belongs_to_the_same_module(shift: str) -> None:
     assert names(nodes, val_1=W, val_2=B)["fc.bias"] == Stored("val_2")
 
 
+@pytest.mark.parametrize("passing", ["Cast", "Identity", "Reshape"])
+def test_a_bias_may_be_added_to_a_product_of_another_type_or_shape(passing: str) -> None:
+    nodes = [
+        node("MatMul", ["x", "val_1"], "y", scope="fc"),
+        node(passing, ["y"], "v"),
+        node("Add", ["v", "val_2"], "z"),
+    ]
+    assert names(nodes, val_1=W, val_2=B)["fc.bias"] == Stored("val_2")
+
+
 def test_what_is_added_to_a_product_but_is_no_bias_is_left_alone() -> None:
     nodes = [node("MatMul", ["x", "val_1"], "y", scope="fc"), node("Add", ["y", "val_2"], "z")]
-    assert list(names(nodes, val_1=W, val_2=matrix(3))) == ["fc.weight"]
-    assert list(names(nodes, val_1=W, val_2=matrix(5, dtype=np.int64))) == ["fc.weight"]
+    for other in (matrix(5, dtype=np.int64), matrix(), matrix(1), matrix(3, 5)):
+        assert list(names(nodes, val_1=W, val_2=other)) == ["fc.weight"]
+
+
+@pytest.mark.parametrize("op", ["Add", "BiasGelu", "SkipLayerNormalization"])
+def test_a_vector_that_is_added_and_is_no_known_parameter_is_refused(op: str) -> None:
+    """Or a layer whose bias is hidden would be read as one without."""
+    product = node("MatMul", ["x", "val_1"], "y", scope="fc")
+    nodes = [product, node("Split", ["y"], "v"), node(op, ["v", "val_2"], "z")]
+    with pytest.raises(ValueError, match=r"does not tell which parameter it adds: 'val_2' \[5\]"):
+        names(nodes, val_1=W, val_2=B)
+    assert "h.bias" in names([product, node(op, ["y", "h.bias"], "z", "h")], val_1=W, h_DOT_bias=B)
+
+
+@pytest.mark.parametrize("factors", [{"alpha": 0.5}, {"beta": 2.0}, {"alpha": 0.0}])
+def test_a_scaled_product_is_refused(factors: dict[str, float]) -> None:
+    nodes = [node("Gemm", ["x", "val_1", "val_2"], "y", "/fc/Gemm", **factors)]
+    with pytest.raises(ValueError, match="'/fc/Gemm' is scaled by alpha or beta"):
+        names(nodes, val_1=W, val_2=B)
+
+
+def test_factors_of_1_and_those_of_other_operations_scale_no_product() -> None:
+    nodes = [node("Gemm", ["x", "val_1"], "y", "/fc/Gemm", alpha=1.0, beta=1.0), node("Elu", ["y"], "z", alpha=0.5)]
+    assert list(names(nodes, val_1=W)) == ["fc.weight"]
 
 
 def test_a_bias_that_modules_share_names_none_of_their_matrices() -> None:
@@ -151,6 +184,51 @@ def test_both_branches_of_a_merged_decoder_use_the_same_weights() -> None:
         "h.proj.weight": Stored("onnx::MatMul_2", swapped=True),
         "h.proj.bias": Stored("h.proj.bias"),
     }
+
+
+def branches(*nodes: list[Any], constants: tuple[dict[str, np.ndarray], ...] = ({}, {})) -> list[Any]:
+    graphs = [
+        helper.make_graph(each, "branch", [], [], [numpy_helper.from_array(value, name) for name, value in own.items()])
+        for each, own in zip(nodes, constants, strict=True)
+    ]
+    return [node("If", ["use_cache"], "y", then_branch=graphs[0], else_branch=graphs[1])]
+
+
+def test_branches_have_no_different_weights_under_one_name() -> None:
+    own = [[node("MatMul", ["x", "onnx::MatMul_1"], "y", f"/{module}/MatMul")] for module in "qk"]
+    constants = ({"onnx::MatMul_1": W}, {"onnx::MatMul_1": W + 1})
+    with pytest.raises(ValueError, match="tensor 'onnx::MatMul_1' is there twice"):
+        names(branches(*own, constants=constants))
+    assert set(names(branches(*own, constants=(constants[0],) * 2))) == {"q.weight", "k.weight"}
+    turned = [[node("Transpose", [name], "t", perm=[1, 0]), *nodes] for name, nodes in zip("ab", own, strict=True)]
+    with pytest.raises(ValueError, match="two values are 't'"):
+        names(branches(*turned), a=W, b=W, onnx__MatMul_1=W)
+
+
+def test_branches_may_have_different_numbers_under_one_name() -> None:
+    own = [[node("Mul", ["x", "scale"], "y")]] * 2
+    assert names(branches(*own, constants=({"scale": matrix()}, {"scale": matrix(first=2.0)}))) == {}
+
+
+def test_what_modules_share_takes_no_more_time_than_the_file_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8,000 products of one bias, and 8,000 that have one output."""
+    nodes = []
+    for i in range(8000):
+        nodes += [node("MatMul", ["x", "val_1"], f"y{i}", "/a/MatMul"), node("Add", [f"y{i}", "b.bias"], f"z{i}")]
+        nodes += [node("MatMul", ["x", "val_1"], "y", "/a/MatMul"), node("Add", ["y", "c.bias"], f"v{i}")]
+    began = time.process_time()
+    assert set(names(nodes, val_1=W, b_DOT_bias=B, c_DOT_bias=B)) >= {"a.weight"}
+    assert time.process_time() - began < 20
+
+
+def test_parameters_are_not_named_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convert.formats.onnx_names.MAX_TENSORS", 50)
+    shared = {f"m{i}_DOT_w{i}": B for i in range(8)}
+    nodes = [node("Sum", [f"m{i}.w{i}" for i in range(8)], f"y{j}", f"/m{j}/Sum") for j in range(8)]
+    with pytest.raises(ValueError, match="more than 50 parameters"):
+        names(nodes, **shared)
+    with pytest.raises(ValueError, match="one of more than 512 characters"):
+        names([node("MatMul", ["x", "val_1"], "y", f"/{'a' * 600}/MatMul")], val_1=W)
 
 
 def test_modules_that_torchscript_passes_over_are_found_by_the_names_that_are_kept() -> None:

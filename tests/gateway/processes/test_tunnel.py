@@ -174,6 +174,25 @@ async def test_a_closed_tunnel_takes_no_more_connections_and_lets_those_that_run
     assert ngrok.calls[-1] == ("close session", {})
 
 
+async def test_a_tunnel_that_closes_while_it_opens_leaves_no_session(
+    ngrok: FakeNgrok, upstream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an address that ngrok has opened, and not yet told of, only the session's end is the end."""
+    library = importlib.import_module("ngrok")
+    opening = asyncio.Event()
+
+    async def listen(self: Any, target: str) -> None:
+        opening.set()
+        await asyncio.sleep(PATIENCE)
+
+    monkeypatch.setattr(library.Endpoint, "listen_and_forward", listen)
+    tunnel = Tunnel(upstream, TOKEN, None)
+    tunnel.open()
+    await opening.wait()
+    await tunnel.close()
+    assert ngrok.calls[-1] == ("close session", {})
+
+
 async def get(url: str) -> bytes:
     """What comes back for a request, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
