@@ -7,13 +7,12 @@ request's content is ever a label. A further family of series is a `MetricsSink`
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from gateway.errors import Bound
 from gateway.observability.exposition import render
 from gateway.observability.request_stats import RequestStats
 from gateway.observability.series import Registry
-from gateway.observability.sink import Failure, Inference, InferenceFailure, MetricsSink, cache_usage
+from gateway.observability.sink import Failure, Inference, InferenceFailure, MetricsSink, RestartCause, cache_usage
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics
 from gateway.observability.triton_metrics import MODEL as TRITON_MODEL
@@ -101,7 +100,7 @@ class Metrics:
         for sink in self._sinks:
             sink.engine_state(state)
 
-    def engine_restarted(self, cause: Literal["died", "hung"]) -> None:
+    def engine_restarted(self, cause: RestartCause) -> None:
         for sink in self._sinks:
             sink.engine_restarted(cause)
 

@@ -11,6 +11,7 @@ from gateway.errors import Bound
 from gateway.observability.request_stats import RequestStats
 from jaxengine.rpc import engine_pb2 as pb
 
+RestartCause = Literal["died", "hung"]
 Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
 InferenceFailure = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
 
@@ -64,7 +65,7 @@ class MetricsSink:
     def engine_state(self, state: str) -> None:
         """The supervisor sees the engine in another state."""
 
-    def engine_restarted(self, cause: Literal["died", "hung"]) -> None:
+    def engine_restarted(self, cause: RestartCause) -> None:
         """The supervisor starts the engine again."""
 
     def engine_reported(self, stats: pb.Stats) -> None:

@@ -1,12 +1,12 @@
 """Series that neither TGI nor vLLM has, under `textgen_`: latencies, pages, the engine's state and its own counters."""
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import get_args
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.observability.series import Registry
-from gateway.observability.sink import MetricsSink
+from gateway.observability.sink import MetricsSink, RestartCause
 from gateway.observability.vllm_metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -45,6 +45,8 @@ class TextgenMetrics(MetricsSink):
         for state in PAGE_STATES:
             self._pages.labels(state)
         self._restarts = registry.counter("textgen_engine_restarts", "Engine restarts by cause", "cause")
+        for cause in get_args(RestartCause):  # from 0 on: Prometheus sees no increase in a series that begins with 1
+            self._restarts.labels(cause)
         self._state = registry.gauge("textgen_engine_state", "1 for the state the engine is in, else 0", "state")
         self._states: set[str] = set()  # that the engine has been in
         self._step_age = step_age
@@ -65,7 +67,7 @@ class TextgenMetrics(MetricsSink):
         for each in self._states:
             self._state.labels(each).set(each == state)
 
-    def engine_restarted(self, cause: Literal["died", "hung"]) -> None:
+    def engine_restarted(self, cause: RestartCause) -> None:
         self._restarts.labels(cause).inc()
 
     def engine_reported(self, stats: pb.Stats) -> None:

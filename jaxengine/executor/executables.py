@@ -90,7 +90,7 @@ class Executables:
         self.finish()
 
     def _work(self, queue: deque[Hashable]) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        os.nice(NICE)  # of this thread. It needs no right, as a fixed priority does if the process's own is lower still
         while queue and not self._closed:
             try:
                 name = queue.popleft()

@@ -1,8 +1,10 @@
 """Compiling in the background: what serving waits for, what it does not, and what a failure does."""
 
 import gc
+import os
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +53,26 @@ def test_a_later_one_that_fails_is_logged_and_stays_missing(caplog: pytest.LogCa
     executables.finish()
     assert "later" not in executables
     assert "compiling later failed" in caplog.text
+
+
+def test_later_ones_are_built_with_a_priority_lower_than_the_starters_whatever_that_is() -> None:
+    """Only root may set a priority that is higher than its own, as 10 is to a server that was started with 15."""
+    seen: list[int] = []
+
+    def job() -> Callable[[], None]:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return lambda: None
+
+    def begin() -> None:
+        os.nice(15)  # of this thread and those that it starts
+        executables = Executables({"first": lambda: print, "later": job}, ["first"], quiet)
+        executables.build_rest()
+        executables.finish()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    assert seen == [19]
 
 
 def test_once_all_are_built_nothing_keeps_them() -> None:
