@@ -38,6 +38,20 @@ class Server(Launcher):
             time.sleep(0.05)
         return time.monotonic() - began
 
+    def kill_engine(self) -> None:
+        """Kill the engine, and wait until another is ready. The gateway may hear of the end a moment after us."""
+        begun = self._starts()
+        os.kill(engine := self.engine_pid(), signal.SIGKILL)
+        assert gone(engine)
+        deadline = time.monotonic() + READY_SECONDS
+        while self._starts() == begun:
+            assert time.monotonic() < deadline, f"no other engine is ready: {self.log.read_text()}"
+            time.sleep(0.05)
+
+    def _starts(self) -> int:
+        """How many engines have been ready, by the log."""
+        return self.log.read_text().count(" ready: ")
+
     def gauges(self) -> dict[str, float]:
         """Every sample of /metrics by its name and labels, as written there."""
         lines = httpx.get(self.url + "/metrics", timeout=PATIENCE).text.splitlines()

@@ -1,8 +1,6 @@
 """A server with adapters: requests name them on every route, and they come and go while it serves, and outlive it."""
 
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tests.processes import PATIENCE, gone
+from tests.processes import PATIENCE
 from tests.servers import Server, serving
 from tests.tiny_adapter import adapted
 
@@ -96,9 +94,7 @@ def test_adapters_come_and_go_and_outlive_the_engine(
     assert reply.status_code == 200, reply.text
     assert generated(server, "late") == answers["late"]
     assert generated(server, "sql") == answers["sql"]  # three adapters in two slots
-    os.kill(engine := server.engine_pid(), signal.SIGKILL)
-    assert gone(engine) and server.engine_pid() != engine
-    server.wait_ready()
+    server.kill_engine()
     for name in NAMES:
         assert generated(server, name) == answers[name]
     unloaded = httpx.post(server.url + "/v1/unload_lora_adapter", json={"lora_name": "late"}, timeout=PATIENCE)
@@ -127,9 +123,7 @@ def test_a_restarted_engine_needs_no_directory_that_it_served_before(
         moved.rename(kept)
         load = {"lora_name": "wide", "lora_path": str(kept), "load_inplace": True}
         assert httpx.post(server.url + "/v1/load_lora_adapter", json=load, timeout=PATIENCE).is_success
-        os.kill(engine := server.engine_pid(), signal.SIGKILL)
-        assert gone(engine) and server.engine_pid() != engine
-        server.wait_ready()
+        server.kill_engine()
         assert generated(server, "sql") == answers["sql"]
         assert generated(server, "wide") == wide
 
