@@ -6,7 +6,8 @@ split by the same rule (`Parameter.component`). A model whose heads or widths do
 is loaded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -54,3 +55,10 @@ def partition(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None]) -> N
 
 def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
+
+
+def by_device(function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """`function`, run by each device of `mesh` on its part of the arrays; without a mesh as it is."""
+    if mesh is None:
+        return function
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
@@ -20,7 +19,7 @@ from jaxengine.ops import norm, reference, triton
 from jaxengine.ops.backend import choose_backend
 from jaxengine.ops.batch import AttentionBias, RopeTables, StepBatch
 from jaxengine.ops.spec import AttentionSpec
-from jaxengine.sharding import TP
+from jaxengine.sharding import TP, by_device
 
 __all__ = ["BACKENDS", "AttentionBias", "AttentionSpec", "Ops", "RopeTables", "StepBatch", "choose_backend"]
 
@@ -99,6 +98,4 @@ class Ops:
 
     def _local(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """`function`, run by each device on its part of the arrays."""
-        if self.mesh is None:
-            return function
-        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return by_device(function, self.mesh, in_specs, out_specs)

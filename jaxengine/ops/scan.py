@@ -19,7 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxengine.ops.batch import ScanInputs, StepBatch
 from jaxengine.ops.triton import scan as triton
-from jaxengine.sharding import TP
+from jaxengine.sharding import TP, by_device
 
 Scan = Callable[[ScanInputs, Array, StepBatch], tuple[Array, Array]]
 
@@ -58,15 +58,7 @@ SCANS: dict[str, Scan] = {"reference": reference, "triton": triton.scan}
 
 def state_scan(backend: str, mesh: Mesh | None) -> Scan:
     """The scan of `backend` on a mesh: each device scans its own channels, nothing is communicated."""
-    if mesh is None:
-        return SCANS[backend]
     by_token, by_channel, everywhere = PartitionSpec(None, TP), PartitionSpec(TP), PartitionSpec()
     inputs = ScanInputs(by_token, by_token, everywhere, everywhere, by_channel)  # type: ignore[arg-type]
     states = PartitionSpec(None, TP)
-    return jax.shard_map(
-        SCANS[backend],
-        mesh=mesh,
-        in_specs=(inputs, states, everywhere),
-        out_specs=(by_token, states),
-        check_vma=False,
-    )
+    return by_device(SCANS[backend], mesh, (inputs, states, everywhere), (by_token, states))
