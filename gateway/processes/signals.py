@@ -18,13 +18,12 @@ def blocked() -> Iterator[None]:
 
     Enter it before the process has a second thread, to which the kernel would deliver the signals instead.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-    try:
-        yield
-    finally:
-        while signal.sigtimedwait(ENDS, 0):
-            pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with kept_from_threads():
+        try:
+            yield
+        finally:
+            while signal.sigtimedwait(ENDS, 0):
+                pass
 
 
 @contextmanager
