@@ -73,7 +73,7 @@ class Constant:
     def same(self, other: "Constant") -> bool:
         """Whether both have the same elements, as far as the file tells."""
         mine, theirs = ((each.dtype, each.shape, each.external) for each in (self, other))
-        return mine == theirs and bytes(self.data) == bytes(other.data)
+        return mine == theirs and self.data == other.data
 
     @property
     def floating(self) -> bool:
@@ -86,7 +86,8 @@ class Node:
 
     scope: the module that it belongs to, `transformer.h.0.mlp`, where torch's newer exporter said so.
     swaps: whether an attribute says that a matrix is transposed: `perm` of Transpose, `transB` of Gemm.
-    scaled: whether one says that product or bias of a Gemm are multiplied by anything but 1.
+    scaled: whether one says that product or bias of a Gemm are multiplied by anything but 1, `alpha` or `beta`. Means
+        nothing for other operations.
     """
 
     op: str
@@ -158,8 +159,10 @@ class _GraphReader(FieldReader):
                 scope = self._scope(content(value))
             elif key == NODE_ATTRIBUTE:
                 attribute = dict(self.fields(content(value)))
-                swaps = swaps or self._swaps(content(value), attribute)
-                scaled = scaled or _scales(attribute)
+                name = _name(attribute.get(ATTRIBUTE_NAME, memoryview(b"")))
+                swaps = swaps or self._swaps(name, content(value), attribute)
+                factor = content(attribute.get(ATTRIBUTE_FLOAT, memoryview(b"")))
+                scaled = scaled or (name in ("alpha", "beta") and bytes(factor) != ONE)
                 if ATTRIBUTE_GRAPH in attribute:
                     self.read(content(attribute[ATTRIBUTE_GRAPH]), depth + 1)
                 if ATTRIBUTE_TENSOR in attribute:
@@ -177,8 +180,7 @@ class _GraphReader(FieldReader):
         if node.op == "Constant" and len(node.outputs) == len(tensors) == 1:
             self._add(node.outputs[0], tensors[0], depth)
 
-    def _swaps(self, body: memoryview, attribute: dict[int, Value]) -> bool:
-        name = _name(attribute.get(ATTRIBUTE_NAME, memoryview(b"")))
+    def _swaps(self, name: str, body: memoryview, attribute: dict[int, Value]) -> bool:
         if name == "perm":
             values = [each for key, value in self.fields(body) if key == ATTRIBUTE_INTS for each in self.numbers(value)]
             return values == [1, 0]
@@ -215,12 +217,6 @@ class _GraphReader(FieldReader):
         if integers and dtype is not None:
             data = _packed(integers, dtype)
         return name, Constant(dtype, tuple(dims), data, external)
-
-
-def _scales(attribute: dict[int, Value]) -> bool:
-    """`alpha` and `beta` are Gemm's; of other operations they are not asked for."""
-    name, factor = (content(attribute.get(key, memoryview(b""))) for key in (ATTRIBUTE_NAME, ATTRIBUTE_FLOAT))
-    return bytes(name) in (b"alpha", b"beta") and bytes(factor) != ONE
 
 
 def _packed(integers: list[int], dtype: np.dtype[Any]) -> bytes:

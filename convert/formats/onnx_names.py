@@ -81,13 +81,12 @@ class _Namer:
     def _refuse_unnamed_biases(self) -> None:
         """Without them a layer would be read as one that has none."""
         known = {stored.name for stored in self.found.values()}
-        for node in self.nodes:
-            for value in node.inputs if node.op in ADDING else ():
-                if value in self.origins and self.origins[value].name not in known:
-                    constant = self._constant(value)
-                    if constant.shape and constant.shape[-1] > 1 and _is_vector(constant, constant.shape[-1]):
-                        shown = f"{value[:80]!r} {list(constant.shape)}"
-                        raise ValueError(f"the graph does not tell which parameter it adds: {shown}")
+        added = (value for node in self.nodes if node.op in ADDING for value in node.inputs if value in self.origins)
+        for value in added:
+            constant = self._constant(value)
+            if self.origins[value].name not in known and constant.weighs and _is_vector(constant, constant.shape[-1]):
+                shown = f"{value[:80]!r} {list(constant.shape)}"
+                raise ValueError(f"the graph does not tell which parameter it adds: {shown}")
 
     def _is_parameter(self, value: str) -> bool:
         """Whether a value has a parameter's name. Integers and truth values are masks that older models keep."""

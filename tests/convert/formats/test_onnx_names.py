@@ -210,7 +210,7 @@ def test_branches_may_have_different_numbers_under_one_name() -> None:
     assert names(branches(*own, constants=({"scale": matrix()}, {"scale": matrix(first=2.0)}))) == {}
 
 
-def test_what_modules_share_takes_no_more_time_than_the_file_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_modules_share_takes_no_more_time_than_the_file_is_long() -> None:
     """8,000 products of one bias, and 8,000 that have one output."""
     nodes = []
     for i in range(8000):
