@@ -30,7 +30,7 @@ SERVER = read("compose.yaml")["services"]["server"]
 def test_docker_compose_reads_it(files: tuple[str, ...]) -> None:
     compose = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
     if shutil.which(compose[0]) is None or subprocess.run([*compose, "version"], capture_output=True).returncode:
-        pytest.skip("docker compose is not installed")
+        pytest.skip("docker compose is not installed: Docker's plugin, or docker-compose")
     command = [*compose, *(f"--file={DEPLOY / name}" for name in files), "config", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -84,7 +84,7 @@ def test_prometheus_asks_the_server_on_its_port() -> None:
 
 def test_promtool_reads_it(tmp_path: Path) -> None:
     if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed")
+        pytest.skip("promtool is not installed: Debian's package prometheus")
     variables = {"$__rate_interval": "1m", "$server": ".*"}
     rules = [{"record": f"panel:{n}", "expr": expression} for n, expression in enumerate(expressions())]
     text = json.dumps({"groups": [{"name": "board", "rules": rules}]})

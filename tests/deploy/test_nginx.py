@@ -18,7 +18,7 @@ import pytest
 from tests.processes import PATIENCE, ROOT
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: Debian's package nginx")
 
 
 @dataclass
