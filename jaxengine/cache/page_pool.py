@@ -3,35 +3,17 @@
 A page is `page_size` consecutive positions in the caches of the layers that share a page table
 (`jaxengine/architecture/layer_groups.py`). Page 0 is the sink: padding writes to it, and it is never handed out.
 
-A full page of known tokens can be offered under its table and a key. The key is a sha256 chain over everything before
-the page and the page's token ids, rooted in the model and the request's salt. The ids are stored too and compared on a
-hit. When the last holder of an offered page leaves, the page keeps its content and becomes reusable: it can be found
-again until the pool has no blank page left and takes the least recently used reusable one.
+A full page of known tokens can be offered under its table and a key (`jaxengine/rpc/page_keys.py`). The ids are stored
+too and compared on a hit. When the last holder of an offered page leaves, the page keeps its content and becomes
+reusable: it can be found again until the pool has no blank page left and takes the least recently used reusable one.
 
 No JAX here: this file never sees an array.
 """
 
-import hashlib
-from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Ids
 
 SINK = 0
-
-
-def root_key(model: str, salt: bytes, adapter: bytes = b"") -> bytes:
-    """The parent key of a sequence's first page: requests share pages only under the same model, salt and adapter.
-
-    Args:
-        adapter: its digest, which tells versions apart as names do not.
-    """
-    key = hashlib.sha256(b"\x00".join([model.encode(), salt])).digest()
-    return hashlib.sha256(key + adapter).digest() if adapter else key
-
-
-def page_key(parent: bytes, ids: Ids[int]) -> bytes:
-    """The key of a page that holds `ids` and follows the page with key `parent`."""
-    return hashlib.sha256(parent + array("i", ids).tobytes()).digest()
 
 
 class PagePool:

@@ -16,8 +16,9 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from jaxengine.cache.page_need import PageNeed, peak_pages
-from jaxengine.cache.page_pool import SINK, PagePool, page_key, root_key
+from jaxengine.cache.page_pool import SINK, PagePool
 from jaxengine.request.sequence import PageTable, Sequence
+from jaxengine.rpc.page_keys import page_key, root_key
 
 NO_PAGES = PageNeed(0, 0, 0)
 
@@ -40,7 +41,7 @@ class PageTables:
     Args:
         windows: for each table of a sequence, how many positions a token sees at most, its own included; 0 = all.
         token_budget: tokens that a step may compute.
-        model: names the model and revision in prefix-cache keys.
+        model: its `cache_name`.
         prefix_cache: whether prompts may start from cached pages.
     """
 

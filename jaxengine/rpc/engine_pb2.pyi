@@ -64,14 +64,16 @@ class ListAdaptersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Adapter(_message.Message):
-    __slots__ = ("name", "path", "rank")
+    __slots__ = ("name", "path", "rank", "digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
     rank: int
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., rank: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class AdapterList(_message.Message):
     __slots__ = ("adapters",)
@@ -156,7 +158,7 @@ class Cancel(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds", "caller", "grammar", "reasoning", "adapter", "beam_search", "pooling", "logits")
+    __slots__ = ("id", "prompt", "sampling", "max_new_tokens", "min_new_tokens", "stop_token_ids", "ignore_eos", "timeout_seconds", "cache_salt", "priority", "traceparent", "queue_timeout_seconds", "caller", "grammar", "reasoning", "adapter", "beam_search", "pooling", "logits", "resume")
     ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +178,7 @@ class Generate(_message.Message):
     BEAM_SEARCH_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     id: int
     prompt: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -195,7 +198,16 @@ class Generate(_message.Message):
     beam_search: BeamSearch
     pooling: str
     logits: str
-    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ..., caller: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ..., adapter: _Optional[str] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., pooling: _Optional[str] = ..., logits: _Optional[str] = ...) -> None: ...
+    resume: Resume
+    def __init__(self, id: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., timeout_seconds: _Optional[float] = ..., cache_salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., traceparent: _Optional[str] = ..., queue_timeout_seconds: _Optional[float] = ..., caller: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., reasoning: _Optional[_Union[Reasoning, _Mapping]] = ..., adapter: _Optional[str] = ..., beam_search: _Optional[_Union[BeamSearch, _Mapping]] = ..., pooling: _Optional[str] = ..., logits: _Optional[str] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("generated", "surprise")
+    GENERATED_FIELD_NUMBER: _ClassVar[int]
+    SURPRISE_FIELD_NUMBER: _ClassVar[int]
+    generated: _containers.RepeatedScalarFieldContainer[int]
+    surprise: float
+    def __init__(self, generated: _Optional[_Iterable[int]] = ..., surprise: _Optional[float] = ...) -> None: ...
 
 class BeamSearch(_message.Message):
     __slots__ = ("width", "answers", "length_penalty", "early_stopping")
@@ -375,19 +387,31 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepEvents(_message.Message):
-    __slots__ = ("step", "stats", "events", "adapters")
+    __slots__ = ("step", "stats", "events", "adapters", "pages")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
     step: int
     stats: Stats
     events: _containers.RepeatedCompositeFieldContainer[RequestEvent]
     adapters: AdapterList
-    def __init__(self, step: _Optional[int] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ..., adapters: _Optional[_Union[AdapterList, _Mapping]] = ...) -> None: ...
+    pages: CachedPages
+    def __init__(self, step: _Optional[int] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RequestEvent, _Mapping]]] = ..., adapters: _Optional[_Union[AdapterList, _Mapping]] = ..., pages: _Optional[_Union[CachedPages, _Mapping]] = ...) -> None: ...
+
+class CachedPages(_message.Message):
+    __slots__ = ("reset", "cached", "uncached")
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    UNCACHED_FIELD_NUMBER: _ClassVar[int]
+    reset: bool
+    cached: _containers.RepeatedScalarFieldContainer[int]
+    uncached: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, reset: bool = ..., cached: _Optional[_Iterable[int]] = ..., uncached: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RequestEvent(_message.Message):
-    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens", "beams", "embedding", "logits")
+    __slots__ = ("id", "tokens", "finish", "error", "prompt", "preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens", "beams", "embedding", "logits", "surprise")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
@@ -400,6 +424,7 @@ class RequestEvent(_message.Message):
     BEAMS_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
+    SURPRISE_FIELD_NUMBER: _ClassVar[int]
     id: int
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     finish: FinishReason
@@ -412,7 +437,8 @@ class RequestEvent(_message.Message):
     beams: _containers.RepeatedCompositeFieldContainer[Beam]
     embedding: bytes
     logits: bytes
-    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ..., sampling_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., beams: _Optional[_Iterable[_Union[Beam, _Mapping]]] = ..., embedding: _Optional[bytes] = ..., logits: _Optional[bytes] = ...) -> None: ...
+    surprise: float
+    def __init__(self, id: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., finish: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., preemptions: _Optional[int] = ..., sampling_steps: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., beams: _Optional[_Iterable[_Union[Beam, _Mapping]]] = ..., embedding: _Optional[bytes] = ..., logits: _Optional[bytes] = ..., surprise: _Optional[float] = ...) -> None: ...
 
 class Beam(_message.Message):
     __slots__ = ("tokens", "finish", "score")
@@ -455,7 +481,7 @@ class Prompt(_message.Message):
     def __init__(self, cached_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens", "grammars_compiled", "grammar_cache_hits", "grammar_refusals", "grammar_compile_seconds", "grammar_mask_seconds", "running_adapters", "waiting_adapters", "drafts", "draft_tokens", "accepted_draft_tokens")
+    __slots__ = ("waiting", "running", "pages_total", "pages_used", "pages_cached", "preemptions", "prompt_tokens", "cached_prompt_tokens", "generated_tokens", "step_failures", "compiles_after_warmup", "step_prefill_tokens", "step_decode_tokens", "step_seconds", "step_answered_tokens", "grammars_compiled", "grammar_cache_hits", "grammar_refusals", "grammar_compile_seconds", "grammar_mask_seconds", "running_adapters", "waiting_adapters", "drafts", "draft_tokens", "accepted_draft_tokens", "queued_prefill_tokens")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PAGES_TOTAL_FIELD_NUMBER: _ClassVar[int]
@@ -481,6 +507,7 @@ class Stats(_message.Message):
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     pages_total: int
@@ -506,4 +533,5 @@ class Stats(_message.Message):
     drafts: int
     draft_tokens: int
     accepted_draft_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ..., grammars_compiled: _Optional[int] = ..., grammar_cache_hits: _Optional[int] = ..., grammar_refusals: _Optional[int] = ..., grammar_compile_seconds: _Optional[float] = ..., grammar_mask_seconds: _Optional[float] = ..., running_adapters: _Optional[_Iterable[str]] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    queued_prefill_tokens: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., pages_total: _Optional[int] = ..., pages_used: _Optional[int] = ..., pages_cached: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., step_failures: _Optional[int] = ..., compiles_after_warmup: _Optional[int] = ..., step_prefill_tokens: _Optional[int] = ..., step_decode_tokens: _Optional[int] = ..., step_seconds: _Optional[float] = ..., step_answered_tokens: _Optional[int] = ..., grammars_compiled: _Optional[int] = ..., grammar_cache_hits: _Optional[int] = ..., grammar_refusals: _Optional[int] = ..., grammar_compile_seconds: _Optional[float] = ..., grammar_mask_seconds: _Optional[float] = ..., running_adapters: _Optional[_Iterable[str]] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[_Iterable[int]] = ..., queued_prefill_tokens: _Optional[int] = ...) -> None: ...

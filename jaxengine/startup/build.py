@@ -38,6 +38,7 @@ from jaxengine.options.table import EngineOptions
 from jaxengine.request.checks import check_ends
 from jaxengine.request.interface import COMPILING, AdapterRefused, Description, OpenModel
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
+from jaxengine.rpc.page_keys import cache_name
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.sharding import check_divisible, make_mesh
 from jaxengine.speculation.speculator import Speculator
@@ -246,7 +247,7 @@ class Setup:
             PagePool(pages, limits.page_size),
             limits.windows,
             limits.token_budget,
-            model=f"{model.model_id}@{model.revision}",
+            model=cache_name(model.model_id, model.revision),
             prefix_cache=self.prefix_cache,
         )
         return Scheduler(

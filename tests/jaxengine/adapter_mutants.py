@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jaxengine.cache import page_tables as module
-from jaxengine.cache.page_pool import root_key
 from jaxengine.request.event import FinishReason
 from jaxengine.request.sequence import Sequence
+from jaxengine.rpc.page_keys import root_key
 from jaxengine.scheduler.adapter_slots import AdapterSlots
 from jaxengine.scheduler.scheduler import Scheduler
 

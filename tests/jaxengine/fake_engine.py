@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
-from jaxengine.cache.page_pool import PagePool, page_key, root_key
+from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.engine.answers import Answers
 from jaxengine.request.beam_search import BeamSearch
@@ -20,6 +20,7 @@ from jaxengine.request.event import Beam, FinishReason, Token
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
+from jaxengine.rpc.page_keys import page_key, root_key
 from jaxengine.scheduler.scheduler import Scheduler
 from jaxengine.step.results import SampledTokens
 from tests.jaxengine.beam_invariants import check_forks, note_interrupted

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jaxengine.cache.page_pool import SINK, page_key, root_key
+from jaxengine.cache.page_pool import SINK
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
+from jaxengine.rpc.page_keys import page_key, root_key
 from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
 from tests.jaxengine.beam_invariants import BeamCheck, check_beams
 from tests.jaxengine.draft_invariants import DraftCheck, check_drafts

@@ -8,11 +8,12 @@ from functools import partial
 import pytest
 
 from jaxengine.cache import page_tables as module
-from jaxengine.cache.page_pool import PagePool, page_key, root_key
+from jaxengine.cache.page_pool import PagePool
 from jaxengine.cache.page_tables import PageTables
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
+from jaxengine.rpc.page_keys import page_key, root_key
 from jaxengine.scheduler.scheduler import Scheduler
 
 Patch = pytest.MonkeyPatch

@@ -4,7 +4,8 @@ import hashlib
 
 import pytest
 
-from jaxengine.cache.page_pool import SINK, PagePool, page_key, root_key
+from jaxengine.cache.page_pool import SINK, PagePool
+from jaxengine.rpc.page_keys import page_key, root_key
 
 
 def cached_chain(pool: PagePool, ids: list[int], salt: bytes = b"") -> tuple[list[bytes], list[int]]:

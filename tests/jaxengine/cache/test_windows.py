@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from jaxengine.cache.limits import Limits
-from jaxengine.cache.page_pool import page_key, root_key
 from jaxengine.engine.engine import Engine
 from jaxengine.options.table import EngineOptions
+from jaxengine.rpc.page_keys import page_key, root_key
 from jaxengine.startup.defaults import derive_limits
 from tests.families.zoo import ZOO
 from tests.jaxengine.engines import Answer, alone, ask, load, prompt, serve, step
