@@ -22,6 +22,7 @@ from gateway.config.options import Options
 from gateway.http.listener import CannotListen, bind, is_loopback, reserve, tls_problem
 from gateway.parsing.formats import check_parsers
 from gateway.processes import signals
+from gateway.processes.devices import replicas_problem
 from gateway.processes.engine_process import EngineCommand, command
 from gateway.processes.runtime_directory import runtime_directory
 from gateway.processes.tunnel import ngrok_problem
@@ -58,7 +59,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         check_parsers(options)
     except UsageError as error:
         return logs.fail(str(error), logs.USAGE)
-    if problem := tls_problem(options) or ngrok_problem(options):
+    if problem := tls_problem(options) or ngrok_problem(options) or replicas_problem(options, environ):
         return logs.fail(problem, logs.USAGE)
     try:
         listeners = bind(options.hostname, options.port, options.api_workers)

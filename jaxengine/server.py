@@ -39,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
         os.environ.update(SILENCE)
     if options.parent_pid is not None:
         process.die_with_parent(options.parent_pid)
+    if options.processors:
+        os.sched_setaffinity(0, options.processors)  # before any thread begins, JAX's above all
     token = os.environ.pop(transport.TOKEN_VARIABLE, "")
     return process.run(
         options.uds_path,

@@ -5,12 +5,12 @@ python -m tests.mock_launcher LAUNCHER_OPTIONS… -- MOCK_ENGINE_OPTIONS…
 
 import os
 import sys
-from pathlib import Path
 
 from gateway import child_process
 from gateway.config.options import Options
 from gateway.launcher import launch
 from gateway.processes import engine_process
+from gateway.processes.engine_process import EnginePlace
 
 HEEDED = ("--lora-adapters=", "--enable-lora", "--max-loras=", "--adapters-file=", "--speculate=")  # by the mock
 
@@ -19,10 +19,14 @@ def main(argv: list[str]) -> int:
     split = argv.index("--") if "--" in argv else len(argv)
     ours, its = argv[:split], argv[split + 1 :]
 
-    def command(options: Options, socket: Path, parent: int) -> list[str]:
-        real = engine_process.command(options, socket, parent)
+    def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
+        real = engine_process.command(options, place, parent)
         given = [each for each in real if each.startswith(HEEDED)]
-        given += [f"--uds-path={socket}", f"--parent-pid={parent}", *(["--json-output"] if options.json_output else [])]
+        given += [
+            f"--uds-path={place.socket}",
+            f"--parent-pid={parent}",
+            *(["--json-output"] if options.json_output else []),
+        ]
         return child_process.python("tests.engine_mock", *given, *its)
 
     return launch(ours, os.environ, command)

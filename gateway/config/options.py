@@ -65,6 +65,11 @@ class Options(CheckpointOptions, ComputeOptions):
     )
     sharded: bool | None = option(None, values.flag, "true: split the model over all devices unless --num-shard says")
     num_shard: int | None = option(None, values.whole(1, 64), "devices one model is split over; 1 if not given")
+    replicas: int = option(
+        1,
+        values.whole(1, 64),
+        "engines behind the port, each with the whole model on devices of its own, --num-shard each",
+    )
     cuda_memory_fraction: float = option(0.9, values.number(0.01, 1), "share of the device's memory the engine may use")
     max_input_tokens: int | None = option(
         None, values.whole(1), "longest prompt; one less than --max-total-tokens if not given"
@@ -226,6 +231,11 @@ class Options(CheckpointOptions, ComputeOptions):
         values.number(0.1, 86400),
         "seconds without a sign of life after which the engine is restarted; a step on a CPU counts as one for 600 s",
     )
+    resume_requests: bool = option(
+        True,
+        values.flag,
+        "finish requests whose engine died on another, or on the same once it is back; false ends them in an error",
+    )
     max_engine_restarts: int = option(
         20,
         values.whole(0, 1_000_000),
@@ -272,6 +282,8 @@ class Options(CheckpointOptions, ComputeOptions):
             object.__setattr__(self, "max_input_tokens", older)
         if self.aip_http_port is not None:
             object.__setattr__(self, "port", self.aip_http_port)
+        if self.replicas > 1 and self.sharded and self.num_shard is None:
+            raise UsageError("--sharded true takes all devices: with --replicas, --num-shard says how many each has")
         if self.admin_exclusive and self.admin_port is None:
             raise UsageError("--admin-exclusive needs --admin-port")
         if self.ssl_keyfile is not None and self.ssl_certfile is None:

@@ -1,10 +1,10 @@
 """The gateway's end of the wire to one engine process: connect, submit, stream, cancel, notice silence.
 
-A request handed to `generate` ends in exactly one of three ways: its last event, `EngineUnavailable`, or the caller
+A request handed to `generate` ends in exactly one of three ways: its last event, `EngineLost`, or the caller
 closing the iterator, which cancels it. A request never hangs on a dead engine: the stream of a killed process ends
 within milliseconds, and an engine that stops sending heartbeats is given up after `hang_limit`.
 
-The client retries nothing: only its callers know whether bytes have already been sent to the HTTP client.
+The client retries nothing: `Replicas` does, which knows of other engines and of what has been answered already.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import grpc
 
 from gateway.engine.adapters import EngineAdapters
 from gateway.engine.event_buffer import EventBuffer
-from gateway.engine.interface import EngineUnavailable
+from gateway.engine.interface import EngineLost, EngineUnavailable
 from gateway.engine.listener import EngineListener
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
@@ -40,7 +40,9 @@ class EngineClient:
         path: its socket.
         token: of this boot.
         hang_limit: seconds of silence after which a connected engine is taken for stuck.
+        number: of the engine, which listeners are told.
         prepare: awaited with the description of an engine that came up, before it counts as ready.
+        align: awaited after that, when its adapters can be changed.
         listeners: told what becomes of the engine, in this order.
     """
 
@@ -49,14 +51,17 @@ class EngineClient:
         path: Path,
         token: str,
         *,
+        number: int = 0,
         hang_limit: float = 30.0,
         prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
+        align: Callable[[], Awaitable[None]] | None = None,
         listeners: Sequence[EngineListener] = (),
     ) -> None:
         self._address = transport.address(path)
         self._credentials = transport.credentials(token)
+        self.number = number
         self._hang_limit = hang_limit
-        self._prepare = prepare
+        self._prepare, self._align = prepare, align
         self._listeners = tuple(listeners)
         self.description: pb.Description | None = None  # as last received
         self.stats = pb.Stats()  # likewise
@@ -89,7 +94,8 @@ class EngineClient:
         """Yield a request's events until its last. The client chooses the id and ignores `request.id`.
 
         Raises:
-            EngineUnavailable: there is no engine, or it went away before the last event.
+            EngineUnavailable: there is no engine, or `close` was called.
+            EngineLost: it went away before the last event, or `let_go` was called.
         """
         commands = self._commands
         if commands is None:
@@ -112,7 +118,12 @@ class EngineClient:
     def close(self, reason: str) -> None:
         """End what is running with `EngineUnavailable(reason)` and take nothing new."""
         self._closed = reason
-        self._disconnect(reason)
+        self._fail(EngineUnavailable(reason, self.retry_after))
+        self._disconnect()
+
+    def let_go(self) -> None:
+        """End what is running with `EngineLost`, and cancel it in the engine."""
+        self._fail(EngineLost("the engine is to stop", self.retry_after))
 
     async def run(self) -> None:
         """Stay connected, through restarts of the engine, until cancelled or closed."""
@@ -123,13 +134,16 @@ class EngineClient:
                     stub = EngineStub(channel)
                     await self._await_ready(stub)
                     self.adapters.connect(stub)
+                    if self._align is not None:
+                        await self._align()
                     await self._session(stub)
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNAUTHENTICATED and not refused:
                     refused = True
                     logger.error("the engine refuses this gateway: %s", error.details())
             finally:
-                self._disconnect("the engine stopped")
+                self._fail(EngineLost("the engine stopped", self.retry_after))
+                self._disconnect()
             await asyncio.sleep(DESCRIBE_SECONDS)
 
     async def _await_ready(self, stub: Any) -> None:
@@ -140,7 +154,7 @@ class EngineClient:
             if description != self.description:
                 self.description = description
                 for listener in self._listeners:
-                    listener.engine_progress(description)
+                    listener.engine_progress(self.number, description)
             if description.state == pb.READY:
                 break
             await asyncio.sleep(DESCRIBE_SECONDS)
@@ -172,18 +186,19 @@ class EngineClient:
         self._start_seconds = time.monotonic() - self._began
         assert self.description is not None, "a session before the engine was described"
         for listener in self._listeners:
-            listener.engine_ready(self.description)
+            listener.engine_ready(self.number, self.description)
 
-    def _disconnect(self, reason: str) -> None:
-        if self._commands is not None:
-            self._began = time.monotonic()
-            for listener in self._listeners:
-                listener.engine_lost()
-        self._commands = None
-        self.adapters.connect(None)
-        failure = EngineUnavailable(reason, self.retry_after)
+    def _fail(self, failure: EngineUnavailable) -> None:
         for buffer in self._buffers.values():
             buffer.fail(failure)
+
+    def _disconnect(self) -> None:
+        lost, self._commands = self._commands is not None, None
+        self.adapters.connect(None)
+        if lost:
+            self._began = time.monotonic()
+            for listener in self._listeners:
+                listener.engine_lost(self.number)
 
     def _deliver(self, step: pb.StepEvents) -> None:
         # Events without statistics are no sign of life: deadlines end requests even while a step is stuck.
@@ -198,7 +213,7 @@ class EngineClient:
             if buffer is not None:  # its reader may have closed the iterator already
                 buffer.put(event)
         for listener in self._listeners:
-            listener.engine_step(step)
+            listener.engine_step(self.number, step)
 
     async def _watch(self, call: Any) -> None:
         """Cancel `call` when the step loop has shown no life for the hang limit."""
@@ -208,7 +223,7 @@ class EngineClient:
             silent, last = (silent + 1, last) if last == self._last_sign else (0, self._last_sign)
         logger.error("the engine has been silent for %g s", self._hang_limit)
         for listener in self._listeners:
-            listener.engine_hung()
+            listener.engine_hung(self.number)
         call.cancel()
 
 

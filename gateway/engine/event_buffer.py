@@ -25,8 +25,8 @@ class EventBuffer:
         self._arrived.set()
 
     def fail(self, failure: Exception) -> None:
-        """Raise `failure` in the reader once it has taken what came before."""
-        self._failure = failure
+        """Raise `failure` in the reader once it has taken what came before. The first failure counts."""
+        self._failure = self._failure or failure
         self._arrived.set()
 
     async def take(self) -> pb.RequestEvent:

@@ -1,7 +1,8 @@
-"""What routes need of an engine: the interface, and the error when there is no engine."""
+"""What routes need of the engines: the interface, and the errors when there is none."""
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
@@ -12,6 +13,30 @@ class EngineUnavailable(RequestError):
 
     def __init__(self, reason: str, retry_after: int) -> None:
         super().__init__(Kind.UNAVAILABLE, reason, retry_after=retry_after)
+
+
+class EngineLost(EngineUnavailable):
+    """The engine went away while this request ran; another one could go on with it."""
+
+
+ReplicaState = Literal["starting", "ready", "draining", "lost"]
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One of several engines, as a process that speaks HTTP sees it.
+
+    state: "lost" if it has been ready and is not; "draining" if it takes no new requests.
+    devices: how many it is split over, and of what kind.
+    kv_usage: share of its pages that requests hold, 0 to 1.
+    """
+
+    index: int
+    state: ReplicaState
+    devices: str
+    waiting: int
+    running: int
+    kv_usage: float
 
 
 class Adapters(Protocol):
@@ -40,7 +65,7 @@ class Adapters(Protocol):
 
 
 class Engine(Protocol):
-    """One engine: `EngineClient`, or a fake in tests."""
+    """What answers requests: `Replicas`, or a fake in tests."""
 
     @property
     def description(self) -> pb.Description | None:
@@ -60,6 +85,16 @@ class Engine(Protocol):
     @property
     def adapters(self) -> Adapters: ...
 
+    @property
+    def replicas(self) -> Sequence[ReplicaStatus]:
+        """The engines behind this one, in their order."""
+        ...
+
     def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
-        """Events of one request until its last; closing the iterator cancels the request. Raises EngineUnavailable."""
+        """Events of one request until its last; closing the iterator cancels the request.
+
+        Raises:
+            EngineUnavailable: no engine can take the request, or go on with it.
+            RequestError: engines die of it.
+        """
         ...

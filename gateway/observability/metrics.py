@@ -12,7 +12,16 @@ from gateway.errors import Bound
 from gateway.observability.exposition import render
 from gateway.observability.request_stats import RequestStats
 from gateway.observability.series import Registry
-from gateway.observability.sink import Failure, Inference, InferenceFailure, MetricsSink, RestartCause, cache_usage
+from gateway.observability.sink import (
+    Failure,
+    Inference,
+    InferenceFailure,
+    MetricsSink,
+    MoveCause,
+    RestartCause,
+    RouteReason,
+    cache_usage,
+)
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics
 from gateway.observability.triton_metrics import MODEL as TRITON_MODEL
@@ -29,7 +38,7 @@ class Metrics:
         counts_steps: whether this process is the one that counts the engine's steps.
         model_name: what vLLM's series call the model; its id if empty.
         memory_share: of the device, that the engine may use.
-        step_age: seconds since the engine's step loop last showed life.
+        step_age: seconds since the step loop of an engine, by its number, last showed life.
     """
 
     def __init__(
@@ -39,7 +48,7 @@ class Metrics:
         counts_steps: bool = True,
         model_name: str = "",
         memory_share: float = 1.0,
-        step_age: Callable[[], float] = lambda: 0.0,
+        step_age: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         self._registry = Registry(shared)
         self.registry = self._registry.counted
@@ -49,7 +58,7 @@ class Metrics:
         self._engine_known = False
         self._sinks: list[MetricsSink] = []
         self.add(TgiMetrics(self._registry))
-        self.add(TextgenMetrics(self._registry, step_age))
+        self.add(TextgenMetrics(self._registry, lambda: step_age(0)))
 
     def add(self, sink: MetricsSink) -> None:
         """Pass every event from now on to one more family."""
@@ -87,7 +96,7 @@ class Metrics:
         for sink in self._sinks:
             sink.next_token(seconds)
 
-    def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
+    def engine_ready(self, engine: int, description: pb.Description, max_input_tokens: int) -> None:
         if not self._engine_known:  # vLLM's labels and buckets are the model's, so its family begins here
             self._engine_known = True
             self._model_name = self._model_name or description.model_id
@@ -96,15 +105,24 @@ class Metrics:
         for sink in self._sinks:
             sink.engine_ready(description, max_input_tokens)
 
-    def engine_state(self, state: str) -> None:
+    def engine_lost(self, engine: int) -> None:
+        """Its latest statistics no longer count."""
+
+    def request_routed(self, engine: int, reason: RouteReason, cached_tokens: int) -> None:
+        """A request was sent to one of several engines, where so many tokens of its text are known to be cached."""
+
+    def request_moved(self, cause: MoveCause) -> None:
+        """A request goes on elsewhere: its engine was lost, or is to stop."""
+
+    def engine_state(self, engine: int, state: str) -> None:
         for sink in self._sinks:
             sink.engine_state(state)
 
-    def engine_restarted(self, cause: RestartCause) -> None:
+    def engine_restarted(self, engine: int, cause: RestartCause) -> None:
         for sink in self._sinks:
             sink.engine_restarted(cause)
 
-    def observe_step(self, stats: pb.Stats) -> None:
+    def observe_step(self, engine: int, stats: pb.Stats) -> None:
         """Take the engine's statistics, which come with every step and, between steps, as a heartbeat."""
         self._stats = stats
         for sink in self._sinks:

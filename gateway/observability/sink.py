@@ -11,7 +11,9 @@ from gateway.errors import Bound
 from gateway.observability.request_stats import RequestStats
 from jaxengine.rpc import engine_pb2 as pb
 
-RestartCause = Literal["died", "hung"]
+RestartCause = Literal["died", "hung", "asked"]
+RouteReason = Literal["prefix", "load", "hash", "moved"]
+MoveCause = Literal["lost", "drained"]
 Failure = Literal["overloaded", "validation", "generation", "incomplete", "dropped", "template", "unavailable"]
 InferenceFailure = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
 

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from jaxengine.options.table import CheckpointOptions, ComputeOptions, ServeOpti
 from jaxengine.rpc import transport
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
-EngineCommand = Callable[[Options, Path, int], list[str]]  # of the socket to serve on, and the parent's process id
+EngineCommand = Callable[[Options, "EnginePlace", int], list[str]]  # the last is the parent's process id
 
 NAMES = {
     *("HOME", "USER", "LANGUAGE", "TMPDIR", "TERM", "LD_PRELOAD", "PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL"),
@@ -30,25 +31,47 @@ NAMES = {
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
 # collector's headers, say), the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
-ADAPTERS_FILE = "adapters.json"  # beside the socket: what a restarted engine serves
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEFAULT = "default"  # the model that is served when none is named
 
 
-def environment(ours: Mapping[str, str], token: str) -> dict[str, str]:
+@dataclass(frozen=True)
+class EnginePlace:
+    """Where one of a server's engines is served, and on what it runs.
+
+    socket: to serve on.
+    devices: the devices that CUDA may show it; None = all.
+    processors: that it may use; none named = all.
+    """
+
+    socket: Path
+    devices: str | None = None
+    processors: tuple[int, ...] = ()
+
+    @property
+    def adapters_file(self) -> Path:
+        """What a restarted engine serves, beside the socket."""
+        return self.socket.with_suffix(".adapters.json")
+
+
+def environment(ours: Mapping[str, str], token: str, devices: str | None = None) -> dict[str, str]:
     allowed = child_process.environment(ours, NAMES, PREFIXES)
+    if devices is not None:
+        allowed[VISIBLE_DEVICES] = devices
     if old := allowed.pop("HF_API_TOKEN", ""):  # the hub's library no longer reads it, TGI does
         allowed.setdefault("HF_TOKEN", old)
     return {**allowed, transport.TOKEN_VARIABLE: token}
 
 
-def command(options: Options, socket: Path, parent: int) -> list[str]:
+def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
     location = options.weights_cache_override or _location(options.model_id)
     engine_options = ServeOptions(
-        uds_path=socket,
+        uds_path=place.socket,
         parent_pid=parent,
         model_id=None if location is None else str(location),
         model_name=options.model_id if location != options.model_id else None,
-        adapters_file=socket.with_name(ADAPTERS_FILE),
+        adapters_file=place.adapters_file,
+        processors=place.processors,
         cache_dir=options.huggingface_hub_cache,
         tensor_parallel=_devices(options),
         max_top_logprobs=_alternatives(options),

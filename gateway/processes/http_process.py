@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from gateway.admin import create_admin_app
 from gateway.app import MAX_REQUESTS, create_app
 from gateway.config.options import Options
-from gateway.engine.client import EngineClient
 from gateway.engine.listener import EngineListener
+from gateway.engine.replicas import Replicas
 from gateway.errors import SHUTTING_DOWN
 from gateway.grpc.server import GrpcServer
 from gateway.http.connections import Connections, connection_limit
@@ -63,23 +63,26 @@ class HttpProcess(EngineListener):
             counts_steps=spec.number == 0,
             model_name=next(iter(options.served_model_name), ""),
             memory_share=options.cuda_memory_fraction,
-            step_age=lambda: self._client.last_step_age,
+            step_age=lambda engine: self._replicas.last_step_age(engine),
         )
         self.admission = Admission(options.max_concurrent_requests, options.max_queued_tokens, spec.counters)
         self._text_loader = ModelTextLoader(
             options.validation_workers, options.tokenizer_config_path, payload_limit=options.payload_limit
         )
-        self._client = EngineClient(
-            spec.engine,
+        self._replicas = Replicas(
+            spec.engines,
             spec.token,
+            resume=options.resume_requests,
+            turn=spec.counters.turn,
             hang_limit=options.engine_hang_timeout,
             prepare=self._text_loader.prepare,
             listeners=(self, *listeners),
+            routes=self.metrics,
         )
         secret = spec.token.encode()
         self.gateway = Gateway(
             options,
-            self._client,
+            self._replicas,
             self.admission,
             self.metrics,
             self._text_loader,
@@ -96,10 +99,10 @@ class HttpProcess(EngineListener):
         self._grpc = None if spec.grpc is None else GrpcServer(self.gateway, spec.grpc, requests)
 
     def start(self) -> list["asyncio.Task[None]"]:
-        """Begin to serve. Returns the tasks of HTTP, the engine's client and gRPC: if one ends by itself, it failed."""
+        """Begin to serve. Returns the tasks of HTTP, of the engines' clients and of gRPC: one that ends has failed."""
         self._spec.counters.set_ready(False)
         self._serving = asyncio.create_task(self._http.serve(sockets=[self._spec.listener]))
-        self._talking = asyncio.create_task(self._client.run())
+        self._talking = asyncio.create_task(self._replicas.run())
         if self._admin is not None and self._spec.admin is not None:
             self._administering = asyncio.create_task(self._admin.serve(sockets=[self._spec.admin]))
         parts = [self._serving, self._talking]
@@ -113,7 +116,12 @@ class HttpProcess(EngineListener):
 
     def abort_requests(self) -> None:
         """End what still runs, with an error that says why."""
-        self._client.close(SHUTTING_DOWN)
+        self._replicas.close(SHUTTING_DOWN)
+
+    def is_idle(self, engine: int) -> bool:
+        """Whether an engine has no requests, of whatever process, or is not there."""
+        status = self._replicas.replicas[engine]
+        return status.state in ("starting", "lost") or not status.running + status.waiting
 
     async def stop(self) -> None:
         """Close the listeners, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
@@ -129,7 +137,7 @@ class HttpProcess(EngineListener):
         await self._text_loader.close()
         self.gateway.responses.close()
 
-    def engine_ready(self, description: pb.Description) -> None:
+    def engine_ready(self, engine: int, description: pb.Description) -> None:
         if not self._frozen:
             self._frozen = True
             # The collector need not walk what lives as long as the process. Without `freeze`, 49 kB of empty lists in a
@@ -137,8 +145,8 @@ class HttpProcess(EngineListener):
             gc.collect()
             gc.freeze()
             self._log_formats()
-        self._spec.counters.set_ready(True)
-        self.metrics.engine_ready(description, self.gateway.max_input_tokens)
+        self._spec.counters.set_ready(self._replicas.ready)
+        self.metrics.engine_ready(engine, description, self.gateway.max_input_tokens)
 
     def _log_formats(self) -> None:
         model = self.gateway.text_loader.current
@@ -146,13 +154,16 @@ class HttpProcess(EngineListener):
             names = self.gateway.formats(model).names
             logger.info("calls of tools are read as %s, reasoning as %s", *names.values())
 
-    def engine_step(self, step: pb.StepEvents) -> None:
+    def engine_step(self, engine: int, step: pb.StepEvents) -> None:
         if step.HasField("stats"):
-            self.metrics.observe_step(step.stats)
-            self.admission.throughput.observe(step.stats)
+            self.metrics.observe_step(engine, step.stats)
+            self.admission.throughput.observe(engine, step.stats)
+        self._spec.counters.set_ready(self._replicas.ready)
 
-    def engine_lost(self) -> None:
-        self._spec.counters.set_ready(False)
+    def engine_lost(self, engine: int) -> None:
+        self.metrics.engine_lost(engine)
+        self.admission.throughput.lost(engine)
+        self._spec.counters.set_ready(self._replicas.ready)
 
 
 def http_config(app: ASGIApp, connections: Connections, tls: Options | None = None) -> uvicorn.Config:

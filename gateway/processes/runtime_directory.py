@@ -16,9 +16,14 @@ from pathlib import Path
 
 from jaxengine.rpc.transport import check_length, make_private
 
-SOCKET = "engine.sock"
 LOCK = "lock"
+MOST_ENGINES = 64
 TRIES, PAUSE = 50, 0.02  # another server may be removing the directory at this moment, as abandoned
+
+
+def socket_of(directory: Path, engine: int | None = None) -> Path:
+    """The socket of one of several engines, or of the only one."""
+    return directory / ("engine.sock" if engine is None else f"engine-{engine}.sock")
 
 
 @contextlib.contextmanager
@@ -30,7 +35,7 @@ def runtime_directory(prefix: Path, port: int) -> Iterator[Path]:
         OSError: it cannot be made.
     """
     directory = Path(f"{prefix}-{port}")
-    check_length(directory / SOCKET)
+    check_length(socket_of(directory, MOST_ENGINES - 1))
     lock = _occupy(directory)
     try:
         for other in prefix.parent.glob(f"{prefix.name}-*"):

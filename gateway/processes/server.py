@@ -1,4 +1,4 @@
-"""One run of the server, joined in the launcher's process: HTTP, the engine's supervisor, further HTTP processes.
+"""One run of the server, joined in the launcher's process: HTTP, the engines, further HTTP processes.
 
 SIGTERM closes the tunnel, if there is one, turns new requests away, lets running requests finish within the grace time,
 ends the others with an error, and only then stops the processes. A second signal stops them at once. Further HTTP
@@ -13,18 +13,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from gateway.config.options import Options
 from gateway.engine.listener import EngineListener
 from gateway.http.listener import address_of
-from gateway.processes import engine_process, signals
-from gateway.processes.engine_process import EngineCommand
+from gateway.processes import devices, signals
+from gateway.processes.engine_process import EngineCommand, EnginePlace
+from gateway.processes.engines import Engines
 from gateway.processes.http_process import HttpProcess
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
-from gateway.processes.runtime_directory import SOCKET
-from gateway.processes.supervisor import RestartBudget, Supervisor
+from gateway.processes.supervisor import RestartCause
 from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.shared_counters import SharedCounters
@@ -53,26 +52,31 @@ async def serve(
     """Serve with one HTTP process for each of `listeners`; the exit code.
 
     This process takes the first listener and the `admin` listener; all serve gRPC on the port that the socket `grpc`
-    keeps for them. The engine's socket and all that the HTTP processes share lie in `directory`. `engine` makes the
+    keeps for them. The engines' sockets and all that the HTTP processes share lie in `directory`. `engine` makes an
     engine's command line; `began` is when the launcher began, in seconds of the monotonic clock.
     """
     address = None if grpc is None else address_of(grpc)
-    first, *others = _worker_specs(options, listeners, address, directory)
+    places = devices.places(options, environ, directory)
+    first, *others = _worker_specs(options, listeners, address, directory, [each.socket for each in places])
     first = replace(first, admin=admin)
-    return await Server(options, environ, first, Workers(others, options), engine, began, tracing).run()
+    return await Server(options, environ, first, places, Workers(others, options), engine, began, tracing).run()
 
 
 def _worker_specs(
-    options: Options, listeners: Sequence[socket.socket], grpc: str | None, directory: Path
+    options: Options,
+    listeners: Sequence[socket.socket],
+    grpc: str | None,
+    directory: Path,
+    engines: Sequence[Path],
 ) -> list[WorkerSpec]:
     shared = directory if len(listeners) > 1 else None
-    path, token, callers = directory / SOCKET, transport.new_token(), len(options.keys)
+    token, callers, replicas = transport.new_token(), len(options.keys), len(engines)
     if shared:
-        counters = SharedCounters.create(directory / COUNTERS_FILE, len(listeners), callers)
+        counters = SharedCounters.create(directory / COUNTERS_FILE, len(listeners), callers, replicas)
     else:
-        counters = SharedCounters(callers)
+        counters = SharedCounters(callers, replicas=replicas)
     return [
-        WorkerSpec(number, listener, path, token, counters, shared, grpc=grpc)
+        WorkerSpec(number, listener, tuple(engines), token, counters, shared, grpc=grpc)
         for number, listener in enumerate(listeners)
     ]
 
@@ -81,10 +85,11 @@ class Server(EngineListener):
     """One run of the launcher.
 
     Args:
-        environ: our environment, of which the engine sees a part.
+        environ: our environment, of which engines see a part.
         spec: of this process's own HTTP.
+        places: of the engines.
         workers: the other HTTP processes, if any.
-        engine: makes the engine's command line.
+        engine: makes an engine's command line.
         began: when the launcher began, in seconds of the monotonic clock.
     """
 
@@ -93,28 +98,23 @@ class Server(EngineListener):
         options: Options,
         environ: Mapping[str, str],
         spec: WorkerSpec,
+        places: Sequence[EnginePlace],
         workers: Workers,
         engine: EngineCommand,
         began: float,
         tracing: Tracing,
     ) -> None:
-        self._options, self._workers, self._began = options, workers, began
+        self._options, self._workers, self._began = options, workers, [began] * len(places)
         port = spec.listener.getsockname()[1]
         self._admin, self._grpc = spec.admin, spec.grpc
         self._url = f"{'https' if options.ssl_certfile else 'http'}://{options.hostname}:{port}"
-        self._supervisor = Supervisor(
-            engine(options, spec.engine, os.getpid()),
-            engine_process.environment(environ, spec.token),
-            spec.engine.parent,
-            RestartBudget(options.max_engine_restarts, options.engine_restart_window),
-            startup_timeout=options.startup_timeout,
-            on_state=lambda state: self._http_process.metrics.engine_state(state.value),
-            on_restart=self._restarted,
-        )
         self._http_process = HttpProcess(options, spec, tracing, listeners=[self])
+        metrics = self._http_process.metrics
+        self._engines = Engines(options, environ, spec.token, places, engine, metrics.engine_state, self._restarted)
         self._tunnel = Tunnel.of(options, spec.listener)
         self._signals: asyncio.Queue[int] = asyncio.Queue()
-        self._start_progress = StartProgress(bars=not options.json_output)
+        bars = not options.json_output and len(places) == 1
+        self._start_progress = [StartProgress(bars=bars) for _ in places]
 
     async def run(self) -> int:
         """Serve until a signal, or until a failure that restarting the engine does not mend; the exit code."""
@@ -123,7 +123,7 @@ class Server(EngineListener):
 
     async def _run(self) -> int:
         http = self._http_process.start()
-        engine = asyncio.create_task(self._supervisor.run())
+        engines = asyncio.create_task(self._engines.run())
         workers = asyncio.create_task(self._workers.run())
         signalled = asyncio.create_task(self._signals.get())
         logger.info("listening on %s", self._url)
@@ -133,7 +133,7 @@ class Server(EngineListener):
             )
         if self._grpc is not None:
             logger.info("gRPC on %s", self._grpc)
-        parts: list[asyncio.Task[int] | asyncio.Task[None]] = [engine, workers, *http]
+        parts: list[asyncio.Task[int] | asyncio.Task[None]] = [engines, workers, *http]
         await asyncio.wait({*parts, signalled}, return_when=asyncio.FIRST_COMPLETED)
         if self._tunnel is not None:
             await self._tunnel.close()
@@ -141,13 +141,14 @@ class Server(EngineListener):
             code = await self._stop(signalled.result())
         else:
             self._http_process.gateway.alive = False
+            self._http_process.abort_requests()
             code = exit_code(next(part for part in parts if part.done()))
         await self._workers.stop()
         await self._http_process.stop()
         if self._tunnel is not None:
             await self._tunnel.stop()
-        await self._supervisor.stop(ENGINE_STOP_SECONDS)
-        await asyncio.wait((engine, workers))
+        await self._engines.stop(ENGINE_STOP_SECONDS)
+        await asyncio.wait((engines, workers))
         return code
 
     async def _stop(self, number: int) -> int:
@@ -162,7 +163,7 @@ class Server(EngineListener):
             logger.warning("stopping with %d requests cut", admission.active)
             self._http_process.abort_requests()
         if again.done():
-            self._supervisor.kill()
+            self._engines.kill()
             return 128 + number
         return 0
 
@@ -170,13 +171,14 @@ class Server(EngineListener):
         while self._http_process.admission.active:
             await asyncio.sleep(0.02)
 
-    def engine_ready(self, description: pb.Description) -> None:
-        self._supervisor.ready()
-        self._start_progress.close()
+    def engine_ready(self, engine: int, description: pb.Description) -> None:
+        self._engines[engine].ready()
+        self._start_progress[engine].close()
         logger.info(
-            "ready: %s (%s, %d x %s) on %s after %.1f s",
-            *(description.model_id, description.dtype, description.device_count, description.device_kind),
-            *(self._url, time.monotonic() - self._began),
+            "%sready: %s (%s, %d x %s) on %s after %.1f s",
+            *(self._prefix(engine), description.model_id, description.dtype),
+            *(description.device_count, description.device_kind),
+            *(self._url, time.monotonic() - self._began[engine]),
         )
         if self._tunnel is not None:
             self._tunnel.open()
@@ -184,18 +186,22 @@ class Server(EngineListener):
         if asked is not None and asked > longest:
             logger.warning("prompts have at most %d tokens, not --max-input-tokens %d", longest, asked)
 
-    def engine_progress(self, description: pb.Description) -> None:
+    def engine_progress(self, engine: int, description: pb.Description) -> None:
         if description.state == pb.WARMING:
-            self._supervisor.compiling()
+            self._engines[engine].compiling()
         if description.state != pb.READY:
-            self._start_progress.show(description.progress)
+            self._start_progress[engine].show(self._prefix(engine) + description.progress)
 
-    def engine_hung(self) -> None:
-        self._supervisor.hung()
+    def engine_hung(self, engine: int) -> None:
+        self._engines[engine].hung()
 
-    def _restarted(self, cause: Literal["died", "hung"]) -> None:
-        self._http_process.metrics.engine_restarted(cause)
-        self._began = time.monotonic()
+    def _prefix(self, engine: int) -> str:
+        """How a log line begins that is about one of several engines."""
+        return "" if len(self._engines) == 1 else f"engine {engine} "
+
+    def _restarted(self, engine: int, cause: RestartCause) -> None:
+        self._http_process.metrics.engine_restarted(engine, cause)
+        self._began[engine] = time.monotonic()
 
 
 def exit_code(ended: "asyncio.Task[int] | asyncio.Task[None]") -> int:

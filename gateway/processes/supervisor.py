@@ -21,6 +21,8 @@ from jaxengine.telemetry.logs import USAGE
 
 logger = logging.getLogger(__name__)
 
+RestartCause = Literal["died", "hung", "asked"]
+
 # At least so long from one start to the next: the n-th value after n short lives in a row. A life is short if it lasted
 # less than the last value. A longer life, of which loading takes most, is pause enough.
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0)
@@ -104,7 +106,8 @@ class Supervisor:
         budget: of restarts.
         startup_timeout: seconds the engine may take to become ready.
         on_state: called with every new state.
-        on_restart: called with "died" or "hung" before each restart.
+        on_restart: called with "died", "hung" or "asked" before each restart.
+        name: what log lines call the engine.
     """
 
     def __init__(
@@ -116,7 +119,8 @@ class Supervisor:
         *,
         startup_timeout: float = 1800.0,
         on_state: Callable[[State], None] = lambda _: None,
-        on_restart: Callable[[Literal["died", "hung"]], None] = lambda _: None,
+        on_restart: Callable[[RestartCause], None] = lambda _: None,
+        name: str = "the engine",
     ) -> None:
         self._command, self._environment, self._directory = tuple(command), dict(environment), directory
         self._startup_timeout = startup_timeout
@@ -125,7 +129,8 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._began = 0.0  # start of this life, in seconds of the monotonic clock
         self._ready = self._ever_ready = False
-        self._hung = False
+        self._hung = self._asked = False
+        self._name = name
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.state = State.STARTING
@@ -140,16 +145,21 @@ class Supervisor:
             code = await self._live()
             if self._stopping.is_set():
                 return 0
+            if self._asked:
+                logger.info("%s was stopped, and is started again", self._name)
+                self._on_restart("asked")
+                self._move(Signal.RESTART)
+                continue
             if code in FINAL_CODES and not self._ever_ready:
                 self._move(Signal.GIVE_UP)
                 return code
             now = time.monotonic()
             delay = self._budget.next_delay(now, now - self._began, was_ready=self._ready)
             if delay is None:
-                logger.error("the engine ended with code %d, and %s: giving up", code, self._budget)
+                logger.error("%s ended with code %d, and %s: giving up", self._name, code, self._budget)
                 self._move(Signal.GIVE_UP)
                 return os.EX_SOFTWARE
-            logger.warning("the engine ended with code %d; starting it again in %g s", code, delay)
+            logger.warning("%s ended with code %d; starting it again in %g s", self._name, code, delay)
             self._on_restart("hung" if self._hung else "died")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
@@ -174,6 +184,12 @@ class Supervisor:
             self._hung = True
             self._spawn(self._abort(self._process))
 
+    async def restart(self, timeout: float) -> None:
+        """End this life of the engine, by SIGTERM, or SIGKILL `timeout` seconds later; another one begins at once."""
+        if self._process is not None:
+            self._asked = True
+            await self._end(self._process, signal.SIGTERM, timeout)
+
     async def stop(self, timeout: float) -> None:
         """End the engine for good: SIGTERM, and SIGKILL `timeout` seconds later."""
         self._stopping.set()
@@ -190,7 +206,7 @@ class Supervisor:
 
     async def _live(self) -> int:
         """One life of the engine process, from start to exit; its exit code."""
-        self._ready = self._hung = False
+        self._ready = self._hung = self._asked = False
         self._on_state(self.state)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._began = time.monotonic()
@@ -215,7 +231,7 @@ class Supervisor:
     async def _watch_startup(self, process: asyncio.subprocess.Process) -> None:
         await asyncio.sleep(self._startup_timeout)
         if not self._ready:
-            logger.error("the engine was not ready after %g s", self._startup_timeout)
+            logger.error("%s was not ready after %g s", self._name, self._startup_timeout)
             self.hung()
 
     async def _abort(self, process: asyncio.subprocess.Process) -> None:

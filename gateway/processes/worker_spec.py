@@ -22,7 +22,7 @@ class WorkerSpec:
     """One of a server's HTTP processes.
 
     number: 0 is the launcher's own.
-    engine: the engine's socket.
+    engines: the sockets of the engines.
     token: of this boot.
     shared: directory of the metrics and counters of all processes, if there are several.
     admin: a further listener, for probes and metrics alone.
@@ -31,7 +31,7 @@ class WorkerSpec:
 
     number: int
     listener: socket.socket
-    engine: Path
+    engines: tuple[Path, ...]
     token: str
     counters: SharedCounters
     shared: Path | None = None
@@ -47,7 +47,7 @@ def to_line(spec: WorkerSpec, options: Options) -> bytes:
     fields = {
         "number": spec.number,
         "listener": spec.listener.fileno(),
-        "engine": spec.engine,
+        "engines": spec.engines,
         "token": spec.token,
         "shared": spec.shared,
         "grpc": spec.grpc,
@@ -61,9 +61,12 @@ def from_line(line: bytes) -> tuple[WorkerSpec, Options]:
     fields = json.loads(line)
     options, shared = options_from(fields["options"]), Path(fields["shared"])
     number, listener = fields["number"], socket.socket(fileno=fields["listener"])
-    counters = SharedCounters(len(options.keys), row=number, rows=options.api_workers, file=shared / COUNTERS_FILE)
-    engine, token, grpc = Path(fields["engine"]), fields["token"], fields["grpc"]
-    return WorkerSpec(number, listener, engine, token, counters, shared, grpc=grpc), options
+    file = shared / COUNTERS_FILE
+    counters = SharedCounters(
+        len(options.keys), replicas=options.replicas, row=number, rows=options.api_workers, file=file
+    )
+    engines = tuple(map(Path, fields["engines"]))
+    return WorkerSpec(number, listener, engines, fields["token"], counters, shared, grpc=fields["grpc"]), options
 
 
 def options_from(fields: dict[str, Any]) -> Options:

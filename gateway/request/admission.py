@@ -39,17 +39,27 @@ class Overloaded(RequestError):
 
 
 class Throughput:
-    """Tokens that the engine computes per second of its steps, as an exponential average over that time."""
+    """Tokens that the engines compute per second of their steps, as exponential averages over that time."""
 
     def __init__(self) -> None:
-        self.tokens_per_second = 0.0
+        self._rates: dict[int, float] = {}  # tokens per second, by engine
+        self._last = 0.0  # of the engine that was lost last
 
-    def observe(self, stats: pb.Stats) -> None:
+    @property
+    def tokens_per_second(self) -> float:
+        return sum(self._rates.values()) or self._last
+
+    def observe(self, engine: int, stats: pb.Stats) -> None:
         if stats.step_seconds <= 0:
             return
         rate = (stats.step_prefill_tokens + stats.step_decode_tokens) / stats.step_seconds
-        weight = 1.0 if not self.tokens_per_second else 1 - math.exp(-stats.step_seconds / THROUGHPUT_WINDOW)
-        self.tokens_per_second += weight * (rate - self.tokens_per_second)
+        before = self._rates.get(engine)
+        weight = 1 - math.exp(-stats.step_seconds / THROUGHPUT_WINDOW)
+        self._rates[engine] = before + weight * (rate - before) if before else rate
+
+    def lost(self, engine: int) -> None:
+        """The engine computes no more."""
+        self._last = self._rates.pop(engine, self._last)
 
 
 class Ticket:

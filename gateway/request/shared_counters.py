@@ -9,7 +9,10 @@ import mmap
 import os
 from pathlib import Path
 
-# Columns of a row. From HELD on: the permits held by each caller, then the moment promised to each caller.
+from gateway.engine.replica import Turn
+
+# Columns of a row. From HELD on: the permits held by each caller, the moment promised to each caller, and, in the
+# launcher's row alone, what the operator wants of each replica.
 ACTIVE, QUEUED_TOKENS, NOT_READY, HELD = range(4)
 NANOSECONDS = 10**9
 
@@ -19,24 +22,28 @@ class SharedCounters:
 
     Args:
         callers: number of callers that are told apart.
+        replicas: number of engines.
         row: index of this process.
         rows: number of processes.
         file: the memory the processes share, made by `create`; None where there is one process.
     """
 
-    def __init__(self, callers: int = 1, *, row: int = 0, rows: int = 1, file: Path | None = None) -> None:
+    def __init__(
+        self, callers: int = 1, *, replicas: int = 1, row: int = 0, rows: int = 1, file: Path | None = None
+    ) -> None:
         self.callers = max(1, callers)
         self._promised = HELD + self.callers
-        self._width = self._promised + self.callers
+        self._turns = self._promised + self.callers
+        self._width = self._turns + replicas
         self._rows, self._row = rows, row
         self._cells = memoryview(_map(file, self.size) if file else bytearray(self.size)).cast("q")
 
     @classmethod
-    def create(cls, file: Path, rows: int, callers: int) -> "SharedCounters":
+    def create(cls, file: Path, rows: int, callers: int, replicas: int = 1) -> "SharedCounters":
         """Make `file`. Returns the launcher's counters, row 0; every other process counts as not ready."""
         with file.open("xb") as empty:
-            empty.truncate(cls(callers, rows=rows).size)
-        counters = cls(callers, rows=rows, file=file)
+            empty.truncate(cls(callers, replicas=replicas, rows=rows).size)
+        counters = cls(callers, replicas=replicas, rows=rows, file=file)
         for row in range(1, rows):
             counters.clear(row)
         return counters
@@ -86,6 +93,14 @@ class SharedCounters:
     def set_ready(self, ready: bool) -> None:
         """Say whether this process can serve."""
         self._cells[self._row * self._width + NOT_READY] = not ready
+
+    def turn(self, replica: int) -> Turn:
+        """What the operator wants of a replica."""
+        return Turn(self._cells[self._turns + replica])
+
+    def set_turn(self, replica: int, turn: Turn) -> None:
+        """For the launcher's process."""
+        self._cells[self._turns + replica] = turn
 
     def clear(self, row: int) -> None:
         """Forget what a process had counted that has ended, and count it as not ready."""

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import AsyncGenerator, Callable
 
-from gateway.engine.interface import EngineUnavailable
+from gateway.engine.interface import EngineUnavailable, ReplicaStatus
 from gateway.errors import Kind, RequestError
 from jaxengine.request.interface import AdapterRefused
 from jaxengine.rpc import engine_pb2 as pb
@@ -61,6 +61,7 @@ class FakeEngineClient:
         )
         codec.describe(self.description, self._engine.description)
         self.adapters = FakeAdapters(self._engine)
+        self.replicas: list[ReplicaStatus] = []
         self.retry_after = 5
         self.ready = True
         self.unavailable: str | None = None

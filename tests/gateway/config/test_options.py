@@ -27,6 +27,7 @@ EXAMPLES = {
     "tokenizer_config_path": __file__, "max_client_batch_size": "2", "payload_limit": "1000",
     "enable_prefill_logprobs": "true", "graceful_termination_timeout": "5", "usage_stats": "on",
     "max_engine_restarts": "3", "engine_restart_window": "60",
+    "replicas": "3", "resume_requests": "false",
     "engine_hang_timeout": "9", "startup_timeout": "60", "api_key_file": str(ROOT / "LICENSE"),
     "share_prefix_cache": "true", "request_timeout": "5", "queue_timeout": "5", "ssl_certfile": __file__,
     "enable_per_request_metrics": "true", "max_stored_responses": "9", "max_stored_response_bytes": "1000000",

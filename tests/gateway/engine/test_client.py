@@ -29,13 +29,13 @@ class Recorder(EngineListener):
     async def prepare(self, description: pb.Description) -> None:
         self.heard.append(f"prepare {description.model_id}")
 
-    def engine_ready(self, description: pb.Description) -> None:
+    def engine_ready(self, engine: int, description: pb.Description) -> None:
         self.heard.append("ready")
 
-    def engine_hung(self) -> None:
+    def engine_hung(self, engine: int) -> None:
         self.heard.append("hung")
 
-    def engine_lost(self) -> None:
+    def engine_lost(self, engine: int) -> None:
         self.heard.append("lost")
 
     @property
@@ -94,7 +94,7 @@ async def test_an_engine_that_stops_is_noticed_by_its_silence(tmp_path: Path) ->
     silences: list[float] = []  # seconds
 
     class Listener(EngineListener):
-        def engine_hung(self) -> None:
+        def engine_hung(self, engine: int) -> None:
             silences.append(client.last_step_age)
 
     with running_engine(tmp_path, STEP) as engine:

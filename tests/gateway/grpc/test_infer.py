@@ -169,7 +169,7 @@ async def test_calls_run_at_once() -> None:
 async def test_inferences_are_counted() -> None:
     async with serving(served_model_name=("a",)) as served:
         assert served.app.engine.description is not None
-        served.app.gateway.metrics.engine_ready(served.app.engine.description, 63)
+        served.app.gateway.metrics.engine_ready(0, served.app.engine.description, 63)
         await served.client.infer(request(*text("lo"), model="a"))
         await served.client.refusal("ModelInfer", request(model="a"))
         answer = await served.client.call("ModelStatistics", pb.ModelRequest(name="a"))

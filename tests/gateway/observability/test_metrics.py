@@ -57,7 +57,7 @@ async def values(app: ServedApp) -> dict[str, float]:
 def ready_metrics() -> Metrics:
     metrics = Metrics()
     pool = {"max_batch_total_tokens": 1600, "page_size": 16, "pages_total": 300}  # of a model with three page tables
-    metrics.engine_ready(pb.Description(max_total_tokens=200, **pool), 100)
+    metrics.engine_ready(0, pb.Description(max_total_tokens=200, **pool), 100)
     return metrics
 
 
@@ -79,7 +79,7 @@ def test_every_event_reaches_a_family_that_is_added() -> None:
     for name, given in events.items():
         getattr(metrics, name)(*given)
         getattr(family, name).assert_called_once_with(*given)
-    metrics.observe_step(stats := pb.Stats(running=1))
+    metrics.observe_step(0, stats := pb.Stats(running=1))
     family.engine_reported.assert_called_once_with(stats)
     family.step_counted.assert_called_once_with(stats)
     assert {*events, "engine_reported", "step_counted"} == {name for name in vars(MetricsSink) if name[0] != "_"}
@@ -88,7 +88,7 @@ def test_every_event_reaches_a_family_that_is_added() -> None:
 def test_steps_are_counted_in_one_process_only() -> None:
     metrics, family = Metrics(counts_steps=False), create_autospec(MetricsSink, instance=True)
     metrics.add(family)
-    metrics.observe_step(stats := pb.Stats(running=1))
+    metrics.observe_step(0, stats := pb.Stats(running=1))
     family.engine_reported.assert_called_once_with(stats)
     family.step_counted.assert_not_called()
 
@@ -125,7 +125,7 @@ def test_buckets_are_tgis() -> None:
 async def test_a_request_is_counted_once_whatever_its_route(path: str, body: dict[str, object]) -> None:
     async with serve() as app:
         assert app.engine.description is not None
-        app.gateway.metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        app.gateway.metrics.engine_ready(0, app.engine.description, app.gateway.max_input_tokens)
         assert (await app.post(path, body)).status_code == 200
         found = await values(app)
     for name in ("tgi_request_count", "tgi_request_success", "tgi_request_duration_count"):
@@ -190,10 +190,10 @@ def test_steps_become_gauges_and_batches() -> None:
     metrics = ready_metrics()
     both = pb.Stats(waiting=3, running=5, pages_total=100, pages_used=20, pages_cached=30, generated_tokens=7)
     both.step_prefill_tokens, both.step_decode_tokens, both.step_seconds = 64, 4, 0.01
-    metrics.observe_step(both)
+    metrics.observe_step(0, both)
     decode = pb.Stats(running=5, pages_total=100, pages_used=20, step_decode_tokens=5, step_seconds=0.01)
-    metrics.observe_step(decode)
-    metrics.observe_step(pb.Stats(running=5, pages_total=100, pages_used=21, generated_tokens=12))  # a heartbeat
+    metrics.observe_step(0, decode)
+    metrics.observe_step(0, pb.Stats(running=5, pages_total=100, pages_used=21, generated_tokens=12))  # a heartbeat
     text = metrics.render(named=True).decode()
     for line in (
         'tgi_batch_inference_count{method="prefill"} 1.0',
@@ -210,7 +210,7 @@ def test_steps_become_gauges_and_batches() -> None:
 def test_the_engine_is_in_one_state() -> None:
     metrics = Metrics()
     for state in ("starting", "ready", "dead"):
-        metrics.engine_state(state)
+        metrics.engine_state(0, state)
     states = [
         line for line in metrics.render(named=True).decode().splitlines() if line.startswith("textgen_engine_state{")
     ]

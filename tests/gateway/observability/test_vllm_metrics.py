@@ -75,15 +75,15 @@ async def scraped() -> list[tuple[str, str, float]]:
     async with serve() as app:
         metrics = app.gateway.metrics
         assert app.engine.description is not None
-        metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        metrics.engine_ready(0, app.engine.description, app.gateway.max_input_tokens)
         await app.post("/generate", inputs="lo")
         await app.post("/generate", inputs="")
         await app.post("/v1/completions", prompt="lo", max_tokens=2, n=2)
         prefill = pb.Stats(step_prefill_tokens=8, step_decode_tokens=1, step_seconds=0.01, prompt_tokens=6)
         prefill.cached_prompt_tokens, prefill.pages_total, prefill.pages_used, prefill.waiting = 2, 8, 2, 3
-        metrics.observe_step(prefill)
+        metrics.observe_step(0, prefill)
         prefill.step_prefill_tokens, prefill.step_answered_tokens = 0, 7
-        metrics.observe_step(prefill)
+        metrics.observe_step(0, prefill)
         text = (await app.http.get("/metrics")).text
     matches = [SAMPLE.match(line) for line in text.splitlines() if not line.startswith("#")]
     assert all(matches), "a line that Prometheus cannot read"
@@ -106,7 +106,7 @@ async def test_vllms_series_carry_the_model_and_say_what_happened() -> None:
 
 def test_names_types_labels_and_buckets_are_vllms() -> None:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(model_id="m", max_total_tokens=64, page_size=16), 32)
+    metrics.engine_ready(0, pb.Description(model_id="m", max_total_tokens=64, page_size=16), 32)
     families = {each.name: each for each in text_string_to_metric_families(metrics.render(named=True).decode())}
     for name, (kind, labels, buckets) in VLLM.items():
         family = families["vllm:" + name]
@@ -151,7 +151,7 @@ async def test_a_requests_preemptions_are_counted(monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(engine, "advance", preempted_twice)
         assert app.engine.description is not None
-        metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        metrics.engine_ready(0, app.engine.description, app.gateway.max_input_tokens)
         await app.post("/generate", inputs="lo")
         text = (await app.http.get("/metrics")).text
     assert 'vllm:request_num_preemptions_sum{engine="0",model_name="mock/model"} 2.0' in text.splitlines()
@@ -161,7 +161,7 @@ async def test_refusals_are_counted_by_their_bound() -> None:
     async with serve() as app:
         admission, metrics = app.gateway.admission, app.gateway.metrics
         assert app.engine.description is not None
-        metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+        metrics.engine_ready(0, app.engine.description, app.gateway.max_input_tokens)
         with admission.request(admission.max_requests):
             await app.post("/generate", inputs="lo")
         with admission.request() as other:
@@ -176,7 +176,7 @@ async def test_refusals_are_counted_by_their_bound() -> None:
 def test_the_cache_is_described_in_vllms_words() -> None:
     metrics = Metrics(memory_share=0.9)
     pool = {"page_size": 16, "pages_total": 100, "max_batch_total_tokens": 1600, "max_total_tokens": 640}
-    metrics.engine_ready(pb.Description(cache_dtype="float8_e4m3fn", prefix_cache=True, **pool), 32)
+    metrics.engine_ready(0, pb.Description(cache_dtype="float8_e4m3fn", prefix_cache=True, **pool), 32)
     families = text_string_to_metric_families(metrics.render(named=True).decode())
     labels = next(each for each in families if each.name == "vllm:cache_config_info").samples[0].labels
     told = {name: value for name, value in labels.items() if name not in ("engine", "model_name")}
@@ -204,7 +204,7 @@ async def test_buckets_tell_steps_of_three_milliseconds_apart() -> None:
 
 def test_a_strange_model_name_cannot_break_a_line() -> None:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(model_id='a"b\\c\nd', max_total_tokens=64, page_size=16), 32)
+    metrics.engine_ready(0, pb.Description(model_id='a"b\\c\nd', max_total_tokens=64, page_size=16), 32)
     lines = metrics.render(named=True).decode().splitlines()
     assert 'vllm:num_requests_running{engine="0",model_name="a\\"b\\\\c\\nd"} 0.0' in lines
 
@@ -218,10 +218,10 @@ def adapters_info(metrics: Metrics, *, named: bool = True) -> list[tuple[dict[st
 
 def test_the_adapters_that_are_asked_for_are_labels_of_the_latest_moment() -> None:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(model_id="m", max_adapters=4), 32)
+    metrics.engine_ready(0, pb.Description(model_id="m", max_adapters=4), 32)
     before = time.time()
     for running, waiting in ((["a", "b"], ["c"]), (["c"], [])):
-        metrics.observe_step(pb.Stats(running_adapters=running, waiting_adapters=waiting))
+        metrics.observe_step(0, pb.Stats(running_adapters=running, waiting_adapters=waiting))
         [(labels, value)] = adapters_info(metrics)
         assert labels == {
             "max_lora": "4",
@@ -235,7 +235,7 @@ def test_the_adapters_that_are_asked_for_are_labels_of_the_latest_moment() -> No
 
 def test_an_engine_without_adapters_says_nothing_of_them() -> None:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(model_id="m"), 32)
+    metrics.engine_ready(0, pb.Description(model_id="m"), 32)
     assert adapters_info(metrics) == []
 
 
@@ -254,19 +254,19 @@ def draft_counters(metrics: Metrics) -> dict[tuple[str, str], float]:
 
 def test_drafts_are_counted_under_vllms_names_and_by_position_from_the_start() -> None:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(model_id="m", max_draft_tokens=3), 32)
+    metrics.engine_ready(0, pb.Description(model_id="m", max_draft_tokens=3), 32)
     positions = [("accepted_tokens_per_pos_total", str(position)) for position in range(3)]
     totals = [(name, "") for name in ("drafts_total", "draft_tokens_total", "accepted_tokens_total")]
     assert draft_counters(metrics) == dict.fromkeys(totals + positions, 0)
     for drafts in (7, 1):  # after a restart the engine counts from the start, as counters may
         stats = pb.Stats(drafts=drafts, draft_tokens=2 * drafts, accepted_draft_tokens=[drafts, 1, 0])
-        metrics.observe_step(stats)
+        metrics.observe_step(0, stats)
         assert [draft_counters(metrics)[each] for each in positions] == [drafts, 1, 0]
         assert [draft_counters(metrics)[each] for each in totals] == [drafts, 2 * drafts, drafts + 1]
 
 
 def test_an_engine_that_does_not_speculate_says_nothing_of_drafts() -> None:
     metrics = Metrics()
-    metrics.engine_ready(pb.Description(model_id="m"), 32)
-    metrics.observe_step(pb.Stats(running=1))
+    metrics.engine_ready(0, pb.Description(model_id="m"), 32)
+    metrics.observe_step(0, pb.Stats(running=1))
     assert draft_counters(metrics) == {}

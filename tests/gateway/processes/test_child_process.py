@@ -16,6 +16,7 @@ from gateway import child_process
 from gateway.config.command_line import parse
 from gateway.config.options import Options
 from gateway.processes import engine_process, worker_spec
+from gateway.processes.engine_process import EnginePlace
 from gateway.processes.worker_spec import WorkerSpec
 from gateway.request.shared_counters import SharedCounters
 from tests.gateway.config.test_options import EXAMPLES, TOGETHER
@@ -116,14 +117,14 @@ def test_a_path_among_the_options_is_absolute(here: Path, name: str, value: str)
 
 def test_a_local_model_is_found_from_elsewhere_and_keeps_the_name_it_was_given(here: Path) -> None:
     (here / "org" / "model").mkdir(parents=True)
-    command = engine_process.command(Options(model_id="org/model"), Path("/s"), 1)
+    command = engine_process.command(Options(model_id="org/model"), EnginePlace(Path("/s")), 1)
     assert {f"--model-id={here}/org/model", "--model-name=org/model"} <= set(command)
 
 
 @pytest.mark.parametrize("model_id", ["org/other", "./missing", "/nowhere/at/all", "default"])
 def test_any_other_model_id_stays_as_it_is(here: Path, model_id: str) -> None:
     (here / "default").mkdir()
-    command = engine_process.command(Options(model_id=model_id), Path("/s"), 1)
+    command = engine_process.command(Options(model_id=model_id), EnginePlace(Path("/s")), 1)
     assert f"--model-id={model_id}" in command and not any(part.startswith("--model-name") for part in command)
 
 
@@ -131,7 +132,9 @@ def test_any_other_model_id_stays_as_it_is(here: Path, model_id: str) -> None:
 def test_an_http_worker_gets_every_option_as_the_launcher_has_it(here: Path, name: str) -> None:
     options = parse([f"--{each.replace('_', '-')}={EXAMPLES[each]}" for each in TOGETHER.get(name, (name,))], {})
     listener: Any = SimpleNamespace(fileno=lambda: 7)
-    line = worker_spec.to_line(WorkerSpec(1, listener, here / "engine.sock", "token", SharedCounters(), here), options)
+    line = worker_spec.to_line(
+        WorkerSpec(1, listener, (here / "engine.sock",), "token", SharedCounters(), here), options
+    )
     assert worker_spec.options_from(json.loads(line)["options"]) == options
     assert line.count(b"\n") == 1 and set(json.loads(line)["options"]) == {f.name for f in dataclasses.fields(Options)}
 

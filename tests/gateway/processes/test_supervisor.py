@@ -13,6 +13,7 @@ import pytest
 from gateway import child_process
 from gateway.config.options import Options
 from gateway.processes import engine_process
+from gateway.processes.engine_process import EnginePlace
 from gateway.processes.supervisor import TRANSITIONS, RestartBudget, Signal, State, Supervisor
 from jaxengine.options.command_line import parse
 from jaxengine.rpc import transport
@@ -198,7 +199,7 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
                       max_batch_prefill_tokens=32, max_batch_total_tokens=640, max_batch_size=4,
                       huggingface_hub_cache=Path("/c"), cuda_memory_fraction=0.5, api_key="hush",
                       quantize="int8", kv_cache_dtype="fp8_e5m2")  # fmt: skip
-    command = engine_process.command(options, Path("/s/engine.sock"), 7)
+    command = engine_process.command(options, EnginePlace(Path("/s/engine.sock")), 7)
     assert command[:5] == [sys.executable, "-P", "-m", "convert.cli", "serve"]
     parsed = dataclasses.asdict(parse(command[5:]))
     given = {
@@ -217,11 +218,11 @@ def test_the_engines_command_line_is_one_the_engine_takes() -> None:
 def test_a_model_is_split_over_all_devices_only_if_an_option_says_so(
     sharded: bool | None, num_shard: int | None, devices: int
 ) -> None:
-    command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), Path("/s"), 1)
+    command = engine_process.command(Options(sharded=sharded, num_shard=num_shard), EnginePlace(Path("/s")), 1)
     assert f"--tensor-parallel={devices}" in command
 
 
 @pytest.mark.parametrize(("v1", "tgi", "both"), [(20, 5, 20), (0, 5, 5), (3, 50, 50), (1000, 5, 1000)])
 def test_an_engine_lists_as_many_alternatives_as_either_dialect_may_ask_for(v1: int, tgi: int, both: int) -> None:
-    command = engine_process.command(Options(max_logprobs=v1, max_top_n_tokens=tgi), Path("/s"), 1)
+    command = engine_process.command(Options(max_logprobs=v1, max_top_n_tokens=tgi), EnginePlace(Path("/s")), 1)
     assert f"--max-top-logprobs={both}" in command

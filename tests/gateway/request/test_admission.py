@@ -48,12 +48,12 @@ def test_one_prompt_alone_is_let_in_however_long() -> None:
 
 def test_throughput_counts_busy_time_only_and_follows_a_change() -> None:
     throughput = Throughput()
-    throughput.observe(pb.Stats())  # a heartbeat
+    throughput.observe(0, pb.Stats())  # a heartbeat
     assert throughput.tokens_per_second == 0
-    throughput.observe(pb.Stats(step_prefill_tokens=90, step_decode_tokens=10, step_seconds=1))
+    throughput.observe(0, pb.Stats(step_prefill_tokens=90, step_decode_tokens=10, step_seconds=1))
     assert throughput.tokens_per_second == 100
     for _ in range(100):
-        throughput.observe(pb.Stats(step_decode_tokens=200, step_seconds=1))
+        throughput.observe(0, pb.Stats(step_decode_tokens=200, step_seconds=1))
     assert throughput.tokens_per_second == pytest.approx(200, rel=0.01)
 
 

@@ -76,7 +76,7 @@ async def test_an_x_api_key_tells_the_caller() -> None:
 async def scrape(app: ServedApp, key: str | None = None) -> httpx.Response:
     """`/metrics` once the model is known."""
     assert app.engine.description is not None
-    app.gateway.metrics.engine_ready(app.engine.description, app.gateway.max_input_tokens)
+    app.gateway.metrics.engine_ready(0, app.engine.description, app.gateway.max_input_tokens)
     return await app.http.get("/metrics", headers={} if key is None else bearer(key))
 
 

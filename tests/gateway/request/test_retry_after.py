@@ -249,7 +249,7 @@ def test_a_caller_above_its_threshold_waits_for_its_own_permits(clock: ManualClo
 
 def test_a_prompt_that_does_not_fit_the_queue_waits_until_enough_is_computed(clock: ManualClock) -> None:
     admission = Admission(10, 1000, clock=clock, chance=lambda: 0)
-    admission.throughput.observe(pb.Stats(step_prefill_tokens=100, step_seconds=1))
+    admission.throughput.observe(0, pb.Stats(step_prefill_tokens=100, step_seconds=1))
     with admission.request() as first, admission.request() as second:
         first.queue(1000)
         for seconds in (3, 6):

@@ -19,7 +19,7 @@ PROBES = ("/", "/health", "/ping", "/health/live", "/health/ready", "/metrics")
 async def test_it_answers_probes_and_metrics_without_a_key_and_nothing_else() -> None:
     async with serve(api_key="hush", admin_port=0) as app:
         assert app.engine.description is not None
-        app.gateway.metrics.engine_ready(app.engine.description, 64)
+        app.gateway.metrics.engine_ready(0, app.engine.description, 64)
         transport = httpx.ASGITransport(create_admin_app(app.gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as http:
             assert {path: (await http.get(path)).status_code for path in PROBES} == dict.fromkeys(PROBES, 200)

@@ -65,10 +65,10 @@ async def test_info_names_the_model_itself() -> None:
 
 async def test_vllms_series_carry_the_first_name(tmp_path: Path) -> None:
     with socket.socket() as listener:
-        spec = WorkerSpec(0, listener, tmp_path / "engine.sock", "token", SharedCounters())
+        spec = WorkerSpec(0, listener, (tmp_path / "engine.sock",), "token", SharedCounters())
         metrics = HttpProcess(parse(["--served-model-name", *NAMES], {}), spec, Tracing()).metrics
     async with serve() as app:
         assert app.engine.description is not None
-        metrics.engine_ready(app.engine.description, 63)
+        metrics.engine_ready(0, app.engine.description, 63)
     scrape = metrics.render(named=True)
     assert b'model_name="mine"' in scrape and b"mock/model" not in scrape

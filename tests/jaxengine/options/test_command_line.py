@@ -11,6 +11,7 @@ import pytest
 from gateway.config import command_line as launcher
 from gateway.config.options import Options
 from gateway.processes import engine_process
+from gateway.processes.engine_process import EnginePlace
 from jaxengine import server
 from jaxengine.options.command_line import arguments, parse
 from jaxengine.options.option import UsageError, flag
@@ -78,7 +79,7 @@ def test_every_row_reaches_the_engine_by_the_real_command_line(
 def test_an_option_that_the_launcher_takes_too_reaches_the_engine_from_there(name: str) -> None:
     text, value = example(name)
     for options in (launcher.parse([f"{flag(name)}={text}"], {}), launcher.parse([], {name.upper(): text})):
-        command = engine_process.command(options, Path("/s/engine.sock"), 7)
+        command = engine_process.command(options, EnginePlace(Path("/s/engine.sock")), 7)
         assert getattr(parse(command[5:]), name) == value
 
 
@@ -92,7 +93,7 @@ def test_adapters_reach_the_engine_by_name_and_a_local_one_by_its_absolute_path(
         launcher.parse(["--lora-adapters", entries, "--merge-adapter=mine"], {}),
         launcher.parse(["--merge-adapter=mine"], {"LORA_ADAPTERS": entries}),
     ):
-        told = parse(engine_process.command(options, Path("/s/engine.sock"), 7)[5:])
+        told = parse(engine_process.command(options, EnginePlace(Path("/s/engine.sock")), 7)[5:])
         assert told.lora_adapters == (f"mine={tmp_path}/mine", "org/one=org/one@v1", f"two={tmp_path}/mine")
         assert told.merge_adapter == f"{tmp_path}/mine"
 
@@ -111,7 +112,7 @@ def test_a_drafter_reaches_the_engine_by_its_absolute_path_and_an_id_as_it_is(
         ({"model": "[ngram]", "num_speculative_tokens": 2}, Speculation(2, "ngram")),
     ):
         options = launcher.parse([f"--speculative-config={json.dumps(config)}"], {})
-        assert parse(engine_process.command(options, Path("/s/engine.sock"), 7)[5:]).speculation == meant
+        assert parse(engine_process.command(options, EnginePlace(Path("/s/engine.sock")), 7)[5:]).speculation == meant
 
 
 def test_the_launcher_takes_no_other_option_of_the_table() -> None:

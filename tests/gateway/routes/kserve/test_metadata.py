@@ -122,7 +122,7 @@ def series(app: ServedApp, *, named: bool = True) -> dict[str, float]:
 async def test_inferences_are_counted_by_model_and_statistics_are_the_same_counts() -> None:
     async with serve(served_model_name=("a",)) as app:
         assert app.engine.description is not None
-        app.gateway.metrics.engine_ready(app.engine.description, 63)
+        app.gateway.metrics.engine_ready(0, app.engine.description, 63)
         await app.post("/v2/models/a/generate", text_input="lo")
         await app.post("/v2/models/ensemble/generate_stream", text_input="lo", stream=True)
         await app.post("/v2/models/a/generate", text_input="lo", temperature=-1)
@@ -151,7 +151,7 @@ async def test_inferences_are_counted_by_model_and_statistics_are_the_same_count
 async def test_series_without_the_key_do_not_name_the_model() -> None:
     async with serve(served_model_name=("secret",)) as app:
         assert app.engine.description is not None
-        app.gateway.metrics.engine_ready(app.engine.description, 63)
+        app.gateway.metrics.engine_ready(0, app.engine.description, 63)
         for name in ("", "_tokenizer"):
             await app.post(f"/v2/models/secret{name}/generate", {"text_input" if not name else "TEXT": "lo"})
         text = json.dumps(series(app, named=False))

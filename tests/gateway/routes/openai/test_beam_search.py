@@ -231,7 +231,7 @@ async def test_an_engine_that_fails_or_dies_ends_the_search() -> None:
 
 async def test_a_search_is_one_request_whose_tokens_come_at_once() -> None:
     async with serve(enable_per_request_metrics=True) as app:
-        app.gateway.metrics.engine_ready(app.engine.description, 63)  # type: ignore[arg-type]
+        app.gateway.metrics.engine_ready(0, app.engine.description, 63)  # type: ignore[arg-type]
         answer = (await app.post(TEXT, BODIES[TEXT])).json()
         assert answer["metrics"]["mean_itl_ms"] is None and answer["metrics"]["time_to_first_token_ms"] >= 0
         assert (await app.post(TEXT, BODIES[TEXT] | {"n": 2, "best_of": 4})).json()["metrics"] is None

@@ -58,7 +58,7 @@ async def test_a_stream_tells_its_times_with_its_usage(path: str) -> None:
 
 
 def busy(app: ServedApp) -> None:
-    app.gateway.metrics.observe_step(pb.Stats(waiting=3, pages_total=8, pages_used=2))
+    app.gateway.metrics.observe_step(0, pb.Stats(waiting=3, pages_total=8, pages_used=2))
 
 
 @routes

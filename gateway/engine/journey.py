@@ -1,0 +1,96 @@
+"""One request on its way through engines: what it has been answered, and so how another engine goes on with it."""
+
+import time
+
+from jaxengine.rpc import engine_pb2 as pb
+
+MIN_TIMEOUT = 1e-3  # seconds; 0 would mean none
+# A request is given up when so many engines in a row died while they had it and gave it no token: it may be the cause.
+MOST_DEATHS = 2
+COUNTS = ("preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens")  # that each engine begins anew
+
+
+class Journey:
+    """
+    Args:
+        request: as the gateway made it. Its time begins now.
+    """
+
+    def __init__(self, request: pb.Generate) -> None:
+        self._request = request
+        self.deadline = time.monotonic() + request.timeout_seconds if request.timeout_seconds else None
+        self.generated: list[int] = []
+        self._told_prompt = False
+        self.visited: set[int] = set()  # numbers of the engines that were lost with it
+        self._deaths = 0  # in a row, without a token
+        self._latest = pb.RequestEvent()  # that had tokens
+        self._before = pb.RequestEvent()  # the latest of the engines before
+
+    @property
+    def moved(self) -> bool:
+        """Whether it has been on an engine that was lost."""
+        return bool(self.visited)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether engines seem to die of it."""
+        return self._deaths >= MOST_DEATHS
+
+    @property
+    def ids(self) -> list[int]:
+        """The text so far: its prompt, and what has been generated."""
+        return [*self._request.prompt, *self.generated]
+
+    @property
+    def length(self) -> int:
+        """How many ids these are."""
+        return len(self._request.prompt) + len(self.generated)
+
+    @property
+    def salt(self) -> bytes:
+        return self._request.cache_salt
+
+    @property
+    def adapter(self) -> str:
+        return self._request.adapter
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until its deadline; None without one."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def request(self) -> pb.Generate:
+        """What the next engine is asked for."""
+        if not self.moved:
+            return self._request
+        request = pb.Generate()
+        request.CopyFrom(self._request)
+        request.queue_timeout_seconds = 0  # it has been begun, or would have been
+        if (left := self.time_left) is not None:
+            request.timeout_seconds = max(MIN_TIMEOUT, left)
+        if self.generated:
+            request.resume.generated.extend(self.generated)
+            if self._latest.HasField("surprise"):
+                request.resume.surprise = self._latest.surprise
+        if self._told_prompt:
+            request.sampling.prompt_logprobs = False
+        return request
+
+    def note(self, event: pb.RequestEvent) -> pb.RequestEvent:
+        """`event` as one of the whole journey."""
+        if self.moved:
+            for name in COUNTS:
+                setattr(event, name, getattr(event, name) + getattr(self._before, name))
+            if self._told_prompt:
+                event.ClearField("prompt")
+        self._told_prompt |= event.HasField("prompt")
+        if event.tokens:
+            self._deaths, self._latest = 0, event
+            self.generated += [token.id for token in event.tokens]
+        return event
+
+    def lost(self, engine: int, *, died: bool) -> None:
+        """The engine is no longer there. `died`: it was not stopped on purpose."""
+        self.visited.add(engine)
+        self._deaths += died
+        self._before = self._latest

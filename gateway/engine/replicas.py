@@ -1,0 +1,224 @@
+"""Several engines as one, or one that may die: what routes see is `Replicas`, whatever becomes of each engine.
+
+A request is sent to the replica that can answer it soonest (`gateway.engine.routing`). If that replica dies, hangs or
+is stopped, the request goes on with another one, or with the same once it is back, until its own deadline: from its
+token ids, of which every next one depends on (seed, position) only. So its client sees a pause and not a seam.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+from gateway.engine.client import EngineClient
+from gateway.engine.interface import EngineLost, EngineUnavailable, ReplicaStatus
+from gateway.engine.journey import Journey
+from gateway.engine.listener import EngineListener
+from gateway.engine.replica import Replica, Turn
+from gateway.engine.replica_adapters import ReplicaAdapters
+from gateway.engine.routing import Choice, Keys, Reason, choose
+from gateway.errors import Kind, RequestError
+from jaxengine.rpc import engine_pb2 as pb
+from jaxengine.rpc.page_keys import cache_name, root_key, short_keys
+
+logger = logging.getLogger(__name__)
+
+FATAL = "the engine died twice while it worked on this request"
+
+
+class RouteListener(Protocol):
+    """What `Replicas` tells about where requests go."""
+
+    def request_routed(self, engine: int, reason: Reason, cached_tokens: int) -> None:
+        """A request was sent to a replica, where so many tokens of its text are known to be cached."""
+
+    def request_moved(self, cause: Literal["lost", "drained"]) -> None:
+        """A request goes on elsewhere: its replica was lost, or is to stop."""
+
+
+class Replicas(EngineListener):
+    """The engines behind `sockets`, which serve the same model.
+
+    Args:
+        token: of this boot.
+        resume: whether requests outlive their engine.
+        turn: what the operator wants of a replica, by its number.
+        hang_limit, prepare: see `EngineClient`.
+        listeners: told what becomes of each engine, after this object has taken note.
+        routes: told where requests go.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[Path],
+        token: str,
+        *,
+        resume: bool = True,
+        turn: Callable[[int], Turn] = lambda _: Turn.OPEN,
+        hang_limit: float = 30.0,
+        prepare: Callable[[pb.Description], Awaitable[None]] | None = None,
+        listeners: Sequence[EngineListener] = (),
+        routes: RouteListener | None = None,
+    ) -> None:
+        self._resume, self._routes = resume, routes
+        self._clients = [
+            EngineClient(
+                path,
+                token,
+                number=number,
+                hang_limit=hang_limit,
+                prepare=prepare,
+                align=partial(self._align, number),
+                listeners=(self, *listeners),
+            )
+            for number, path in enumerate(sockets)
+        ]
+        self._replicas = [Replica(each, partial(turn, each.number)) for each in self._clients]
+        self.adapters = ReplicaAdapters(self._clients)
+        self._changed = asyncio.Event()  # replaced whenever a replica may have become able to take requests
+        self._waiting = 0  # requests that wait for this
+        self._closed: str | None = None
+
+    @property
+    def description(self) -> pb.Description | None:
+        """That of an engine that is ready; else of the first that has answered."""
+        found = [each.description for each in self._clients if each.description is not None]
+        return next((each for each in found if each.state == pb.READY), found[0] if found else None)
+
+    @property
+    def ready(self) -> bool:
+        return any(each.open for each in self._replicas)
+
+    @property
+    def retry_after(self) -> int:
+        return min(each.retry_after for each in self._clients)
+
+    @property
+    def replicas(self) -> list[ReplicaStatus]:
+        return [each.status for each in self._replicas]
+
+    @property
+    def stats(self) -> list[pb.Stats]:
+        """Of each engine, as last received."""
+        return [each.stats for each in self._clients]
+
+    def last_step_age(self, number: int) -> float:
+        return self._clients[number].last_step_age
+
+    async def run(self) -> None:
+        """Stay connected to all engines until cancelled or closed."""
+        tasks = [asyncio.create_task(client.run()) for client in self._clients]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def close(self, reason: str) -> None:
+        """End what is running with `EngineUnavailable(reason)` and take nothing new."""
+        self._closed = reason
+        for client in self._clients:
+            client.close(reason)
+        self._wake()
+
+    async def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]:
+        """See `Engine.generate`."""
+        journey = Journey(request)
+        while True:
+            try:
+                replica = await self._replica_for(journey)
+            except TimeoutError:
+                yield pb.RequestEvent(finish=pb.DEADLINE)
+                return
+            try:
+                async with aclosing(replica.client.generate(journey.request())) as events:
+                    async for event in events:
+                        yield journey.note(event)
+                return
+            except EngineLost:
+                if not self._resume or self._closed is not None:
+                    raise
+                self._move(journey, replica)
+
+    async def _replica_for(self, journey: Journey) -> Replica:
+        """Where the request goes next. One that has been on an engine waits for another until its deadline.
+
+        Raises:
+            EngineUnavailable: none takes new requests, or all are closed.
+            TimeoutError: the deadline passed.
+        """
+        while not (candidates := self._candidates(journey)):
+            if self._closed is not None or not journey.moved:
+                raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
+            await self._change(journey.time_left)
+        number, reason, cached_tokens = self._choose(journey, candidates)
+        self._replicas[number].picked(journey.length - cached_tokens)
+        if self._routes is not None:
+            self._routes.request_routed(number, "moved" if journey.moved else reason, cached_tokens)
+        return self._replicas[number]
+
+    async def _change(self, seconds: float | None) -> None:
+        """Wait until a replica may take requests. Raises TimeoutError after so many seconds."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    def _candidates(self, journey: Journey) -> list[Replica]:
+        """The replicas that take requests, and have the request's adapter if any has it; preferably such as were not
+        lost with it.
+        """
+        found = [each for each in self._replicas if each.open]
+        if journey.adapter:
+            found = [each for each in found if journey.adapter in each.client.adapters.served] or found
+        return [each for each in found if each.number not in journey.visited] or found
+
+    def _choose(self, journey: Journey, candidates: Sequence[Replica]) -> Choice:
+        if len(candidates) == 1:
+            return Choice(candidates[0].number, "load", 0)
+        client = candidates[0].client
+        description, adapter = client.description or pb.Description(), client.adapters.served.get(journey.adapter)
+        name = cache_name(description.model_id, description.revision)
+        root = root_key(name, journey.salt, adapter.digest if adapter else b"")
+        size = max(1, description.page_size)
+        return choose(candidates, Keys(journey.length, size, short_keys(root, journey.ids, size)))
+
+    def _move(self, journey: Journey, replica: Replica) -> None:
+        """The request's engine is gone. Raises RequestError if engines seem to die of it."""
+        drained = replica.turn is not Turn.OPEN
+        journey.lost(replica.number, died=not drained)
+        if journey.suspect:
+            logger.error("a request is given up: two engines in a row died while they worked on it")
+            raise RequestError(Kind.GENERATION, FATAL)
+        if self._routes is not None:
+            self._routes.request_moved("drained" if drained else "lost")
+
+    async def _align(self, number: int) -> None:
+        await self.adapters.align(number)
+
+    # --- what becomes of the engines ------------------------------------------------------------------------------
+
+    def engine_ready(self, engine: int, description: pb.Description) -> None:
+        self._wake()
+
+    def engine_step(self, engine: int, step: pb.StepEvents) -> None:
+        replica = self._replicas[engine]
+        replica.reported(step)
+        if replica.turn is Turn.CLEARED:
+            replica.client.let_go()
+        elif self._waiting:  # the operator may have opened it
+            self._wake()
+
+    def engine_lost(self, engine: int) -> None:
+        self._replicas[engine].lost()
+
+    def _wake(self) -> None:
+        """Have requests that wait for a replica look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
