@@ -96,6 +96,7 @@ class Sequence:
         timeouts = [each for each in (request.timeout, request.queue_timeout) if each is not None]
         self.earliest_deadline = request.arrived + min(timeouts, default=math.inf)
         prompt = list(request.prompt)
+        self.prompt_tokens = len(prompt)
         self.encoder_input: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
         self.prompt_length = len(self.tokens)
