@@ -13,6 +13,9 @@ No JAX here: this file never sees an array.
 from collections import OrderedDict
 from collections.abc import Sequence as Ids
 
+from jaxengine.request.cached_pages import CachedPages
+from jaxengine.rpc.page_keys import short_key
+
 SINK = 0
 
 
@@ -29,6 +32,7 @@ class PagePool:
         self.total = total
         self.page_size = page_size
         self.reset()
+        self.lost = False
 
     def reset(self) -> None:
         """Forget all holders and prefixes: the cache's content is gone."""
@@ -38,6 +42,8 @@ class PagePool:
         self.reusable: OrderedDict[int, None] = OrderedDict()
         self.index: dict[tuple[int, bytes], int] = {}  # (table, key) -> page
         self.content: dict[int, tuple[int, bytes, tuple[int, ...]]] = {}  # page -> (table, key, ids)
+        self.changed: set[bytes] = set()  # keys of table 0 that have come or gone since `take_changes`
+        self.lost = True  # since then
 
     @property
     def available(self) -> int:
@@ -92,12 +98,24 @@ class PagePool:
         if (table, key) not in self.index:
             self.index[table, key] = page
             self.content[page] = (table, key, tuple(ids))
+            if table == 0:
+                self.changed.add(key)
 
     def forget(self, pages: Ids[int]) -> None:
         """Stop offering `pages`, which are held: their content cannot be trusted, or is about to be overwritten."""
         for page in pages:
             if content := self.content.pop(page, None):
-                del self.index[content[:2]]
+                table, key, _ = content
+                del self.index[table, key]
+                if table == 0:
+                    self.changed.add(key)
+
+    def take_changes(self) -> CachedPages | None:
+        """What has become of the index of table 0 since the last call, None if nothing."""
+        changed, lost, self.changed, self.lost = self.changed, self.lost, set(), False
+        cached = [short_key(key) for key in changed if (0, key) in self.index]
+        uncached = [] if lost else [short_key(key) for key in changed if (0, key) not in self.index]
+        return CachedPages(lost, cached, uncached) if lost or changed else None
 
     def _take(self) -> int:
         if self.blank:

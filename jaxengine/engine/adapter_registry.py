@@ -23,7 +23,6 @@ class Entry:
     """An adapter under its name."""
 
     served: ServedAdapter
-    digest: bytes
     loaded: LoadedAdapter | None
 
 
@@ -70,10 +69,10 @@ class AdapterRegistry:
         with self._lock:
             self._check_free(name, in_place)
         weights, found = self._read(path, weights)
-        served = ServedAdapter(name, path, weights.rank)
+        served = ServedAdapter(name, path, weights.rank, weights.digest)
         with self._lock:
             self._check_free(name, in_place)
-            self._entries[name] = Entry(served, weights.digest, found)
+            self._entries[name] = Entry(served, found)
             self._use(name)
         return served
 
@@ -112,7 +111,7 @@ class AdapterRegistry:
         try:
             if found is None:
                 weights, found = self._read(entry.served.path, None)
-                if weights.digest != entry.digest:
+                if weights.digest != entry.served.digest:
                     raise AdapterRefused("invalid", "its files have changed since it was loaded; load it again")
         except Exception as error:  # whatever it is: the request would wait for ever
             logger.error("adapter %r cannot be read again: %s", name, error)

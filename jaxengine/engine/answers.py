@@ -79,6 +79,8 @@ class Answers:
             event.embedding = _embedding(sequence, sequence.pooled)
         if sequence.logits is not None:
             event.logits = sequence.logits.tobytes()
+        if sequence.params.samplers.mirostat_tau:
+            event.surprise = sequence.surprise
         if sequence.wants_text:
             self.generated_tokens += len(taken)
             result.answered_tokens += len(taken)

@@ -19,6 +19,7 @@ from jaxengine.engine.adapter_registry import AdapterRegistry
 from jaxengine.engine.answers import Answers
 from jaxengine.engine.constraints import Constraints, finish_of
 from jaxengine.engine.fault_isolation import CulpritSearch
+from jaxengine.engine.gauges import gauges
 from jaxengine.engine.preparation import Preparation
 from jaxengine.executor.compile_cache import COMPILES
 from jaxengine.executor.runner import BackboneLaunch, Runner
@@ -141,13 +142,7 @@ class Engine:
         return not self.inbox and len(self.live) == self.preparing and self.flight is None
 
     def stats(self) -> Stats:
-        pool = self.scheduler.pool
         return Stats(
-            waiting=len(self.scheduler.waiting) + self.preparing,
-            running=sum(sequence.first for sequence in self.scheduler.running),
-            pages_total=pool.total - 1,
-            pages_used=pool.used,
-            pages_cached=pool.cached,
             preemptions=self.scheduler.preemptions,
             prompt_tokens=self.answers.prompt_tokens,
             cached_prompt_tokens=self.answers.cached_prompt_tokens,
@@ -155,8 +150,7 @@ class Engine:
             step_failures=self.step_failures,
             compiles_after_warmup=COMPILES.unexpected - self.compiles_at_start,
             steps=self.steps,
-            running_adapters=_adapters_of(self.scheduler.running),
-            waiting_adapters=_adapters_of(self.scheduler.waiting),
+            **gauges(self.scheduler, self.preparation.waiting.values()),
             **self.constraints.stats(),
             **(self.speculator.stats() if self.speculator else {}),
         )
@@ -190,7 +184,11 @@ class Engine:
             self._turn(result)
         except Exception as error:
             self._recover(error, result)
-        return result if result.events or result.seconds else None
+        if not (result.events or result.seconds):
+            return None
+        tables = self.scheduler.tables
+        result.pages = tables.pool.take_changes() if tables.prefix_cache else None
+        return result
 
     def _read_inbox(self, result: StepResult) -> None:
         while self.inbox:
@@ -395,8 +393,3 @@ class Engine:
         group = self.culprit_search.current(self.live)
         running = [sequence.request.id for sequence in self.scheduler.running if sequence.first]
         return [request for request in running if group is None or request in group]
-
-
-def _adapters_of(sequences: list[Sequence]) -> tuple[str, ...]:
-    """The names of their adapters, each once."""
-    return tuple(sorted({sequence.request.adapter for sequence in sequences} - {""}))

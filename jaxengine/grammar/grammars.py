@@ -108,6 +108,13 @@ class Grammars:
             lambda verdict: self._threads.submit(self._work, grammar, verdict, wanted, deliver)
         )
 
+    def hand(self, deliver: Callable[[GrammarError | None], None]) -> None:
+        """Call `deliver` from another thread, with an error where there is none."""
+        try:
+            self._threads.submit(deliver, None)
+        except RuntimeError:  # no thread can be started
+            deliver(BROKEN)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.vet.close()

@@ -1,7 +1,7 @@
 """Which ids may come next in one sequence: those of its reasoning first, then those that its grammar allows."""
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +66,15 @@ class Matcher:
             if not followed:
                 raise GrammarError(f"grammar: the text cannot go on: {_reason(self.document)}")
 
+    def catch_up(self, tokens: Iterable[int]) -> None:
+        """The sequence begins with `tokens`, each of which was allowed when it came. Raises as `consume` and `complete`
+        do.
+        """
+        for token in tokens:
+            if self.asked is not None:
+                self._earn()
+            self.consume(token)
+
     @property
     def foresees(self) -> bool:
         """Whether it can say what may come behind guesses: within the answer, where a grammar alone decides."""
@@ -115,9 +124,7 @@ class Matcher:
             TooCostly: it has used up its allowance.
         """
         if self.asked is not None:
-            self.allowance.earn()
-            if self.allowance.exceeded:
-                raise TooCostly(f"grammar: {TOO_COSTLY}")
+            self._earn()
             _check(self.asked, mask)
         else:
             mask[:] = ALL
@@ -126,6 +133,11 @@ class Matcher:
             allow(mask, self._reasoning.begin[0])
         elif self.phase is Phase.REASONING:
             self._bound(mask)
+
+    def _earn(self) -> None:
+        self.allowance.earn()
+        if self.allowance.exceeded:
+            raise TooCostly(f"grammar: {TOO_COSTLY}")
 
     def _bound(self, mask: np.ndarray) -> None:
         """What reasoning leaves of a mask that allows everything."""

@@ -3,10 +3,11 @@
 An id outside the vocabulary would not fail on the device: gathers clamp, so it would silently read another row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.interface import Description
+from jaxengine.request.resume import Resume
 from jaxengine.request.sampling_params import MAX_EOS_TOKEN_IDS
 from jaxengine.request.sequence import Request
 from jaxengine.rpc.limits import MAX_ALTERNATIVES, MAX_LISTED_ALTERNATIVES, MAX_LOGITS_BYTES
@@ -38,6 +39,8 @@ def check_request(request: Request, limits: Description) -> None:
         raise ValueError("this model has no head to generate text with: it makes embeddings")
     if request.logits is not None:
         _check_logits(request, limits)
+    if request.resume is not None:
+        check_resume(request, request.resume, limits)
     ends = {*limits.eos_token_ids, *params.stop_token_ids}
     if request.beam_search is not None:
         _check_beam_search(request, request.beam_search, limits)
@@ -51,9 +54,24 @@ def check_request(request: Request, limits: Description) -> None:
         *(("bad_words", word) for word in params.bad_words),
         ("reasoning", (*request.reasoning.begin, *request.reasoning.end) if request.reasoning else ()),
     ):
-        wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
-        if wrong is not None:
-            raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
+        _check_ids(name, ids, limits)
+
+
+def check_resume(request: Request, resume: Resume, limits: Description) -> None:
+    """Raises ValueError if an engine with `limits` cannot go on with `request` as `resume` says."""
+    refused = {"beam search": request.beam_search, "pooling": request.pooling, "logits": request.logits}
+    _refuse("resume", {name: asked is not None for name, asked in refused.items()})
+    most, generated = request.params.max_tokens, len(resume.generated)
+    if generated >= most:
+        raise ValueError(f"resume.generated has {generated} tokens, not fewer than max_tokens {most}")
+    _check_ids("resume.generated", resume.generated, limits)
+
+
+def _check_ids(name: str, ids: Iterable[int], limits: Description) -> None:
+    """Raises ValueError where field `name` has an id outside the vocabulary."""
+    wrong = next((i for i in ids if not 0 <= i < limits.vocab_size), None)
+    if wrong is not None:
+        raise ValueError(f"{name} has the id {wrong}, outside [0, {limits.vocab_size})")
 
 
 def _refuse(what: str, beside: Mapping[str, bool]) -> None:

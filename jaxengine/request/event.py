@@ -61,3 +61,4 @@ class Event:
     beams: Ids[Beam] = ()  # in place of tokens, the best first
     embedding: bytes = b""  # f32 [hidden], of a request with `pooling`; its last event has it
     logits: bytes = b""  # f32 [positions, vocabulary], likewise of one with `logits`
+    surprise: float | None = None  # mirostat's bound behind its last token, in bits; None where mirostat is off

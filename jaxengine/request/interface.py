@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from jaxengine.architecture.adaptation import AdapterReader
 from jaxengine.architecture.drafter import DrafterSource
 from jaxengine.architecture.parameters import ParameterSource
+from jaxengine.request.cached_pages import CachedPages
 from jaxengine.request.event import Event
 from jaxengine.request.sequence import Request
 
@@ -74,6 +75,7 @@ class Stats:
     drafts: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: tuple[int, ...] = ()
+    queued_prefill_tokens: int = 0
 
 
 @dataclass
@@ -85,6 +87,7 @@ class StepResult:
     decode_tokens: int = 0
     answered_tokens: int = 0  # new tokens, and the computed prompt tokens of requests whose first token is among them
     seconds: float = 0.0
+    pages: CachedPages | None = None  # that prompts can start from; None where no more and no fewer can be found
 
 
 class OpenModel(Protocol):
@@ -131,6 +134,7 @@ class ServedAdapter:
     name: str
     path: str
     rank: int
+    digest: bytes = b""
 
 
 class AdapterRefused(Exception):

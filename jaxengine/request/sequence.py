@@ -19,6 +19,7 @@ from jaxengine.options.pooling import Pooling
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.beams import Beams
 from jaxengine.request.event import FinishReason, Token
+from jaxengine.request.resume import Resume
 from jaxengine.request.sampling_params import SamplingParams
 
 Logits = Literal["last", "all"]  # of a prompt's last position, or of every one
@@ -45,6 +46,7 @@ class Request:
     beam_search: BeamSearch | None = None
     pooling: Pooling | None = None  # it wants its prompt's hidden states pooled, and no text
     logits: Logits | None = None  # it wants its prompt's logits, and no text
+    resume: Resume | None = None  # what it has been answered by an engine that is gone
     arrived: float = field(default_factory=time.monotonic)
 
     @property
@@ -78,6 +80,8 @@ class Sequence:
         adapter: the one that the request names.
         start_token: for a model with an encoder. The prompt is then `encoder_input`, and the decoder starts from this
             token alone. The sequence's page table begins with the pages of the encoder input.
+
+    A resumed request begins as one that was preempted: what it has been answered stands behind its prompt.
     """
 
     def __init__(
@@ -92,10 +96,13 @@ class Sequence:
         timeouts = [each for each in (request.timeout, request.queue_timeout) if each is not None]
         self.earliest_deadline = request.arrived + min(timeouts, default=math.inf)
         prompt = list(request.prompt)
+        self.prompt_tokens = len(prompt)
         self.encoder_input: list[int] = [] if start_token is None else prompt
         self.tokens: list[int] = prompt if start_token is None else [start_token]
-        self.prompt_length = self.length = len(self.tokens)
+        self.prompt_length = len(self.tokens)
         self.max_length = self.prompt_length + self.params.max_tokens  # `length` never exceeds it
+        self.tokens += request.resume.generated if request.resume else ()
+        self.length = len(self.tokens)
         self.rope_length = self.prompt_length  # length of the text when its keys were computed, see `model/rope.py`
         self.tables: list[PageTable] = []  # all of one length; empty without a slot
         self.prefix_keys: list[bytes] = []  # prefix-cache key of each full page of known tokens, computed as needed
@@ -114,6 +121,8 @@ class Sequence:
         self.sampling_steps = 0  # that gave it tokens
         self.draft_tokens = self.accepted_draft_tokens = 0
         self.surprise = 2 * request.params.samplers.mirostat_tau  # mirostat's bound, in bits
+        if request.resume and request.resume.surprise is not None:
+            self.surprise = request.resume.surprise
         # Those that are served as one, this one among them, the first of which stands for the request.
         self.members: list[Sequence] = [self]
         self.beams: Beams | None = None  # of which each member is one

@@ -255,8 +255,8 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.tables.start(sequence, prefix)
         if sequence.preemptions == 0:
-            sequence.cached_tokens = sequence.computed
-            self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.computed)
+            sequence.cached_tokens = min(sequence.computed, sequence.prompt_length)
+            self.fair_queue.charge(sequence.request.caller, len(sequence.request.prompt) - sequence.cached_tokens)
         self._seat(sequence, plan)
         if sequence.encoder_input:
             plan.encoder_rows.append(Row(sequence, 0, len(sequence.encoder_input), 0, of_encoder=True))

@@ -11,6 +11,7 @@ from jaxengine.options.pooling import POOLINGS
 from jaxengine.request.beam_search import BeamSearch, EarlyStopping
 from jaxengine.request.event import Event, Token
 from jaxengine.request.interface import Description, ServedAdapter, Stats, StepResult
+from jaxengine.request.resume import Resume
 from jaxengine.request.samplers import NEUTRAL, ORDER, Samplers
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import LOGITS, Request
@@ -30,14 +31,14 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
     for name in ("timeout_seconds", "queue_timeout_seconds"):
         if not getattr(message, name) >= 0:  # NaN fails too
             raise ValueError(f"{name} must be at least 0, got {getattr(message, name)}")
-    reasons = message.HasField("reasoning")
+    reasons, resumes = message.HasField("reasoning"), message.HasField("resume")
     return Request(
         id=request_id,
         prompt=list(message.prompt),
         params=_params_from(message),
         salt=message.cache_salt,
         timeout=message.timeout_seconds or None,
-        queue_timeout=message.queue_timeout_seconds or None,
+        queue_timeout=None if resumes else message.queue_timeout_seconds or None,  # it has been scheduled before
         caller=message.caller,
         priority=message.priority,
         grammar=_grammar_from(message.grammar, behind_reasoning=reasons) if message.HasField("grammar") else None,
@@ -46,6 +47,7 @@ def request_from(message: pb.Generate, request_id: int) -> Request:
         beam_search=_beam_search_from(message.beam_search) if message.HasField("beam_search") else None,
         pooling=_choice("pooling", message.pooling, POOLINGS),
         logits=_choice("logits", message.logits, LOGITS),
+        resume=_resume_from(message.resume) if resumes else None,
     )
 
 
@@ -76,6 +78,10 @@ def _grammar_from(message: pb.Grammar, *, behind_reasoning: bool) -> Grammar:
 def _reasoning_from(message: pb.Reasoning) -> Reasoning:
     budget = message.budget if message.HasField("budget") else None
     return Reasoning(tuple(message.begin), tuple(message.end), budget)
+
+
+def _resume_from(message: pb.Resume) -> Resume:
+    return Resume(tuple(message.generated), message.surprise if message.HasField("surprise") else None)
 
 
 def _params_from(message: pb.Generate) -> SamplingParams:
@@ -138,6 +144,8 @@ def add_event(message: pb.RequestEvent, event: Event) -> None:
         message.embedding = event.embedding
     if event.logits:
         message.logits = event.logits
+    if event.surprise is not None:
+        message.surprise = event.surprise
     if event.first:
         message.prompt.cached_tokens = event.cached_tokens
         message.prompt.queue_seconds = event.queue_seconds
@@ -168,7 +176,7 @@ def describe(message: pb.Description, description: Description) -> None:
 
 
 def adapter_to(adapter: ServedAdapter) -> pb.Adapter:
-    return pb.Adapter(name=adapter.name, path=adapter.path, rank=adapter.rank)
+    return pb.Adapter(**dataclasses.asdict(adapter))
 
 
 def adapters_to(adapters: Iterable[ServedAdapter]) -> pb.AdapterList:

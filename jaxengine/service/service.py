@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from jaxengine.request.cached_pages import CachedPages
 from jaxengine.request.event import Event, FinishReason
 from jaxengine.request.interface import DrivenEngine
 from jaxengine.rpc import engine_pb2 as pb
@@ -25,6 +26,7 @@ from jaxengine.rpc.engine_pb2_grpc import EngineServicer
 from jaxengine.service import codec
 from jaxengine.service.adapter_record import AdapterRecord
 from jaxengine.service.adapters import Adapters, CallRefused
+from jaxengine.service.cached_pages import KnownPages, UntoldPages
 from jaxengine.service.cpu_liveness import CpuLiveness
 from jaxengine.service.deadlines import Deadlines
 from jaxengine.service.request_trace import RequestTrace
@@ -70,6 +72,7 @@ class Service(EngineServicer):
         self._running: dict[int, RunningRequest] = {}  # by the engine's id
         self._expired: set[int] = set()  # ended by `_expire`; the engine has yet to report their last event
         self._sessions: set[GatewaySession] = set()
+        self._pages = KnownPages()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -109,7 +112,7 @@ class Service(EngineServicer):
 
     async def Session(self, request_iterator: AsyncIterator[pb.Command], context: Any) -> AsyncIterator[pb.StepEvents]:
         adapters = await self._ready(context)
-        session = GatewaySession()
+        session = GatewaySession(UntoldPages(self._pages) if self.description.prefix_cache else None)
         session.announce(adapters.served)  # at once: the gateway knows that the session is open
         self._sessions.add(session)
         reader = asyncio.create_task(self._read(session, request_iterator))
@@ -249,9 +252,17 @@ class Service(EngineServicer):
         """Forward the step's events to their sessions, and let every session send."""
         for event in report.result.events if report.result is not None else ():
             self._forward(event)
+        if report.result is not None and report.result.pages is not None:
+            self._note_pages(report.result.pages)
         stats = codec.stats_to(report.stats, report.result)
         for session in self._sessions:
             session.flush(report.stats.steps, stats)
+
+    def _note_pages(self, change: CachedPages) -> None:
+        self._pages.note(change)
+        for session in self._sessions:
+            if session.pages is not None:
+                session.pages.note(change)
 
     def _forward(self, event: Event) -> None:
         if event.request_id in self._expired:

@@ -12,12 +12,18 @@ from jaxengine.request.event import Event
 from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc.limits import ALTERNATIVE_BYTES, MAX_LISTED_ALTERNATIVES
 from jaxengine.service import codec
+from jaxengine.service.cached_pages import UntoldPages
 
 
 class GatewaySession:
-    """The engine's end of a session."""
+    """The engine's end of a session.
 
-    def __init__(self) -> None:
+    Args:
+        pages: from which prompts can start, as far as the gateway must be told; None where there never are any.
+    """
+
+    def __init__(self, pages: UntoldPages | None = None) -> None:
+        self.pages = pages
         self.engine_ids: dict[int, int] = {}  # the gateway's id of a running request → the engine's
         self._message = pb.StepEvents()  # collects events until it is sent
         self._events: dict[int, pb.RequestEvent] = {}  # the events in it, by the gateway's request id
@@ -75,5 +81,7 @@ class GatewaySession:
     def _take_message(self) -> pb.StepEvents:
         """The collected message. The new one has no stats: a step is reported once."""
         message, self._message = self._message, pb.StepEvents(step=self._message.step)
+        if self.pages is not None:
+            self.pages.tell(message)
         self._events, self._alternatives = {}, 0
         return message

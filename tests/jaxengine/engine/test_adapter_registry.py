@@ -96,7 +96,7 @@ def names(registry: AdapterRegistry) -> list[str]:
 
 
 def test_what_is_loaded_is_served_under_its_name_in_the_layout_of_a_slot(registry: AdapterRegistry) -> None:
-    assert registry.load("x", "/1") == ServedAdapter("x", "/1", rank=2)
+    assert registry.load("x", "/1") == ServedAdapter("x", "/1", rank=2, digest=weights(1).digest)
     registry.check("x")
     registry.check("")  # the model itself
     adapter, problem = fetched(registry, "x")
@@ -113,7 +113,7 @@ def test_a_name_that_is_taken_is_refused_and_keeps_what_it_had(registry: Adapter
     for in_place in (False, True):
         refused = refusal(lambda in_place=in_place: registry.load("org/model", "/2", in_place=in_place))
         assert refused == ("taken", "'org/model' is the name of the model itself")
-    assert registry.served() == (ServedAdapter("x", "/1", 2),)
+    assert registry.served() == (ServedAdapter("x", "/1", 2, weights(1).digest),)
     assert reader.reads == ["/1"]  # not read in vain
 
 
@@ -125,7 +125,8 @@ def test_in_place_the_name_is_another_adapter_s_and_who_has_the_old_one_keeps_it
     new, _ = fetched(registry, "x")
     assert old is not None and new is not None and old.digest != new.digest
     assert (old.arrays[OUT][0][:2] == 2).all()
-    assert registry.served() == (ServedAdapter("x", "/2", 2), ServedAdapter("y", "/1", 2))
+    other, same = ServedAdapter("x", "/2", 2, weights(2).digest), ServedAdapter("y", "/1", 2, weights(1).digest)
+    assert registry.served() == (other, same)
 
 
 def test_in_place_of_nothing_is_a_load(registry: AdapterRegistry) -> None:

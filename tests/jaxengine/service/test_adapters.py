@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ async def test_a_session_is_told_the_adapters_at_its_begin_and_at_every_change(w
         message = await asyncio.wait_for(call.read(), PATIENCE)
         assert [(each.name, each.path, each.rank) for each in message.adapters.adapters] == [("first", "org/first", 8)]
     loaded = await world.stub.LoadAdapter(load("second", "org/second@v1"))
-    assert (loaded.name, loaded.path, loaded.rank) == ("second", "org/second@v1", 8)
+    digest = sha256(b"org/second@v1").digest()
+    assert (loaded.name, loaded.path, loaded.rank, loaded.digest) == ("second", "org/second@v1", 8, digest)
     assert [await next_list(call) for call in sessions] == [["first", "second"]] * 2
     for name in ("first", "second"):
         await world.stub.UnloadAdapter(pb.UnloadAdapterRequest(name=name))
@@ -108,7 +110,7 @@ async def test_a_refusal_has_the_status_of_its_reason_and_changes_nothing(
     world.service.serve(world.engine)
     status, details = await refusal(world.stub.LoadAdapter(request_))
     assert status == code and message in details
-    assert world.engine.adapters() == (ServedAdapter("first", "org/first", 8),)
+    assert world.engine.adapters() == (ServedAdapter("first", "org/first", 8, sha256(b"org/first").digest()),)
     missing = await refusal(world.stub.UnloadAdapter(pb.UnloadAdapterRequest(name="other")))
     assert missing == (grpc.StatusCode.NOT_FOUND, "no adapter is called 'other'")
 
