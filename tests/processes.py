@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -34,7 +34,13 @@ def ask(prompt: list[int], new_tokens: int, **fields: Any) -> pb.Generate:
     return pb.Generate(prompt=prompt, max_new_tokens=new_tokens, sampling=neutral, **fields)
 
 
-async def collect(client: EngineClient, request: pb.Generate) -> tuple[list[int], pb.RequestEvent | EngineUnavailable]:
+class Generates(Protocol):
+    """What answers requests: `EngineClient` or `Replicas`."""
+
+    def generate(self, request: pb.Generate) -> AsyncGenerator[pb.RequestEvent, None]: ...
+
+
+async def collect(client: Generates, request: pb.Generate) -> tuple[list[int], pb.RequestEvent | EngineUnavailable]:
     """The token ids of a request's events, and how the request ended."""
     ids: list[int] = []
     try:

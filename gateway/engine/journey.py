@@ -5,8 +5,9 @@ import time
 from jaxengine.rpc import engine_pb2 as pb
 
 MIN_TIMEOUT = 1e-3  # seconds; 0 would mean none
-# A request is given up when so many engines in a row died while they had it and gave it no token: it may be the cause.
-MOST_DEATHS = 2
+# When so many engines in a row have died while they had a request and gave it no token, it may be the cause. The other
+# requests of those engines may have moved together with it.
+SUSPICIOUS_DEATHS = 2
 COUNTS = ("preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens")  # that each engine begins anew
 
 
@@ -33,8 +34,8 @@ class Journey:
 
     @property
     def suspect(self) -> bool:
-        """Whether engines seem to die of it."""
-        return self._deaths >= MOST_DEATHS
+        """Whether engines may die of it."""
+        return self._deaths >= SUSPICIOUS_DEATHS
 
     @property
     def ids(self) -> list[int]:

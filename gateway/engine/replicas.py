@@ -8,7 +8,7 @@ token ids, of which every next one depends on (seed, position) only. So its clie
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
@@ -26,7 +26,7 @@ from jaxengine.rpc.page_keys import cache_name, root_key, short_keys
 
 logger = logging.getLogger(__name__)
 
-FATAL = "the engine died twice while it worked on this request"
+FATAL = "the engine died again and again while it worked on this request"
 
 
 class RouteListener(Protocol):
@@ -80,6 +80,7 @@ class Replicas(EngineListener):
         self.adapters = ReplicaAdapters(self._clients)
         self._changed = asyncio.Event()  # replaced whenever a replica may have become able to take requests
         self._waiting = 0  # requests that wait for this
+        self._suspects = asyncio.Lock()  # held by the one that is tried
         self._closed: str | None = None
 
     @property
@@ -129,44 +130,53 @@ class Replicas(EngineListener):
         """See `Engine.generate`."""
         journey = Journey(request)
         while True:
-            try:
-                replica = await self._replica_for(journey)
-            except TimeoutError:
-                yield pb.RequestEvent(finish=pb.DEADLINE)
-                return
-            try:
-                async with aclosing(replica.client.generate(journey.request())) as events:
-                    async for event in events:
-                        yield journey.note(event)
-                return
-            except EngineLost:
-                if not self._resume or self._closed is not None:
-                    raise
-                self._move(journey, replica)
+            async with AsyncExitStack() as stack:
+                try:
+                    replica = await self._next(journey, stack)
+                except TimeoutError:
+                    yield pb.RequestEvent(finish=pb.DEADLINE)
+                    return
+                try:
+                    async with aclosing(replica.client.generate(journey.request())) as events:
+                        async for event in events:
+                            await stack.aclose()
+                            yield journey.note(event)
+                    return
+                except EngineLost:
+                    if not self._resume or self._closed is not None:
+                        raise
+                    self._move(journey, replica)
+
+    async def _next(self, journey: Journey, until_answered: AsyncExitStack) -> Replica:
+        """As `_replica_for`. Of requests that engines may die of, one at a time is tried, `until_answered` is left: then
+        if the engine dies, it is this one.
+        """
+        async with asyncio.timeout(journey.time_left):
+            if journey.suspect:
+                await until_answered.enter_async_context(self._suspects)
+            return await self._replica_for(journey)
 
     async def _replica_for(self, journey: Journey) -> Replica:
         """Where the request goes next. One that has been on an engine waits for another until its deadline.
 
         Raises:
             EngineUnavailable: none takes new requests, or all are closed.
-            TimeoutError: the deadline passed.
         """
         while not (candidates := self._candidates(journey)):
             if self._closed is not None or not journey.moved:
                 raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
-            await self._change(journey.time_left)
+            await self._change()
         number, reason, cached_tokens = self._choose(journey, candidates)
         self._replicas[number].picked(journey.length - cached_tokens)
         if self._routes is not None:
             self._routes.request_routed(number, "moved" if journey.moved else reason, cached_tokens)
         return self._replicas[number]
 
-    async def _change(self, seconds: float | None) -> None:
-        """Wait until a replica may take requests. Raises TimeoutError after so many seconds."""
+    async def _change(self) -> None:
+        """Wait until a replica may take requests."""
         self._waiting += 1
         try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+            await self._changed.wait()
         finally:
             self._waiting -= 1
 
@@ -190,12 +200,12 @@ class Replicas(EngineListener):
         return choose(candidates, Keys(journey.length, size, short_keys(root, journey.ids, size)))
 
     def _move(self, journey: Journey, replica: Replica) -> None:
-        """The request's engine is gone. Raises RequestError if engines seem to die of it."""
+        """The request's engine is gone. Raises RequestError if it seems to have died of the request."""
         drained = replica.turn is not Turn.OPEN
-        journey.lost(replica.number, died=not drained)
-        if journey.suspect:
-            logger.error("a request is given up: two engines in a row died while they worked on it")
+        if journey.suspect and not drained:
+            logger.error("a request is given up, of which engines seem to die")
             raise RequestError(Kind.GENERATION, FATAL)
+        journey.lost(replica.number, died=not drained)
         if self._routes is not None:
             self._routes.request_moved("drained" if drained else "lost")
 
