@@ -39,6 +39,31 @@ class ReplicaStatus:
     kv_usage: float
 
 
+class Operations(Protocol):
+    """What an operator may do to replicas. Each call begins something and returns; a later one takes its place."""
+
+    @property
+    def restarting(self) -> bool:
+        """Whether all replicas are being restarted."""
+        ...
+
+    def drain(self, number: int) -> None:
+        """Have a replica take no new requests. After the grace time what still runs there moves to others."""
+        ...
+
+    def undrain(self, number: int) -> None:
+        """Have a replica take requests again, whatever was begun with it."""
+        ...
+
+    def restart(self, number: int) -> None:
+        """Drain a replica, start its engine anew, and open it again if it was open."""
+        ...
+
+    def restart_all(self) -> None:
+        """Restart the replicas one after another, each while another one takes requests."""
+        ...
+
+
 class Adapters(Protocol):
     """The adapters of an engine. Each call raises EngineUnavailable when there is no engine."""
 

@@ -148,8 +148,8 @@ class Replicas(EngineListener):
                     self._move(journey, replica)
 
     async def _next(self, journey: Journey, until_answered: AsyncExitStack) -> Replica:
-        """As `_replica_for`. Of requests that engines may die of, one at a time is tried, `until_answered` is left: then
-        if the engine dies, it is this one.
+        """As `_replica_for`. Of requests that engines may die of, one at a time is tried, `until_answered` is left: if its
+        engine dies too, it is this one.
         """
         async with asyncio.timeout(journey.time_left):
             if journey.suspect:

@@ -118,11 +118,6 @@ class HttpProcess(EngineListener):
         """End what still runs, with an error that says why."""
         self._replicas.close(SHUTTING_DOWN)
 
-    def is_idle(self, engine: int) -> bool:
-        """Whether an engine has no requests, of whatever process, or is not there."""
-        status = self._replicas.replicas[engine]
-        return status.state in ("starting", "lost") or not status.running + status.waiting
-
     async def stop(self) -> None:
         """Close the listeners, after at most `HTTP_STOP_SECONDS` for answers that are still being written."""
         self._http.should_exit = True

@@ -23,6 +23,7 @@ from gateway.processes.engines import Engines
 from gateway.processes.http_process import HttpProcess
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
+from gateway.processes.replica_operations import ReplicaOperations
 from gateway.processes.supervisor import RestartCause
 from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
@@ -111,6 +112,13 @@ class Server(EngineListener):
         self._http_process = HttpProcess(options, spec, tracing, listeners=[self])
         metrics = self._http_process.metrics
         self._engines = Engines(options, environ, spec.token, places, engine, metrics.engine_state, self._restarted)
+        self._operations = ReplicaOperations(
+            self._engines,
+            spec.counters,
+            options.graceful_termination_timeout,
+            lambda: self._http_process.gateway.engine.replicas,
+        )
+        self._http_process.gateway.operations = self._operations
         self._tunnel = Tunnel.of(options, spec.listener)
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         bars = not options.json_output and len(places) == 1
@@ -135,6 +143,7 @@ class Server(EngineListener):
             logger.info("gRPC on %s", self._grpc)
         parts: list[asyncio.Task[int] | asyncio.Task[None]] = [engines, workers, *http]
         await asyncio.wait({*parts, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        self._operations.stop()
         if self._tunnel is not None:
             await self._tunnel.close()
         if signalled.done():

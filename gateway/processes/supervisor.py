@@ -185,10 +185,14 @@ class Supervisor:
             self._spawn(self._abort(self._process))
 
     async def restart(self, timeout: float) -> None:
-        """End this life of the engine, by SIGTERM, or SIGKILL `timeout` seconds later; another one begins at once."""
-        if self._process is not None:
-            self._asked = True
-            await self._end(self._process, signal.SIGTERM, timeout)
+        """End this life of the engine, by SIGTERM, or SIGKILL `timeout` seconds later. The next one begins at once."""
+        ended = self._process
+        if ended is None:  # another life is about to begin, or none will
+            return
+        self._asked = True
+        await self._end(ended, signal.SIGTERM, timeout)
+        while self._process is ended:
+            await asyncio.sleep(0)
 
     async def stop(self, timeout: float) -> None:
         """End the engine for good: SIGTERM, and SIGKILL `timeout` seconds later."""

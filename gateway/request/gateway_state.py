@@ -8,7 +8,7 @@ from typing import cast
 from fastapi import Request
 
 from gateway.config.options import Options
-from gateway.engine.interface import Engine
+from gateway.engine.interface import Engine, Operations
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_stats import RequestStats
 from gateway.parsing.formats import Formats, formats_of
@@ -30,6 +30,7 @@ class Gateway:
     text_loader: ModelTextLoader
     alive: bool = True  # False once the engine cannot be restarted any more
     draining: bool = False  # running requests finish, new ones are turned away
+    operations: Operations | None = None  # of the launcher's process alone
     tracing: Tracing = field(default_factory=Tracing)
     secret: bytes = b""  # of this boot, for `Keys`
     one_with_logits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # each is up to 64 MiB

@@ -1,0 +1,87 @@
+"""The replicas of this server, for its operator: which there are, and routes that drain, open and restart them.
+
+They are on the admin listener alone. What changes something asks for the API key if one is set; without one it is for
+programs of this machine, and never for a page in a browser.
+"""
+
+import dataclasses
+import ipaddress
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.engine.interface import Operations
+from gateway.request.auth import require_key
+from gateway.request.gateway_state import Gateway, gateway_of
+
+router = APIRouter(prefix="/admin/replicas")
+
+
+async def operations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Operations:
+    """What the client may do.
+
+    Raises:
+        RequestError: the key is missing or wrong.
+        HTTPException: 403 where no key is set and the client is not a program of this machine; 503 where the server is
+            about to stop.
+    """
+    await require_key(request, gateway)
+    if "origin" in request.headers:
+        raise HTTPException(403, "not for pages in a browser")
+    if not gateway.options.keys and not _is_of_this_machine(request):
+        raise HTTPException(403, "only programs of this machine may do so, as no API key is set")
+    if gateway.operations is None or gateway.draining:
+        raise HTTPException(503, "the server is not running")
+    return gateway.operations
+
+
+async def existing(index: Annotated[int, Path()], gateway: Gateway = Depends(gateway_of)) -> int:
+    """Raises HTTPException, 404, if there is no such replica."""
+    if index >= (count := len(gateway.engine.replicas)):
+        raise HTTPException(404, f"there is no replica {index}: the last is {count - 1}")
+    return index
+
+
+Allowed = Annotated[Operations, Depends(operations)]
+Index = Annotated[int, Depends(existing)]
+
+
+@router.get("")
+async def replicas(gateway: Gateway = Depends(gateway_of)) -> Response:
+    return _told(gateway, 200)
+
+
+@router.post("/restart")
+async def restart_all(allowed: Allowed, gateway: Gateway = Depends(gateway_of)) -> Response:
+    if allowed.restarting:
+        raise HTTPException(409, "the replicas are being restarted already")
+    allowed.restart_all()
+    return _told(gateway, 202)
+
+
+@router.post("/{index:int}/drain")
+async def drain(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
+    allowed.drain(index)
+    return _told(gateway, 202)
+
+
+@router.post("/{index:int}/undrain")
+async def undrain(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
+    allowed.undrain(index)
+    return _told(gateway, 202)
+
+
+@router.post("/{index:int}/restart")
+async def restart(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
+    allowed.restart(index)
+    return _told(gateway, 202)
+
+
+def _told(gateway: Gateway, status: int) -> Response:
+    """The replicas as they are now: what was asked for has only begun."""
+    return JSONResponse({"replicas": [dataclasses.asdict(each) for each in gateway.engine.replicas]}, status)
+
+
+def _is_of_this_machine(request: Request) -> bool:
+    return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
