@@ -104,14 +104,21 @@ class Launcher:
     url: str
     log: Path
 
-    def engine_pid(self) -> int:
-        """The process id of the engine, which is the launcher's only child. Fails after `PATIENCE` without one."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+    def engine_pid(self, number: int | None = None) -> int:
+        """The process id of an engine: the only one, or that of a replica. Fails after `PATIENCE` without one."""
+        socket = "engine.sock" if number is None else f"engine-{number}.sock"
         deadline = time.monotonic() + PATIENCE
-        while not (text := children.read_text()):
-            assert time.monotonic() < deadline, "the launcher has no engine"
+        while not (found := [pid for pid in children(self.process.pid) if f"/{socket}\0" in command_line(pid)]):
+            assert time.monotonic() < deadline, "the launcher has no such engine"
             time.sleep(0.01)
-        return int(text.split()[0])
+        return found[0]
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of the admin listener, which the launcher has logged."""
+        found = re.search(r"probes and metrics on (http[^\s\"]+)", self.log.read_text())
+        assert found is not None, "there is no admin listener"
+        return found[1]
 
     def status(self, path: str = "/health") -> int:
         """The status of a GET; 0 if nothing listens."""
@@ -163,6 +170,25 @@ def running_launcher(
     finally:
         process.kill()
         process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process; none if it has ended."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread ended
+    return found
+
+
+def command_line(pid: int) -> str:
+    """The arguments of a process, each ended by NUL; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def listening_url(process: "subprocess.Popen[str]", log: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.processes import PATIENCE, Launcher, gone, listening_url, start
+from tests.processes import PATIENCE, Launcher, children, gone, listening_url, start
 
 READY_SECONDS = 240.0  # the very first start fetches and converts the default model, and compiles
 
@@ -20,14 +20,6 @@ class Server(Launcher):
     """A launcher with a real engine."""
 
     uds_prefix: str = ""
-
-    def engine_pid(self) -> int:
-        """The engine's process id. A restart may wait for its backoff. Fails after `PATIENCE`."""
-        deadline = time.monotonic() + PATIENCE
-        while not (found := [pid for pid in children(self.process.pid) if "serve" in arguments(pid)]):
-            assert time.monotonic() < deadline, "the launcher has no engine"
-            time.sleep(0.01)
-        return found[0]
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> float:
         """Wait until the server is ready; the seconds it took. Fails at once if the server ends."""
@@ -87,17 +79,6 @@ def serving(directory: Path, *options: str, env: dict[str, str] | None = None) -
             if not gone(pid, 0.01):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
-
-
-def children(pid: int) -> list[int]:
-    """The children of all threads of a process; none if it has ended."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, task.read_text().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # the thread ended
-    return found
 
 
 def descendants(pid: int) -> list[int]:

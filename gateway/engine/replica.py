@@ -1,7 +1,9 @@
 """One of several engines, as the router sees it: what it holds, what it has to do, and whether it takes requests."""
 
 import enum
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from gateway.engine.client import EngineClient
 from gateway.engine.interface import ReplicaState, ReplicaStatus
@@ -29,6 +31,7 @@ class Replica:
         self._turn = turn
         self._was_ready = False
         self._picked = self._picked_tokens = 0  # sent there since it last reported, and the tokens of their prompts
+        self._promised: Counter[int] = Counter()  # short keys of pages that requests sent there will fill
 
     @property
     def number(self) -> int:
@@ -42,6 +45,10 @@ class Replica:
     def open(self) -> bool:
         """Whether it takes requests."""
         return self.client.ready and self.turn is Turn.OPEN
+
+    def holds(self, page: int) -> bool:
+        """Whether its prefix cache has the page of this short key, or will have it soon."""
+        return page in self.pages or page in self._promised
 
     @property
     def queued_tokens(self) -> int:
@@ -71,6 +78,18 @@ class Replica:
         """A request was sent there, which has to compute so many tokens first. The next report will have counted it."""
         self._picked += 1
         self._picked_tokens += tokens
+
+    @contextmanager
+    def promise(self, pages: Iterable[int]) -> Iterator[None]:
+        """Count the pages of these short keys as its own until the block ends."""
+        self._promised.update(pages)
+        try:
+            yield
+        finally:
+            for page in pages:
+                self._promised[page] -= 1
+                if not self._promised[page]:
+                    del self._promised[page]
 
     def reported(self, step: pb.StepEvents) -> None:
         """The engine says what it holds and has to do."""

@@ -148,29 +148,33 @@ class Replicas(EngineListener):
                     self._move(journey, replica)
 
     async def _next(self, journey: Journey, until_answered: AsyncExitStack) -> Replica:
-        """As `_replica_for`. Of requests that engines may die of, one at a time is tried, `until_answered` is left: if its
-        engine dies too, it is this one.
+        """Where the request goes next. Of requests that engines may die of, one at a time is tried, until it is
+        answered: if its engine dies too, it is this one.
+
+        Raises:
+            EngineUnavailable: none takes new requests, or all are closed.
+            TimeoutError: the deadline passed.
         """
         async with asyncio.timeout(journey.time_left):
             if journey.suspect:
                 await until_answered.enter_async_context(self._suspects)
-            return await self._replica_for(journey)
+            candidates = await self._candidates(journey)
+        choice = self._choose(journey, candidates)
+        replica = self._replicas[choice.number]
+        replica.picked(journey.length - choice.cached_tokens)
+        until_answered.enter_context(replica.promise(choice.promised))
+        if self._routes is not None:
+            reason = "moved" if journey.moved else choice.reason
+            self._routes.request_routed(choice.number, reason, choice.cached_tokens)
+        return replica
 
-    async def _replica_for(self, journey: Journey) -> Replica:
-        """Where the request goes next. One that has been on an engine waits for another until its deadline.
-
-        Raises:
-            EngineUnavailable: none takes new requests, or all are closed.
-        """
-        while not (candidates := self._candidates(journey)):
+    async def _candidates(self, journey: Journey) -> list[Replica]:
+        """The replicas that can take the request. One that has been on an engine waits for them, a new one does not."""
+        while not (found := self._open_to(journey)):
             if self._closed is not None or not journey.moved:
                 raise EngineUnavailable(self._closed or "the engine is not ready", self.retry_after)
             await self._change()
-        number, reason, cached_tokens = self._choose(journey, candidates)
-        self._replicas[number].picked(journey.length - cached_tokens)
-        if self._routes is not None:
-            self._routes.request_routed(number, "moved" if journey.moved else reason, cached_tokens)
-        return self._replicas[number]
+        return found
 
     async def _change(self) -> None:
         """Wait until a replica may take requests."""
@@ -180,7 +184,7 @@ class Replicas(EngineListener):
         finally:
             self._waiting -= 1
 
-    def _candidates(self, journey: Journey) -> list[Replica]:
+    def _open_to(self, journey: Journey) -> list[Replica]:
         """The replicas that take requests, and have the request's adapter if any has it; preferably such as were not
         lost with it.
         """
@@ -191,7 +195,7 @@ class Replicas(EngineListener):
 
     def _choose(self, journey: Journey, candidates: Sequence[Replica]) -> Choice:
         if len(candidates) == 1:
-            return Choice(candidates[0].number, "load", 0)
+            return Choice(candidates[0].number, "load")
         client = candidates[0].client
         description, adapter = client.description or pb.Description(), client.adapters.served.get(journey.adapter)
         name = cache_name(description.model_id, description.revision)

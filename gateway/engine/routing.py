@@ -6,19 +6,21 @@ a request to its replica, and a queue there drives it away. Where replicas tie, 
 first pages are hashed over the replicas (Thaler and Ravishankar 1998, "Using name-based mappings to increase hit
 rates"), by every HTTP process alike.
 
-Replicas report which pages they hold, so nothing is guessed from one's own traffic: four processes that guess each for
-itself lose much of what the prefix cache gains (`tests/gateway/engine/routing_simulation.py`).
+Replicas report which pages they hold, so little is guessed from one's own traffic: only that the prompts which were
+just sent somewhere will be there. Without this guess the 99th percentile of the time to the first token is up to 1.8
+times as long in the simulation of `tests/gateway/engine/routing_simulation.py`.
 """
 
 import hashlib
 import itertools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 # A request that runs counts as so many tokens to compute.
 RUNNING_TOKENS = 4
 CROWDED = 0.9  # share of a pool's pages in use, above which what runs counts double: it may be preempted
 MEETING_PAGES = 4  # first pages of a prompt by which its replica is chosen among equals
+PROMISED_PAGES = 32  # of a prompt, behind those that are cached, that its replica counts as holding at once: 25 µs
 
 Reason = Literal["prefix", "load", "hash", "moved"]
 
@@ -28,9 +30,8 @@ class Candidate(Protocol):
 
     @property
     def number(self) -> int: ...
-    @property
-    def pages(self) -> Container[int]:
-        """Short keys of the pages that its prefix cache holds."""
+    def holds(self, page: int) -> bool:
+        """Whether its prefix cache has the page of this short key, or will have it soon."""
         ...
 
     @property
@@ -50,11 +51,14 @@ class Candidate(Protocol):
 
 
 class Choice(NamedTuple):
-    """Where a request goes. `cached_tokens` of its prompt are there, as far as is known."""
+    """Where a request goes. `cached_tokens` of its prompt are there, as far as is known; `promised` are the short keys
+    of pages that will be there.
+    """
 
     number: int
     reason: Reason
-    cached_tokens: int
+    cached_tokens: int = 0
+    promised: Sequence[int] = ()
 
 
 class Keys:
@@ -100,7 +104,8 @@ def choose(candidates: Sequence[Candidate], keys: Keys) -> Choice:
         reason: Reason = "prefix"
     else:
         reason = "hash" if len(best) > 1 else "load"
-    return Choice(candidates[chosen].number, reason, cached[chosen] * keys.page_size)
+    promised = keys.first(cached[chosen] + PROMISED_PAGES)[cached[chosen] :]
+    return Choice(candidates[chosen].number, reason, cached[chosen] * keys.page_size, promised)
 
 
 def _cached_pages(candidates: Sequence[Candidate], keys: Keys) -> list[int]:
@@ -111,7 +116,7 @@ def _cached_pages(candidates: Sequence[Candidate], keys: Keys) -> list[int]:
     holders = list(range(len(candidates)))
     for index in range(keys.usable):
         key = keys.at(index)
-        holders = [place for place in holders if key in candidates[place].pages]
+        holders = [place for place in holders if candidates[place].holds(key)]
         if not holders:
             break
         for place in holders:

@@ -24,8 +24,8 @@ from pathlib import Path
 import httpx
 
 from convert.cache import NAME, cache_root
-from tests.processes import PATIENCE
-from tests.servers import Server, children, serving
+from tests.processes import PATIENCE, children
+from tests.servers import Server, serving
 
 FETCH_SECONDS, FIRST_READY_SECONDS, LATER_READY_SECONDS = 145.0, 35.0, 8.0
 FIRST_ANSWER_SECONDS, LEAST_SHARE = 2.0, 0.8

@@ -18,8 +18,8 @@ from gateway.request.shared_counters import SharedCounters
 from tests.engine_mock import continuation
 from tests.gateway.processes.test_launcher import STEP, begin, prompt_ids, stream
 from tests.gateway.toys import write_model
-from tests.processes import PATIENCE, ROOT, Launcher, MockLauncher, closed, gone, running_launcher
-from tests.servers import arguments, children
+from tests.processes import PATIENCE, ROOT, Launcher, MockLauncher, children, closed, gone, running_launcher
+from tests.servers import arguments
 
 LIMIT = 16
 SEVERAL = 24  # connections: the chance that all reach one of two processes is 1 in 8 million
