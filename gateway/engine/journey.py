@@ -21,6 +21,7 @@ class Journey:
         self._request = request
         self.deadline = time.monotonic() + request.timeout_seconds if request.timeout_seconds else None
         self.generated: list[int] = []
+        self.adapter_digest: bytes | None = None  # of the adapter that it began with
         self._told_prompt = False
         self.visited: set[int] = set()  # numbers of the engines that were lost with it
         self._deaths = 0  # in a row, without a token

@@ -46,6 +46,11 @@ class Replica:
         """Whether it takes requests."""
         return self.client.ready and self.turn is Turn.OPEN
 
+    def adapter_digest(self, name: str) -> bytes | None:
+        """Of the adapter that it serves as `name`, which tells its versions apart; None if it has none."""
+        adapter = self.client.adapters.served.get(name)
+        return None if adapter is None else adapter.digest
+
     def holds(self, page: int) -> bool:
         """Whether its prefix cache has the page of this short key, or will have it soon."""
         return page in self.pages or page in self._promised

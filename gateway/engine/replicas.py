@@ -161,6 +161,7 @@ class Replicas(EngineListener):
             candidates = await self._candidates(journey)
         choice = self._choose(journey, candidates)
         replica = self._replicas[choice.number]
+        journey.adapter_digest = replica.adapter_digest(journey.adapter)
         replica.picked(journey.length - choice.cached_tokens)
         until_answered.enter_context(replica.promise(choice.promised))
         if self._routes is not None:
@@ -185,21 +186,30 @@ class Replicas(EngineListener):
             self._waiting -= 1
 
     def _open_to(self, journey: Journey) -> list[Replica]:
-        """The replicas that take requests, and have the request's adapter if any has it; preferably such as were not
-        lost with it.
-        """
+        """The replicas that take requests and have the request's adapter; preferably such as were not lost with it."""
         found = [each for each in self._replicas if each.open]
-        if journey.adapter:
-            found = [each for each in found if journey.adapter in each.client.adapters.served] or found
+        if journey.adapter and found:
+            found = self._with_adapter(journey, found)
         return [each for each in found if each.number not in journey.visited] or found
+
+    def _with_adapter(self, journey: Journey, replicas: list[Replica]) -> list[Replica]:
+        """Those that have the request's adapter, as it was when the answer began. Where none has it, an engine may say so
+        of a new request. Raises RequestError for one that was begun.
+        """
+        digests = {each.number: each.adapter_digest(journey.adapter) for each in replicas}
+        if journey.generated:
+            found = [each for each in replicas if digests[each.number] == journey.adapter_digest]
+            if not found:
+                raise RequestError(Kind.GENERATION, f"adapter {journey.adapter!r} has changed since the answer began")
+            return found
+        return [each for each in replicas if digests[each.number] is not None] or replicas
 
     def _choose(self, journey: Journey, candidates: Sequence[Replica]) -> Choice:
         if len(candidates) == 1:
             return Choice(candidates[0].number, "load")
-        client = candidates[0].client
-        description, adapter = client.description or pb.Description(), client.adapters.served.get(journey.adapter)
+        description = candidates[0].client.description or pb.Description()
         name = cache_name(description.model_id, description.revision)
-        root = root_key(name, journey.salt, adapter.digest if adapter else b"")
+        root = root_key(name, journey.salt, candidates[0].adapter_digest(journey.adapter) or b"")
         size = max(1, description.page_size)
         return choose(candidates, Keys(journey.length, size, short_keys(root, journey.ids, size)))
 

@@ -12,8 +12,10 @@ import pytest
 
 from tests.engine_mock import continuation
 from tests.gateway.processes.test_launcher import STEP, prompt_ids
+from tests.gateway.processes.test_replicas import ask_for, states, wait_until
 from tests.gateway.toys import write_model
 from tests.processes import NO_CERTIFICATES, PATIENCE, ROOT, Launcher, running_launcher
+from tests.server.streams import stream
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +83,54 @@ async def test_a_restarted_engine_serves_what_was_loaded_and_not_what_was_unload
             assert post(server, "/v1/completions", prompt="lo", model="two").status_code == 404
     log = server.log.read_text()
     assert "adapter 'new' is served from 'org/new', rank 8" in log and "adapter 'two' is served no more" in log
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_all_replicas_serve_what_is_loaded_and_so_does_one_that_was_away(model: Path, workers: int) -> None:
+    flags = ("--replicas=2", "--admin-port=0", f"--api-workers={workers}", "--lora-adapters=one=org/one,two=org/two")
+    with running_launcher(model, *flags, RUNTIME) as server:
+        server.wait_for(200)
+        wait_until(lambda: states(server) == ["ready", "ready"])
+        assert post(server, LOAD, lora_name="new", lora_path="org/new").status_code == 200
+        assert post(server, LOAD, lora_name="bad", lora_path="/nowhere").status_code == 404
+        server.hold.touch()  # no engine starts
+        os.kill(server.engine_pid(0), signal.SIGKILL)
+        wait_until(lambda: states(server)[0] != "ready")
+        server.hold.unlink()
+        assert post(server, LOAD, lora_name="one", lora_path="org/better", load_inplace=True).status_code == 200
+        assert post(server, UNLOAD, lora_name="two").status_code == 200
+        wait_until(lambda: states(server) == ["ready", "ready"])
+        known = {"one": "org/better", "new": "org/new"}
+        for number in range(2):  # each alone has to answer
+            ask_for(server, f"{1 - number}/drain")
+            wait_until(lambda number=number: states(server)[number] == "ready")  # type: ignore[misc]
+            assert adapters(server) == known
+            for name, path in known.items():
+                assert ids(server, name) == continuation(prompt_ids("hello"), 9, path)
+            assert post(server, "/v1/completions", prompt="lo", model="two").status_code == 404
+            ask_for(server, f"{1 - number}/undrain")
+
+
+async def test_an_answer_does_not_go_on_with_another_version_of_its_adapter(model: Path) -> None:
+    flags = ("--replicas=2", "--admin-port=0", "--lora-adapters=one=org/one", "--graceful-termination-timeout=0")
+    with running_launcher(model, *flags, RUNTIME, mock=(STEP,)) as server:
+        server.wait_for(200)
+        wait_until(lambda: states(server) == ["ready", "ready"])
+        begun = [asyncio.Event(), asyncio.Event()]
+        streams = [
+            asyncio.create_task(stream(server.url, "hello", 500, event, adapter_id=name))
+            for event, name in zip(begun, ("one", ""), strict=True)
+        ]
+        for event in begun:
+            await event.wait()
+        await asyncio.to_thread(post, server, LOAD, lora_name="one", lora_path="org/better", load_inplace=True)
+        for number in range(2):
+            await asyncio.to_thread(ask_for, server, f"{number}/restart")
+            await asyncio.to_thread(server.wait_for_line, f"replica {number} is ready after its restart")
+        ours, others = await asyncio.gather(*streams)
+        assert ours.error is not None and "has changed since the answer began" in ours.error["error"]
+        assert list(ours.ids) == continuation(prompt_ids("hello"), 500, "org/one")[: len(ours.ids)]
+        assert others.error is None
 
 
 async def test_every_http_process_knows_of_a_change_at_once(model: Path) -> None:
