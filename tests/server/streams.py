@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,16 @@ class Outcome:
 
 
 async def stream(
-    url: str, inputs: str, new_tokens: int, begun: asyncio.Event | None = None, **parameters: Any
+    url: str,
+    inputs: str,
+    new_tokens: int,
+    begun: asyncio.Event | None = None,
+    moments: list[float] | None = None,
+    **parameters: Any,
 ) -> Outcome:
     """A greedy `/generate_stream`. Fails on anything but a complete stream, one error event at its end, or a 503.
 
-    `begun` is set by the first event.
+    `begun` is set by the first event. `moments` get the time of each, in seconds of the monotonic clock.
     """
     body = {"inputs": inputs, "parameters": {"max_new_tokens": new_tokens, **parameters}}
     http = httpx.AsyncClient(timeout=PATIENCE, **NO_CERTIFICATES)
@@ -32,6 +38,8 @@ async def stream(
             lines = []
             async for line in answer.aiter_lines():
                 lines += [line] if line else []
+                if line and moments is not None:
+                    moments.append(time.monotonic())
                 if begun is not None:
                     begun.set()
             return outcome(lines)
