@@ -193,8 +193,8 @@ class Replicas(EngineListener):
         return [each for each in found if each.number not in journey.visited] or found
 
     def _with_adapter(self, journey: Journey, replicas: list[Replica]) -> list[Replica]:
-        """Those that have the request's adapter, as it was when the answer began. A new request goes anywhere if none has
-        it: the engine will say so. Raises RequestError for one that was begun.
+        """Those that have the request's adapter, as it was when the answer began. If none has it, a new request goes
+        anywhere: the engine will say so. Raises RequestError for one that was begun.
         """
         digests = {each.number: each.adapter_digest(journey.adapter) for each in replicas}
         if journey.generated:
