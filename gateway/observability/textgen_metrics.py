@@ -1,4 +1,4 @@
-"""Series that neither TGI nor vLLM has, under `textgen_`: latencies, and each engine's pages, state and own counters."""
+"""Series that neither TGI nor vLLM has, under `textgen_`: latencies, each engine's pages, state and own counters."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
