@@ -84,8 +84,8 @@ def test_every_event_reaches_a_family_that_is_added() -> None:
     metrics.observe_step(1, stats := pb.Stats(running=1))
     family.engine_reported.assert_called_once_with(1, stats)
     family.step_counted.assert_called_once_with(1, stats)
-    lost, reported = PodLoad(), PodLoad(running=1)
-    assert family.pod_reported.mock_calls == [call(lost), call(lost), call(reported)]  # the first: when it was ready
+    idle, running = PodLoad(), PodLoad(running=1)
+    assert family.pod_reported.mock_calls == [call(idle), call(idle), call(running)]  # ready, lost, a step
     further = {"engine_reported", "pod_reported", "step_counted"}
     assert further | {*events} == {name for name in vars(MetricsSink) if name[0] != "_"}
 
