@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from jaxengine.rpc import engine_pb2 as pb
 
+NOT_DESCRIBED = pb.Description()
+
 
 @dataclass(frozen=True)
 class PodLoad:
@@ -32,40 +34,51 @@ class PodLoad:
 
 
 class Pod:
-    """The engines that are ready, by their numbers: what each is, and what it last reported."""
+    """The engines that are ready, by their numbers: what each is, and what it does."""
 
     def __init__(self) -> None:
         self._descriptions: dict[int, pb.Description] = {}
-        self._stats: dict[int, pb.Stats] = {}
+        self._loads: dict[int, PodLoad] = {}  # of each engine by itself
 
     def ready(self, engine: int, description: pb.Description) -> None:
-        self._descriptions[engine], self._stats[engine] = description, pb.Stats()
+        self._descriptions[engine] = description
+        self.reported(engine, pb.Stats())
 
     def reported(self, engine: int, stats: pb.Stats) -> None:
-        self._stats[engine] = stats
+        self._loads[engine] = _load(self._descriptions.get(engine, NOT_DESCRIBED), stats)
 
     def lost(self, engine: int) -> None:
         self._descriptions.pop(engine, None)
-        self._stats.pop(engine, None)
+        self._loads.pop(engine, None)
 
     @property
     def load(self) -> PodLoad:
-        stats, descriptions = self._stats.values(), self._descriptions.values()
+        loads = self._loads.values()
         return PodLoad(
-            waiting=sum(each.waiting for each in stats),
-            running=sum(each.running for each in stats),
-            kv_usage=sum(map(cache_usage, stats)) / max(1, len(stats)),
-            held_tokens=sum(map(self._held_tokens, self._descriptions)),
-            pages=sum(each.pages_total for each in descriptions),
-            tokens=sum(each.max_batch_total_tokens for each in descriptions),
-            running_adapters=_union(each.running_adapters for each in stats),
-            waiting_adapters=_union(each.waiting_adapters for each in stats),
+            waiting=sum([each.waiting for each in loads]),
+            running=sum([each.running for each in loads]),
+            kv_usage=sum([each.kv_usage for each in loads]) / max(1, len(loads)),
+            held_tokens=sum([each.held_tokens for each in loads]),
+            pages=sum([each.pages for each in loads]),
+            tokens=sum([each.tokens for each in loads]),
+            running_adapters=_union([each.running_adapters for each in loads]),
+            waiting_adapters=_union([each.waiting_adapters for each in loads]),
         )
 
-    def _held_tokens(self, engine: int) -> int:
-        """Not pages times their size: a model with several page tables holds a token in several pages."""
-        stats = self._stats[engine]
-        return stats.pages_used * self._descriptions[engine].max_batch_total_tokens // max(1, stats.pages_total)
+
+def _load(description: pb.Description, stats: pb.Stats) -> PodLoad:
+    tokens = description.max_batch_total_tokens
+    return PodLoad(
+        waiting=stats.waiting,
+        running=stats.running,
+        kv_usage=cache_usage(stats),
+        # Not pages times their size: a model with several page tables holds a token in several pages.
+        held_tokens=stats.pages_used * tokens // max(1, stats.pages_total),
+        pages=description.pages_total,
+        tokens=tokens,
+        running_adapters=tuple(stats.running_adapters),
+        waiting_adapters=tuple(stats.waiting_adapters),
+    )
 
 
 def cache_usage(stats: pb.Stats) -> float:
