@@ -240,7 +240,7 @@ def test_the_counters_of_a_restarted_engine_begin_anew_when_it_reports_and_no_ot
 
 def test_states_and_restarts_are_each_engines() -> None:
     metrics = Metrics()
-    for engine, states in enumerate((("starting", "ready"), ("starting", "ready", "dead"))):
+    for engine, states in ((1, ("starting", "ready", "dead")), (0, ("starting", "ready"))):
         for state in states:
             metrics.engine_state(engine, state)
     metrics.engine_restarted(1, "asked")
