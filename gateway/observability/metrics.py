@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gateway.errors import Bound
 from gateway.observability.exposition import render
+from gateway.observability.pod_load import Pod, PodLoad
+from gateway.observability.replica_metrics import ReplicaMetrics
 from gateway.observability.request_stats import RequestStats
 from gateway.observability.series import Registry
 from gateway.observability.sink import (
@@ -20,7 +22,6 @@ from gateway.observability.sink import (
     MoveCause,
     RestartCause,
     RouteReason,
-    cache_usage,
 )
 from gateway.observability.textgen_metrics import TextgenMetrics
 from gateway.observability.tgi_metrics import TgiMetrics
@@ -35,9 +36,9 @@ class Metrics:
 
     Args:
         shared: directory of the values of all processes, if there are several.
-        counts_steps: whether this process is the one that counts the engine's steps.
+        counts_steps: whether this process is the one that counts the engines' steps.
         model_name: what vLLM's series call the model; its id if empty.
-        memory_share: of the device, that the engine may use.
+        memory_share: of its devices, that an engine may use.
         step_age: seconds since the step loop of an engine, by its number, last showed life.
     """
 
@@ -54,11 +55,12 @@ class Metrics:
         self.registry = self._registry.counted
         self._counts_steps = counts_steps
         self._model_name, self._memory_share = model_name, memory_share
-        self._stats = pb.Stats()
-        self._engine_known = False
+        self._pod, self._load = Pod(), PodLoad()
+        self._model_known = False
         self._sinks: list[MetricsSink] = []
         self.add(TgiMetrics(self._registry))
-        self.add(TextgenMetrics(self._registry, lambda: step_age(0)))
+        self.add(TextgenMetrics(self._registry, step_age))
+        self.add(ReplicaMetrics(self._registry))
 
     def add(self, sink: MetricsSink) -> None:
         """Pass every event from now on to one more family."""
@@ -97,44 +99,56 @@ class Metrics:
             sink.next_token(seconds)
 
     def engine_ready(self, engine: int, description: pb.Description, max_input_tokens: int) -> None:
-        if not self._engine_known:  # vLLM's labels and buckets are the model's, so its family begins here
-            self._engine_known = True
+        if not self._model_known:  # vLLM's labels and buckets are the model's, so its family begins here
+            self._model_known = True
             self._model_name = self._model_name or description.model_id
             self.add(VllmMetrics(self._registry, description, self._model_name, self._memory_share))
             self.add(TritonMetrics(self._registry, self._model_name))
         for sink in self._sinks:
-            sink.engine_ready(description, max_input_tokens)
+            sink.engine_ready(engine, description, max_input_tokens)
+        self._pod.ready(engine, description)
+        self._pod_changed()
 
     def engine_lost(self, engine: int) -> None:
-        """Its latest statistics no longer count."""
-
-    def request_routed(self, engine: int, reason: RouteReason, cached_tokens: int) -> None:
-        """A request was sent to one of several engines, where so many tokens of its text are known to be cached."""
-
-    def request_moved(self, cause: MoveCause) -> None:
-        """A request goes on elsewhere: its engine was lost, or is to stop."""
+        for sink in self._sinks:
+            sink.engine_lost(engine)
+        self._pod.lost(engine)
+        self._pod_changed()
 
     def engine_state(self, engine: int, state: str) -> None:
         for sink in self._sinks:
-            sink.engine_state(state)
+            sink.engine_state(engine, state)
 
     def engine_restarted(self, engine: int, cause: RestartCause) -> None:
         for sink in self._sinks:
-            sink.engine_restarted(cause)
+            sink.engine_restarted(engine, cause)
 
     def observe_step(self, engine: int, stats: pb.Stats) -> None:
-        """Take the engine's statistics, which come with every step and, between steps, as a heartbeat."""
-        self._stats = stats
+        """Take an engine's statistics, which come with every step and, between steps, as a heartbeat."""
         for sink in self._sinks:
-            sink.engine_reported(stats)
+            sink.engine_reported(engine, stats)
             if self._counts_steps:
-                sink.step_counted(stats)
+                sink.step_counted(engine, stats)
+        self._pod.reported(engine, stats)
+        self._pod_changed()
+
+    def _pod_changed(self) -> None:
+        self._load = self._pod.load
+        for sink in self._sinks:
+            sink.pod_reported(self._load)
+
+    def request_routed(self, engine: int, reason: RouteReason, cached_tokens: int) -> None:
+        for sink in self._sinks:
+            sink.request_routed(engine, reason, cached_tokens)
+
+    def request_moved(self, cause: MoveCause) -> None:
+        for sink in self._sinks:
+            sink.request_moved(cause)
 
     @property
     def load(self) -> dict[str, float]:
-        """What routers weigh servers by, as the engine last reported it."""
-        waiting = float(self._stats.waiting)
-        return {"num_requests_waiting": waiting, "kv_cache_usage_perc": cache_usage(self._stats)}
+        """What routers weigh servers by, as the engines last reported it."""
+        return {"num_requests_waiting": float(self._load.waiting), "kv_cache_usage_perc": self._load.kv_usage}
 
     def _without_name(self, label: str) -> str:
         """One of Triton's models by what it does: its name begins with the model's."""

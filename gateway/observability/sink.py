@@ -1,13 +1,14 @@
 """What happens in a server that metrics count: the interface of every family of series.
 
 A family is a set of series under one naming scheme, TGI's or vLLM's. It overrides the events it counts, and
-`gateway.observability.metrics.Metrics` passes every event to every family.
+`gateway.observability.metrics.Metrics` passes every event to every family. Engines are told apart by their numbers.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from gateway.errors import Bound
+from gateway.observability.pod_load import PodLoad
 from gateway.observability.request_stats import RequestStats
 from jaxengine.rpc import engine_pb2 as pb
 
@@ -61,25 +62,32 @@ class MetricsSink:
     def next_token(self, seconds: float) -> None:
         """One more token of a sequence came, so long after the one before; tokens that came together share the time."""
 
-    def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
-        """The engine started, for the first time or again, and its limits are known."""
+    def engine_ready(self, engine: int, description: pb.Description, max_input_tokens: int) -> None:
+        """An engine started, for the first time or again, and its limits are known."""
 
-    def engine_state(self, state: str) -> None:
-        """The supervisor sees the engine in another state."""
+    def engine_lost(self, engine: int) -> None:
+        """An engine is not there until it is ready again: it does nothing and holds nothing."""
 
-    def engine_restarted(self, cause: RestartCause) -> None:
-        """The supervisor starts the engine again."""
+    def engine_state(self, engine: int, state: str) -> None:
+        """The supervisor sees an engine in another state."""
 
-    def engine_reported(self, stats: pb.Stats) -> None:
-        """The engine's latest statistics, which every HTTP process gets: for gauges."""
+    def engine_restarted(self, engine: int, cause: RestartCause) -> None:
+        """The supervisor starts an engine again."""
 
-    def step_counted(self, stats: pb.Stats) -> None:
+    def engine_reported(self, engine: int, stats: pb.Stats) -> None:
+        """An engine's latest statistics, which every HTTP process gets: for series of each engine."""
+
+    def pod_reported(self, load: PodLoad) -> None:
+        """What all engines do, told after each of them is ready, lost or has reported: for gauges of the server."""
+
+    def request_routed(self, engine: int, reason: RouteReason, cached_tokens: int) -> None:
+        """A request was sent to an engine, where so many tokens of its text are known to be cached."""
+
+    def request_moved(self, cause: MoveCause) -> None:
+        """A request goes on elsewhere: its engine was lost, or is to stop."""
+
+    def step_counted(self, engine: int, stats: pb.Stats) -> None:
         """The same statistics, in the one HTTP process that counts steps: for counters and histograms.
 
         `step_seconds` is 0 in a heartbeat, which belongs to no step.
         """
-
-
-def cache_usage(stats: pb.Stats) -> float:
-    """Share of the KV cache's pages that running requests hold, 0 to 1."""
-    return stats.pages_used / max(1, stats.pages_total)

@@ -8,6 +8,7 @@ from typing import get_args
 
 from prometheus_client import Histogram
 
+from gateway.observability.pod_load import PodLoad
 from gateway.observability.request_stats import RequestStats
 from gateway.observability.series import Registry
 from gateway.observability.sink import Failure, MetricsSink
@@ -22,8 +23,7 @@ METHODS = ("prefill", "decode")
 class TgiMetrics(MetricsSink):
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._pool_tokens = 0  # that the KV cache holds
-        self._step_failures = 0  # as last counted
+        self._step_failures: dict[int, int] = {}  # of each engine, as last counted
         self._sizes: dict[str, Histogram] = {}
         self._make_request_series()
         self._make_step_series()
@@ -44,8 +44,8 @@ class TgiMetrics(MetricsSink):
 
     def _make_step_series(self) -> None:
         make = self._registry
-        self._queue_size = make.gauge("tgi_queue_size", "Requests waiting in the engine")
-        self._batch_size = make.gauge("tgi_batch_current_size", "Requests running in the engine")
+        self._queue_size = make.gauge("tgi_queue_size", "Requests waiting in the engines")
+        self._batch_size = make.gauge("tgi_batch_current_size", "Requests running in the engines")
         self._batch_tokens = make.gauge("tgi_batch_current_max_tokens", "KV cache tokens held by running requests")
         self._batch_limit = make.gauge("tgi_batch_max_total_tokens", "KV cache tokens in all")
         self._next_size = make.histogram("tgi_batch_next_size", "Running requests when prompts joined", BATCH_SIZES)
@@ -81,10 +81,8 @@ class TgiMetrics(MetricsSink):
     def request_failed(self, cause: Failure) -> None:
         self._failure.labels(cause).inc()
 
-    def engine_ready(self, description: pb.Description, max_input_tokens: int) -> None:
+    def engine_ready(self, engine: int, description: pb.Description, max_input_tokens: int) -> None:
         """Make the size histograms on the first start: their hundred buckets reach up to the engine's limits."""
-        self._pool_tokens = description.max_batch_total_tokens
-        self._batch_limit.set(description.max_batch_total_tokens)
         if not self._sizes:
             limits = {
                 "input_length": max_input_tokens,
@@ -93,14 +91,16 @@ class TgiMetrics(MetricsSink):
             }
             self._sizes = {name: self._size(f"tgi_request_{name}", limit) for name, limit in limits.items()}
 
-    def engine_reported(self, stats: pb.Stats) -> None:
-        self._queue_size.set(stats.waiting)
-        self._batch_size.set(stats.running)
-        self._batch_tokens.set(stats.pages_used * self._pool_tokens // max(1, stats.pages_total))
+    def pod_reported(self, load: PodLoad) -> None:
+        self._queue_size.set(load.waiting)
+        self._batch_size.set(load.running)
+        self._batch_tokens.set(load.held_tokens)
+        self._batch_limit.set(load.tokens)
 
-    def step_counted(self, stats: pb.Stats) -> None:
-        self._batches_failed.labels("decode").inc(max(0, stats.step_failures - self._step_failures))
-        self._step_failures = stats.step_failures
+    def step_counted(self, engine: int, stats: pb.Stats) -> None:
+        failures, before = stats.step_failures, self._step_failures.get(engine, 0)
+        self._batches_failed.labels("decode").inc(failures - before if failures >= before else failures)  # restarted
+        self._step_failures[engine] = failures
         if stats.step_seconds <= 0:
             return
         method = "prefill" if stats.step_prefill_tokens else "decode"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from gateway.observability.pod_load import PodLoad
 from gateway.observability.series import Registry
 from gateway.observability.sink import Inference, InferenceFailure, MetricsSink
-from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model"
 LABELS = (MODEL, "version")
@@ -27,7 +27,7 @@ class TritonMetrics(MetricsSink):
     """What `nv_inference_` series count in one HTTP process.
 
     Args:
-        model_name: of the model that reads texts, whose requests the engine keeps waiting.
+        model_name: of the model that reads texts, whose requests the engines keep waiting.
     """
 
     def __init__(self, registry: Registry, model_name: str) -> None:
@@ -59,10 +59,10 @@ class TritonMetrics(MetricsSink):
     def inference_failed(self, model: str, reason: InferenceFailure) -> None:
         self._failed.labels(model, VERSION, reason).inc()
 
-    def engine_reported(self, stats: pb.Stats) -> None:
-        self._waiting = stats.waiting
+    def pod_reported(self, load: PodLoad) -> None:
+        self._waiting = load.waiting
 
     def collect(self) -> Iterator[Metric]:
-        metric = Metric("nv_inference_pending_request_count", "Requests that wait in the engine", "gauge")
+        metric = Metric("nv_inference_pending_request_count", "Requests that wait in the engines", "gauge")
         metric.add_sample(metric.name, dict(zip(LABELS, (self._model_name, VERSION), strict=True)), self._waiting)
         yield metric

@@ -1,19 +1,23 @@
 """vLLM's series, so that the dashboards, autoscalers and routing gateways made for vLLM read them without relabelling.
 
-Labels are vLLM's: the model and the engine's number. Buckets are vLLM's with finer ones below: vLLM's finest
-inter-token bucket is 10 ms, and a step of an 8B model takes 3 ms.
+Labels are vLLM's: the model and the engine's number. The engines' own counters have a series of each engine; all else
+is of the whole server and has the number 0.
+
+Buckets are vLLM's with finer ones below: vLLM's finest inter-token bucket is 10 ms, and a step of an 8B model takes
+3 ms.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Gauge, Histogram
 from prometheus_client.core import Metric
 
 from gateway.errors import Bound
+from gateway.observability.pod_load import PodLoad
 from gateway.observability.request_stats import RequestStats, Sequence
 from gateway.observability.series import Registry
-from gateway.observability.sink import Failure, MetricsSink, cache_usage
+from gateway.observability.sink import Failure, MetricsSink
 from jaxengine.rpc import engine_pb2 as pb
 
 MODEL = "model_name"
@@ -39,26 +43,27 @@ REJECTIONS: dict[Bound, str] = {"requests": "max_num_queued_reqs", "tokens": "ma
 
 
 class VllmMetrics(MetricsSink):
-    """One engine's series.
+    """What `vllm:` series count in one HTTP process.
 
     Args:
-        description: of the engine that is ready; its limits are those of the buckets.
+        description: of an engine that is ready, which the others are like; its limits are those of the buckets.
         model_name: what the series call the model.
-        memory_share: of the device, that the engine may use.
+        memory_share: of its devices, that an engine may use.
     """
 
     def __init__(self, registry: Registry, description: pb.Description, model_name: str, memory_share: float) -> None:
         self._registry = registry
+        self._model_name = model_name
         self._labels = (model_name, "0")
-        self._stats = pb.Stats()
-        self._max_adapters = description.max_adapters
-        self._max_draft_tokens = description.max_draft_tokens
-        self._running = self._gauge("num_requests_running", "Requests running in the engine").labels(*self._labels)
-        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engine").labels(*self._labels)
+        self._description, self._memory_share = description, memory_share
+        self._stats: dict[int, pb.Stats] = {}  # of each engine, as last reported
+        self._load = PodLoad()
+        self._running = self._gauge("num_requests_running", "Requests running in the engines").labels(*self._labels)
+        self._waiting = self._gauge("num_requests_waiting", "Requests waiting in the engines").labels(*self._labels)
         by_reason = self._gauge("num_requests_waiting_by_reason", "Requests waiting, by what for", "reason")
         self._waiting_for_capacity = by_reason.labels(*self._labels, "capacity")
         by_reason.labels(*self._labels, "deferred")  # for vLLM's transfers, which are not here
-        asleep = self._gauge("engine_sleep_state", "1 for the state the engine is in: it never sleeps", "sleep_state")
+        asleep = self._gauge("engine_sleep_state", "1 for the state it is in: it never sleeps", "sleep_state")
         for state in ("awake", "weights_offloaded", "discard_all"):
             asleep.labels(*self._labels, state).set(state == "awake")
         self._usage = self._gauge("kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1").labels(*self._labels)
@@ -84,8 +89,6 @@ class VllmMetrics(MetricsSink):
         self._preemptions = self._histogram("request_num_preemptions", PREEMPTIONS)
         self._choices = self._histogram("request_params_n", CHOICES)
         self._step_tokens = self._histogram("iteration_tokens_total", STEP_TOKENS)
-        config = _cache_config(description, memory_share)
-        self._gauge("cache_config_info", "The KV cache", *config).labels(*self._labels, *config.values()).set(1)
         registry.add_reported(self)
 
     def first_token(self, seconds: float) -> None:
@@ -100,14 +103,20 @@ class VllmMetrics(MetricsSink):
     def request_refused(self, bound: Bound) -> None:
         self._rejections[bound].inc()
 
-    def engine_reported(self, stats: pb.Stats) -> None:
-        self._stats = stats
-        self._running.set(stats.running)
-        self._waiting.set(stats.waiting)
-        self._waiting_for_capacity.set(stats.waiting)
-        self._usage.set(cache_usage(stats))
+    def engine_ready(self, engine: int, description: pb.Description, max_input_tokens: int) -> None:
+        self._stats.setdefault(engine, pb.Stats())
 
-    def step_counted(self, stats: pb.Stats) -> None:
+    def engine_reported(self, engine: int, stats: pb.Stats) -> None:
+        self._stats[engine] = stats
+
+    def pod_reported(self, load: PodLoad) -> None:
+        self._load = load
+        self._running.set(load.running)
+        self._waiting.set(load.waiting)
+        self._waiting_for_capacity.set(load.waiting)
+        self._usage.set(load.kv_usage)
+
+    def step_counted(self, engine: int, stats: pb.Stats) -> None:
         if stats.step_seconds > 0 and stats.step_answered_tokens:
             self._step_tokens.observe(stats.step_answered_tokens)
 
@@ -131,47 +140,62 @@ class VllmMetrics(MetricsSink):
         self._preemptions.observe(sequence.preemptions)
 
     def collect(self) -> Iterator[Metric]:
-        """The engine's own numbers, as last reported."""
+        """What the engines report: their own counters, and what is written into labels."""
+        yield self._cache_config()
         yield from self._counters()
-        if self._max_draft_tokens:
+        if self._description.max_draft_tokens:
             yield from self._draft_counters()
-        if self._max_adapters:
+        if self._description.max_adapters:
             yield self._adapters()
+
+    def _cache_config(self) -> Metric:
+        metric = Metric("vllm:cache_config_info", "The KV caches", "gauge")
+        config = _cache_config(self._description, self._load, self._memory_share)
+        metric.add_sample(metric.name, dict(zip(LABELS, self._labels, strict=True)) | config, 1)
+        return metric
 
     def _adapters(self) -> Metric:
         """Which adapters are asked for. The value is the time, by which vLLM's readers tell the latest of several."""
         metric = Metric("vllm:lora_requests_info", "Adapters of running and of waiting requests", "gauge")
-        names = (",".join(self._stats.running_adapters), ",".join(self._stats.waiting_adapters))
-        labels = dict(zip(ADAPTER_NAMES, names, strict=True)) | {"max_lora": str(self._max_adapters)}
+        names = (",".join(self._load.running_adapters), ",".join(self._load.waiting_adapters))
+        labels = dict(zip(ADAPTER_NAMES, names, strict=True)) | {"max_lora": str(self._description.max_adapters)}
         metric.add_sample(metric.name, labels, time.time())
         return metric
 
     def _counters(self) -> Iterator[Metric]:
-        computed, cached = self._stats.prompt_tokens, self._stats.cached_prompt_tokens
-        yield self._counter("prompt_tokens", {"": computed + cached})
-        sources = {"local_compute": computed, "local_cache_hit": cached}
-        yield self._counter("prompt_tokens_by_source", sources, "source")
-        yield self._counter("prompt_tokens_cached", {"": cached})
-        yield self._counter("prompt_tokens_cached_by_source", {"device": cached}, "source")
-        yield self._counter("generation_tokens", {"": self._stats.generated_tokens})
-        yield self._counter("prefix_cache_queries", {"": computed + cached})
-        yield self._counter("prefix_cache_hits", {"": cached})
-        yield self._counter("num_preemptions", {"": self._stats.preemptions})
+        yield self._counter("prompt_tokens", _prompt_tokens)
+        yield self._counter_by("source", "prompt_tokens_by_source", _prompt_sources)
+        yield self._counter("prompt_tokens_cached", lambda stats: stats.cached_prompt_tokens)
+        yield self._counter_by(
+            "source", "prompt_tokens_cached_by_source", lambda stats: {"device": stats.cached_prompt_tokens}
+        )
+        yield self._counter("generation_tokens", lambda stats: stats.generated_tokens)
+        yield self._counter("prefix_cache_queries", _prompt_tokens)
+        yield self._counter("prefix_cache_hits", lambda stats: stats.cached_prompt_tokens)
+        yield self._counter("num_preemptions", lambda stats: stats.preemptions)
 
     def _draft_counters(self) -> Iterator[Metric]:
-        accepted = dict.fromkeys(map(str, range(self._max_draft_tokens)), 0)
-        accepted |= {str(position): count for position, count in enumerate(self._stats.accepted_draft_tokens)}
-        yield self._counter("spec_decode_num_drafts", {"": self._stats.drafts})
-        yield self._counter("spec_decode_num_draft_tokens", {"": self._stats.draft_tokens})
-        yield self._counter("spec_decode_num_accepted_tokens", {"": sum(accepted.values())})
-        yield self._counter("spec_decode_num_accepted_tokens_per_pos", accepted, "position")
+        yield self._counter("spec_decode_num_drafts", lambda stats: stats.drafts)
+        yield self._counter("spec_decode_num_draft_tokens", lambda stats: stats.draft_tokens)
+        yield self._counter("spec_decode_num_accepted_tokens", lambda stats: sum(stats.accepted_draft_tokens))
+        yield self._counter_by("position", "spec_decode_num_accepted_tokens_per_pos", self._accepted)
 
-    def _counter(self, name: str, values: Mapping[str, float], label: str = "") -> Metric:
-        """One of the engine's counters: its `values` by what `label` says of them, or its only value."""
+    def _accepted(self, stats: pb.Stats) -> dict[str, float]:
+        """By position, every one from the start."""
+        accepted = dict.fromkeys(map(str, range(self._description.max_draft_tokens)), 0.0)
+        return accepted | {str(position): count for position, count in enumerate(stats.accepted_draft_tokens)}
+
+    def _counter(self, name: str, value: Callable[[pb.Stats], float]) -> Metric:
+        """One of each engine's counters."""
+        return self._counter_by("", name, lambda stats: {"": value(stats)})
+
+    def _counter_by(self, label: str, name: str, values: Callable[[pb.Stats], Mapping[str, float]]) -> Metric:
+        """One of each engine's counters: its values by what `label` says of them, if it is not empty."""
         metric = Metric(f"vllm:{name}", f"Since the engine started: {name.replace('_', ' ')}", "counter")
-        for said, value in values.items():
-            labels = dict(zip(LABELS, self._labels, strict=True)) | ({label: said} if label else {})
-            metric.add_sample(metric.name, labels, value)
+        for engine, stats in sorted(self._stats.items()):
+            for said, value in values(stats).items():
+                labels = {MODEL: self._model_name, "engine": str(engine)} | ({label: said} if label else {})
+                metric.add_sample(metric.name, labels, value)
         return metric
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -189,14 +213,22 @@ def _one_two_five(limit: int) -> list[float]:
     return [bound for bound in bounds if bound <= limit] or [1.0]
 
 
-def _cache_config(description: pb.Description, memory_share: float) -> dict[str, str]:
+def _prompt_tokens(stats: pb.Stats) -> int:
+    return stats.prompt_tokens + stats.cached_prompt_tokens
+
+
+def _prompt_sources(stats: pb.Stats) -> dict[str, float]:
+    return {"local_compute": stats.prompt_tokens, "local_cache_hit": stats.cached_prompt_tokens}
+
+
+def _cache_config(description: pb.Description, load: PodLoad, memory_share: float) -> dict[str, str]:
     """Those of vLLM's labels that apply here, worded as vLLM does; routers compute a server's capacity from them."""
-    tokens, page = description.max_batch_total_tokens, str(description.page_size)
+    page = str(description.page_size)
     return {
         "block_size": page,
-        "num_gpu_blocks": str(description.pages_total),
-        "kv_cache_size_tokens": str(tokens),
-        "kv_cache_max_concurrency": str(tokens / max(1, description.max_total_tokens)),
+        "num_gpu_blocks": str(load.pages),
+        "kv_cache_size_tokens": str(load.tokens),
+        "kv_cache_max_concurrency": str(load.tokens / max(1, description.max_total_tokens)),
         "cache_dtype": description.cache_dtype.replace("float8", "fp8").removesuffix("fn"),
         "enable_prefix_caching": str(description.prefix_cache),
         "hash_block_size": page,

@@ -31,7 +31,7 @@ def test_koboldapi_gets_what_the_other_protocols_answer(tiny_model: Path, tmp_pa
         server.wait_ready()
         answer = run_script("kobold", "kobold_client", url=server.url, key=KEY, texts=TEXTS, new=NEW, long=LONG)
         assert answer["whole"] == answer["streamed"] == completions(server)
-        assert server.gauges()['textgen_kv_pages{state="used"}'] == 0
+        assert server.gauges()['textgen_kv_pages{engine="0",state="used"}'] == 0
     ids = transformers.AutoTokenizer.from_pretrained(tiny_model)(TEXTS[0])["input_ids"]
     assert answer["counted"] == {"count": len(ids), "tokens": ids} and answer["tokenized"] == ids
     assert answer["detokenized"] == TEXTS[0]

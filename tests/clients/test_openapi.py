@@ -42,5 +42,5 @@ def test_every_route_answers_as_the_document_says(server: Server, tmp_path: Path
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     gauges = server.gauges()
-    assert gauges['textgen_kv_pages{state="used"}'] == 0
+    assert gauges['textgen_kv_pages{engine="0",state="used"}'] == 0
     assert gauges["tgi_batch_current_size"] == gauges["tgi_queue_size"] == 0

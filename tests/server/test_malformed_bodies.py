@@ -38,8 +38,12 @@ async def test_no_body_breaks_the_real_server(tiny_model: Path, tmp_path: Path) 
         assert outcome.error is None and list(outcome.ids) == golden
         gauges = server.gauges()
         assert gauges["tgi_batch_current_size"] == gauges["tgi_queue_size"] == 0
-        assert gauges['textgen_kv_pages{state="used"}'] == 0
+        assert gauges['textgen_kv_pages{engine="0",state="used"}'] == 0
         assert not any(gauges[f'textgen_engine_restarts_total{{cause="{cause}"}}'] for cause in ("died", "hung"))
-        assert gauges["textgen_step_failures_total"] == gauges["textgen_compiles_after_warmup_total"] == 0
+        assert (
+            gauges['textgen_step_failures_total{engine="0"}']
+            == gauges['textgen_compiles_after_warmup_total{engine="0"}']
+            == 0
+        )
     assert "Traceback" not in server.log.read_text()
     assert statuses[200] > 100, "too few mutants are valid: the fuzz no longer reaches the engine"

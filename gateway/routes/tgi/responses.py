@@ -55,6 +55,17 @@ class Predictions(AnswerModel):
     predictions: list[str]
 
 
+class Replica(AnswerModel):
+    """One of several engines."""
+
+    index: int
+    state: str  # "starting", "ready", "draining" or "lost"
+    devices: str
+    waiting: int
+    running: int
+    kv: float  # share of its KV cache pages that requests hold, 0 to 1
+
+
 class Info(AnswerModel):
     model_id: str
     model_sha: str | None
@@ -78,3 +89,4 @@ class Info(AnswerModel):
     version: str
     sha: str | None
     docker_label: str | None
+    replicas: list[Replica] = OPTIONAL_LIST  # unless there is but one

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import Mock, create_autospec
+from unittest.mock import Mock, call, create_autospec
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.metrics import Metrics
+from gateway.observability.pod_load import PodLoad
 from gateway.observability.request_stats import RequestStats, Sequence
 from gateway.observability.series import Registry
 from gateway.observability.sink import Inference, MetricsSink
@@ -73,23 +74,28 @@ def test_every_event_reaches_a_family_that_is_added() -> None:
         "request_received": (), "request_succeeded": (REQUEST,), "request_failed": ("dropped",),
         "inference_succeeded": (Inference("a", 1, 2, 0, 0, 2, 0),), "inference_failed": ("a", "OTHER"),
         "request_refused": ("requests",), "first_token": (0.1,), "next_token": (0.1,),
-        "engine_ready": (pb.Description(max_total_tokens=200), 100),
-        "engine_state": ("ready",), "engine_restarted": ("died",),
+        "engine_ready": (1, pb.Description(max_total_tokens=200), 100), "engine_lost": (1,),
+        "engine_state": (1, "ready"), "engine_restarted": (1, "died"),
+        "request_routed": (1, "prefix", 16), "request_moved": ("lost",),
     }  # fmt: skip
     for name, given in events.items():
         getattr(metrics, name)(*given)
         getattr(family, name).assert_called_once_with(*given)
-    metrics.observe_step(0, stats := pb.Stats(running=1))
-    family.engine_reported.assert_called_once_with(stats)
-    family.step_counted.assert_called_once_with(stats)
-    assert {*events, "engine_reported", "step_counted"} == {name for name in vars(MetricsSink) if name[0] != "_"}
+    metrics.observe_step(1, stats := pb.Stats(running=1))
+    family.engine_reported.assert_called_once_with(1, stats)
+    family.step_counted.assert_called_once_with(1, stats)
+    idle, running = PodLoad(), PodLoad(running=1)
+    assert family.pod_reported.mock_calls == [call(idle), call(idle), call(running)]  # ready, lost, a step
+    further = {"engine_reported", "pod_reported", "step_counted"}
+    assert further | {*events} == {name for name in vars(MetricsSink) if name[0] != "_"}
 
 
 def test_steps_are_counted_in_one_process_only() -> None:
     metrics, family = Metrics(counts_steps=False), create_autospec(MetricsSink, instance=True)
     metrics.add(family)
     metrics.observe_step(0, stats := pb.Stats(running=1))
-    family.engine_reported.assert_called_once_with(stats)
+    family.engine_reported.assert_called_once_with(0, stats)
+    family.pod_reported.assert_called_once_with(PodLoad(running=1))
     family.step_counted.assert_not_called()
 
 
@@ -200,8 +206,8 @@ def test_steps_become_gauges_and_batches() -> None:
         'tgi_batch_inference_count{method="decode"} 1.0',
         'tgi_batch_concat{reason="chunking"} 1.0',
         "tgi_batch_current_max_tokens 336.0",
-        'textgen_kv_pages{state="free"} 79.0',
-        "textgen_generated_tokens_total 12.0",
+        'textgen_kv_pages{engine="0",state="free"} 79.0',
+        'textgen_generated_tokens_total{engine="0"} 12.0',
         "tgi_batch_max_total_tokens 1600.0",
     ):
         assert line in text.splitlines()
@@ -214,12 +220,16 @@ def test_the_engine_is_in_one_state() -> None:
     states = [
         line for line in metrics.render(named=True).decode().splitlines() if line.startswith("textgen_engine_state{")
     ]
-    assert [line for line in states if not line.endswith(" 0.0")] == ['textgen_engine_state{state="dead"} 1.0']
+    assert [line for line in states if not line.endswith(" 0.0")] == [
+        'textgen_engine_state{engine="0",state="dead"} 1.0'
+    ]
 
 
 def test_pages_are_reported_before_the_first_step() -> None:
     lines = ready_metrics().render(named=True).decode().splitlines()
-    assert {'textgen_kv_pages{state="used"} 0.0', 'textgen_kv_pages{state="free"} 300.0'} <= {*lines}
+    assert {'textgen_kv_pages{engine="0",state="used"} 0.0', 'textgen_kv_pages{engine="0",state="free"} 300.0'} <= {
+        *lines
+    }
     assert any(line.startswith("vllm:cache_config_info{") and 'num_gpu_blocks="300"' in line for line in lines)
 
 

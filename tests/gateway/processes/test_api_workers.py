@@ -59,7 +59,7 @@ def settled(server: Launcher) -> list[dict[str, float]]:
     while True:
         scrapes = [gauges(server) for _ in range(SEVERAL)]
         for each in scrapes:
-            each.pop("textgen_last_step_age_seconds")
+            each.pop('textgen_last_step_age_seconds{engine="0"}')
         if all(each == scrapes[0] for each in scrapes) or time.monotonic() > deadline:
             return scrapes
         time.sleep(0.2)
@@ -73,11 +73,11 @@ async def test_both_processes_serve_and_a_scrape_of_either_counts_everything_onc
     assert all(other == first for other in others)
     added = {name: value - before.get(name, 0) for name, value in first.items()}
     assert added["tgi_request_count"] == added["tgi_request_success"] == added["tgi_request_duration_count"] == LIMIT
-    assert added["tgi_request_generated_tokens_sum"] == 6 * LIMIT == added["textgen_generated_tokens_total"]
+    assert added["tgi_request_generated_tokens_sum"] == 6 * LIMIT == added['textgen_generated_tokens_total{engine="0"}']
     steps = added['tgi_batch_inference_count{method="prefill"}'] + added['tgi_batch_inference_count{method="decode"}']
     assert 6 <= steps <= 6 * LIMIT
     assert added['vllm:request_success_total{engine="0",finished_reason="length",model_name="mock/model"}'] == LIMIT
-    assert first['textgen_engine_state{state="ready"}'] == 1 and first["tgi_batch_current_size"] == 0
+    assert first['textgen_engine_state{engine="0",state="ready"}'] == 1 and first["tgi_batch_current_size"] == 0
 
 
 async def test_limits_hold_over_all_processes(server: MockLauncher) -> None:

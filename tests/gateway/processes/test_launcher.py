@@ -148,7 +148,7 @@ async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_
             await asyncio.to_thread(server.wait_for, 200)
             assert (await stream(server.url, "hello", 20))[0] == continuation(prompt_ids("hello"), 20)
         metrics = httpx.get(server.url + "/metrics", timeout=PATIENCE).text
-        assert 'textgen_engine_restarts_total{cause="died"} 3.0' in metrics
+        assert 'textgen_engine_restarts_total{cause="died",engine="0"} 3.0' in metrics
 
 
 def test_an_engine_that_dies_too_often_ends_the_server_with_70(model: Path) -> None:
@@ -175,7 +175,7 @@ async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> Non
         await asyncio.to_thread(server.wait_for, 200)
         assert server.engine_pid() != first
         assert (
-            'textgen_engine_restarts_total{cause="hung"} 1.0'
+            'textgen_engine_restarts_total{cause="hung",engine="0"} 1.0'
             in httpx.get(server.url + "/metrics", timeout=PATIENCE).text
         )
 

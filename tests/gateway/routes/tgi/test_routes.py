@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from gateway.engine.interface import ReplicaStatus
 from gateway.routes.tgi import answers
+from gateway.routes.tgi.responses import Info
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import Tokenizer
 from tests.engine_mock import EOS, continuation
@@ -280,6 +282,22 @@ async def test_info_tells_the_model_and_every_limit() -> None:
         assert info["speculate"] == 0
         expected = {"model_pipeline_tag", "max_concurrent_requests", "max_stop_sequences", "validation_workers"}
         assert expected <= set(info)
+
+
+async def test_info_tells_what_each_of_several_engines_does() -> None:
+    async with serve() as app:
+        first = ReplicaStatus(0, "ready", "1 x NVIDIA H200", waiting=2, running=3, kv_usage=0.25)
+        app.engine.replicas = [first]
+        alone = (await app.http.get("/info")).json()
+        app.engine.replicas = [first, ReplicaStatus(1, "starting", "", waiting=0, running=0, kv_usage=0.0)]
+        several = (await app.http.get("/info")).json()
+    Info.model_validate(several, strict=True)
+    assert "replicas" not in alone
+    assert several.pop("replicas") == [
+        {"index": 0, "state": "ready", "devices": "1 x NVIDIA H200", "waiting": 2, "running": 3, "kv": 0.25},
+        {"index": 1, "state": "starting", "devices": "", "waiting": 0, "running": 0, "kv": 0.0},
+    ]
+    assert several == alone
 
 
 async def test_info_tells_how_many_draft_tokens_the_engine_verifies() -> None:
