@@ -17,6 +17,8 @@ from tests.jaxengine.page_reader import PageReader
 from tests.jaxengine.service.test_service import World, generate, read_until_finished, world
 from tests.processes import PATIENCE
 
+__all__ = ["world"]
+
 SIZE = 4
 caching = pytest.mark.parametrize("world", [MockOptions(prefix_pages=6, page_size=SIZE)], indirect=True)
 
