@@ -41,6 +41,7 @@ class Answer:
     beams: list[Beam] = field(default_factory=list)
     embedding: bytes = b""
     logits: bytes = b""
+    surprises: list[float] = field(default_factory=list)  # mirostat's, of each event that told one
 
     @property
     def ids(self) -> list[int]:
@@ -163,6 +164,7 @@ def _note(answer: Answer, event: Event) -> None:
     answer.beams += event.beams
     answer.embedding += event.embedding
     answer.logits += event.logits
+    answer.surprises += [] if event.surprise is None else [event.surprise]
     answer.finish, answer.error = event.finish, event.error
     if event.first:
         answer.cached_tokens, answer.prompt = event.cached_tokens, event.prompt

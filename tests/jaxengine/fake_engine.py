@@ -8,7 +8,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxengine.architecture.adaptation import LoadedAdapter
 from jaxengine.cache.page_need import peak_pages
@@ -18,6 +18,7 @@ from jaxengine.engine.answers import Answers
 from jaxengine.request.beam_search import BeamSearch
 from jaxengine.request.event import Beam, FinishReason, Token
 from jaxengine.request.plan import Plan, Row
+from jaxengine.request.resume import Resume
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request, Sequence
 from jaxengine.rpc.page_keys import page_key, root_key
@@ -28,6 +29,7 @@ from tests.jaxengine.fake_device import FakeDevice, Result
 from tests.jaxengine.fake_model import EOS, START, VOCAB, Reference, in_table
 from tests.jaxengine.forced_drafts import ForcedDrafts
 from tests.jaxengine.invariants import PlanCheck
+from tests.jaxengine.page_reader import PageReader
 
 MAX_IN_FLIGHT = 2  # one step computes while the next is planned and queued behind it
 RECENT = 20  # requests
@@ -82,6 +84,8 @@ class FakeEngine:
         self.decisions: list[tuple[object, ...]] = []
         self.drafted: dict[Sequence, int] = {}  # the length up to which guesses had pages since it took its slot
         self.passed: Counter[int] = Counter()  # by request: later ones with adapters that were admitted before it
+        self.read: dict[Sequence, int] = {}  # positions that steps have computed since it took its slot, or found
+        self.reader = PageReader()
         self.events: Counter[str] = Counter()  # what has happened in this run, counted
 
     @property
@@ -140,18 +144,21 @@ class FakeEngine:
         adapter: str = "",
         search: BeamSearch | None = None,
         stop_token_ids: tuple[int, ...] = (),
+        resumed: int = 0,
     ) -> Sequence:
+        """With so many tokens of its answer at most, but not the last, it is resumed."""
         assert self.fits(len(prompt), max_tokens, search.width if search else 1)
         ends = {"ignore_eos": ignore_eos, "stop_token_ids": stop_token_ids}
         params = SamplingParams(max_tokens=max_tokens, seed=seed, prompt_logprobs=prompt_logprobs, **ends)
         number = len(self.sequences)
         how = {"caller": caller, "priority": priority, "timeout": timeout, "adapter": adapter, "beam_search": search}
         request = Request(number, tuple(prompt), params, salt=salt, arrived=self.clock, **how)
+        self._learn(request)
+        request = self._resumed(request, resumed)
         loaded = LoadedAdapter(adapter.encode(), {}) if adapter else None
         sequence = Sequence(request, number, START if self.encoder else None, loaded)
         if search is not None:
             sequence.fan_out(self.answers.beams_of(search, params))
-        self._learn(request)
         self.sequences.append(sequence)
         self.scheduler.add(sequence)
         return sequence
@@ -165,6 +172,13 @@ class FakeEngine:
         self.clock += seconds
         for sequence in [s for s in self.live if s.expired(self.clock)]:
             self.abort(sequence, FinishReason.DEADLINE)
+
+    def _resumed(self, request: Request, most: int) -> Request:
+        reference = self.references[request.id]
+        answer = reference.tokens[1 if self.encoder else len(request.prompt) :]
+        generated = tuple(answer[: min(most, len(answer) - 1)])
+        self.events["resumed"] += bool(generated)
+        return replace(request, resume=Resume(generated)) if generated else request
 
     def _learn(self, request: Request) -> None:
         """Note the key, the ids and the contents of each full page that the request may ever offer."""
@@ -193,6 +207,8 @@ class FakeEngine:
         self._note(plan, check)
         if plan.rows:
             self._note_drafts(plan)
+            self.read = {s: self.read[s] for s in self.scheduler.running if s in self.read}
+            self.read |= {row.sequence: row.start + row.count for row in plan.rows}
             slots = [row.sequence.slot for row in plan.rows]
             tables = [[list(table.pages) for table in row.sequence.tables] for row in plan.rows]
             results = self.device.run(plan)

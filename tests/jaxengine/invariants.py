@@ -4,7 +4,8 @@ Each message starts with the invariant's number. `check_state` holds I1-I3, I5, 
 `PlanCheck` I4, I7-I9, I11, I16 and I17. `check_idle` holds I20, I24 and, with I13, that a request's tokens depend
 neither on its neighbours nor on preemption (I14). I23 is about adapters: each lies in the slot of the stacks that its
 sequences hold, exactly while they run, and nobody is passed too often for want of such a slot. I26 is about drafts:
-nothing is planned on guesses, and none leaves a trace. I27 is about beam searches, see `beam_invariants`. Properties
+nothing is planned on guesses, and none leaves a trace. I27 is about beam searches, see `beam_invariants`. I28 and I29
+are about what a gateway is told: the pages that prompts can start from, and how much of prompts is left. Properties
 that need two runs or a special event are in their own tests: I15 (abort), I22 (a failed step), I25 (determinism). I21
 (grammars) does not exist yet.
 """
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jaxengine.cache.page_pool import SINK
+from jaxengine.engine.gauges import gauges
 from jaxengine.request.event import FinishReason
 from jaxengine.request.plan import Plan, Row
 from jaxengine.request.sequence import Sequence
-from jaxengine.rpc.page_keys import page_key, root_key
+from jaxengine.rpc.page_keys import page_key, root_key, short_key
 from tests.jaxengine.adapter_invariants import PlacementCheck, check_adapters, count_passed, waits_for_adapter
 from tests.jaxengine.beam_invariants import BeamCheck, check_beams
 from tests.jaxengine.draft_invariants import DraftCheck, check_drafts
@@ -37,6 +39,8 @@ Only = Callable[[Sequence], bool]
 def check_state(engine: FakeEngine) -> None:
     _check_pages(engine)
     _check_index(engine)
+    _check_told(engine)
+    _check_queued_prefill(engine)
     _check_queues(engine)
     _check_in_flight(engine)
     check_adapters(engine)
@@ -93,6 +97,24 @@ def _check_index(engine: FakeEngine) -> None:
         assert engine.device.cells[page] == engine.truth[key][1], f"I5: page {page} holds not what its key says"
 
 
+def _check_told(engine: FakeEngine) -> None:
+    """Asked now and then, so that what has changed several times is told once."""
+    if len(engine.decisions) % 3 == 0:
+        engine.reader.read(engine.pool.take_changes())
+        offered = {short_key(key) for table, key in engine.pool.index if table == 0}
+        assert engine.reader.keys == offered, "I28: who is told the changes of the index does not know it"
+
+
+def _check_queued_prefill(engine: FakeEngine) -> None:
+    """By the rows of dispatched steps. An encoder input is read in the first."""
+    scheduler = engine.scheduler
+    left = sum(len(sequence.request.prompt) for sequence in scheduler.waiting)
+    for sequence in [] if engine.encoder else scheduler.running:
+        left += max(0, len(sequence.request.prompt) - engine.read[sequence]) if sequence.first else 0
+    counted = gauges(scheduler, ())["queued_prefill_tokens"]
+    assert counted == left, f"I29: {counted} tokens of prompts are said to be left, {left} are"
+
+
 def _check_queues(engine: FakeEngine) -> None:
     scheduler = engine.scheduler
     for queue in (scheduler.waiting, scheduler.running):
@@ -117,7 +139,8 @@ def _check_sequence(engine: FakeEngine, sequence: Sequence) -> None:
     request, tokens = sequence.request, sequence.tokens
     assert engine.references[request.id].passes(tokens), f"I13: request {request.id} has {tokens}"
     assert sequence.generated <= sequence.params.max_tokens, "I12: more tokens than asked for"
-    assert sequence.cached_tokens < sequence.prompt_length, "I7: the whole prompt is said to be cached"
+    known = sequence.prompt_length + bool(request.resume)  # the last known token is computed in any case
+    assert sequence.cached_tokens < known, "I7: more than can be used of the prompt is said to be cached"
 
 
 def _check_tables(engine: FakeEngine, sequence: Sequence) -> None:

@@ -10,6 +10,7 @@ from tests.jaxengine.fake_model import EOS, VOCAB
 from tests.jaxengine.invariants import check_state
 
 MAX_ALIVE = 12
+WHOLE_ANSWERS = 120  # seeds: in the walks of later ones, many requests were begun elsewhere
 WHOLE = 128  # a page size that holds any sequence whole, as with state spaces
 WINDOWS = [(0,), (0,), (2,), (5,), (12,), (0, 2), (0, 5, 5), (0, 3, 12)]
 EVENTS = {"dispatch": 40, "collect": 35, "add": 18, "abort": 2, "advance": 3, "poison": 0.5, "probe": 0.7, "fail": 0.4}
@@ -21,6 +22,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.resuming = seed >= WHOLE_ANSWERS
         self.searching = self.random.random() < 0.3  # most requests are beam searches, which go on for long
         page_size = self.random.choice([1, 2, 3, 4, *(() if self.searching else (16, WHOLE))])
         slots = self.random.randint(2 if self.searching else 1, 6)
@@ -79,6 +81,7 @@ class Walk:
                 adapter=self._adapter(),
                 search=search,
                 stop_token_ids=ends,
+                resumed=self.random.choice([0, 1, 3, 20]) if self.resuming and search is None else 0,
             )
 
     def _search(self, prompt_length: int, max_tokens: int, ends: int) -> BeamSearch | None:

@@ -5,7 +5,8 @@ import hashlib
 import pytest
 
 from jaxengine.cache.page_pool import SINK, PagePool
-from jaxengine.rpc.page_keys import page_key, root_key
+from jaxengine.request.cached_pages import CachedPages
+from jaxengine.rpc.page_keys import page_key, root_key, short_key
 
 
 def cached_chain(pool: PagePool, ids: list[int], salt: bytes = b"") -> tuple[list[bytes], list[int]]:
@@ -146,3 +147,48 @@ def test_reset_forgets_holders_and_prefixes() -> None:
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (16, 1), (17, 2), (32, 2)])
 def test_pages_for_rounds_up(tokens: int, pages: int) -> None:
     assert PagePool(2, 16).pages_for(tokens) == pages
+
+
+def shorts(keys: list[bytes]) -> list[int]:
+    return sorted(map(short_key, keys))
+
+
+def test_what_has_become_of_the_index_is_told_once() -> None:
+    pool = PagePool(4, 2)
+    assert pool.take_changes() is None
+    keys, _ = cached_chain(pool, [1, 2, 3, 4])
+    told = pool.take_changes()
+    assert told is not None and not told.reset
+    assert (sorted(told.cached), told.uncached) == (shorts(keys), [])
+    assert pool.take_changes() is None
+    pool.allocate(2)  # one blank page, and the second of the prefix
+    assert pool.take_changes() == CachedPages(False, [], [short_key(keys[1])])
+
+
+def test_a_page_that_comes_and_goes_is_told_as_it_is_at_last() -> None:
+    pool = PagePool(2, 2)
+    first, _ = cached_chain(pool, [1, 2])
+    second, _ = cached_chain(pool, [3, 4])
+    assert pool.take_changes() == CachedPages(False, [short_key(second[0])], [short_key(first[0])])
+    cached_chain(pool, [5, 6])
+    cached_chain(pool, [3, 4])
+    told = pool.take_changes()
+    assert told is not None and told.cached == [short_key(second[0])] and short_key(second[0]) not in told.uncached
+
+
+def test_pages_of_other_tables_are_not_told() -> None:
+    pool, ids = PagePool(3, 2), [1, 2]
+    [page] = pool.allocate(1)
+    pool.commit(page, 1, page_key(root_key("m", b""), ids), ids)
+    assert pool.take_changes() is None
+    pool.forget([page])
+    assert pool.take_changes() is None
+
+
+def test_a_loss_is_told_and_then_what_came_after_it() -> None:
+    pool = PagePool(4, 2)
+    cached_chain(pool, [1, 2])
+    pool.reset()
+    keys, _ = cached_chain(pool, [3, 4])
+    assert pool.take_changes() == CachedPages(True, [short_key(keys[0])], [])
+    assert pool.take_changes() is None

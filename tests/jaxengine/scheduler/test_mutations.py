@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.jaxengine import adapter_mutants, beam_mutants, draft_mutants, mutants
+from tests.jaxengine import adapter_mutants, beam_mutants, draft_mutants, mutants, report_mutants
 from tests.jaxengine.invariants import check_idle
 from tests.jaxengine.random_walk import Walk
 
-WALKS, EVENTS = 120, 400  # what the property tests spend
+WALKS, EVENTS = 150, 400  # what the property tests spend
 CAUGHT_BY = mutants.CAUGHT_BY | adapter_mutants.CAUGHT_BY | draft_mutants.CAUGHT_BY | beam_mutants.CAUGHT_BY
+CAUGHT_BY |= report_mutants.CAUGHT_BY
 
 
 def complaint(seed: int) -> str:

@@ -1,4 +1,4 @@
-"""The scheduler keeps every invariant under any sequence of events: 48,000 random ones, and those hypothesis thinks of.
+"""The scheduler keeps every invariant under any sequence of events: 60,000 random ones, and those hypothesis thinks of.
 
 Pools are tiny, so that growth preempts; prompts are cut from a few shared texts, so that prefixes meet.
 """
@@ -17,7 +17,7 @@ from tests.jaxengine.fake_engine import MAX_IN_FLIGHT, FakeEngine
 from tests.jaxengine.invariants import check_idle, check_state
 from tests.jaxengine.random_walk import Walk
 
-WALKS, EVENTS = 120, 400
+WALKS, EVENTS = 150, 400
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,7 @@ def test_the_random_events_meet_what_they_are_meant_to_meet(walks: list[Walk]) -
         "hits of an adapter's own",
         "waits for an adapter",
         "barred",
+        "resumed",
         "right guesses",
         "wrong guesses",
         "pages for drafts",
@@ -123,6 +124,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         adapter=st.sampled_from(["", "a", "b", "c"]),
         width=st.integers(0, 4),
         early_stopping=st.sampled_from([True, False, "never"]),
+        resumed=st.sampled_from([0, 1, 5]),
     )
     def add(
         self,
@@ -137,6 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         adapter: str,
         width: int,
         early_stopping: EarlyStopping,
+        resumed: int,
     ) -> None:
         """A request that starts as an earlier one, or as a fixed text; with a width, a beam search."""
         earlier = self.engine.sequences[base].tokens if base < len(self.engine.sequences) else [1, 2, 3, 4] * 4
@@ -152,6 +155,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 ignore_eos=flags[0],
                 adapter=adapter if self.engine.scheduler.adapters.slots else "",
                 search=BeamSearch(width=width, early_stopping=early_stopping) if width else None,
+                resumed=0 if width else resumed,
             )
 
     @precondition(lambda self: len(self.engine.steps) < MAX_IN_FLIGHT)

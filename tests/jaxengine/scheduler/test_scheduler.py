@@ -280,6 +280,23 @@ def test_tokens_a_request_has_generated_are_not_reported_as_cached_prompt_after_
     assert first.cached_tokens == 0
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_a_caller_pays_for_the_prompt_of_a_resumed_request_and_for_what_is_new(prefix_cache: bool) -> None:
+    """The cache holds its prompt and what it was answered, of which the prompt alone counts."""
+    served = engine(page_size=1, prefix_cache=prefix_cache)
+    served.add([1, 2, 3], max_tokens=10, ignore_eos=True)
+    served.serve_until_idle()
+    resumed = served.add([1, 2, 3], max_tokens=10, ignore_eos=True, caller=1, resumed=6)
+    counters = served.scheduler.fair_queue.counters
+    before = counters[1]
+    served.dispatch()
+    assert resumed.cached_tokens == (3 if prefix_cache else 0)
+    assert counters[1] - before == 4 - resumed.cached_tokens
+    served.serve_until_idle()
+    assert counters[1] - before == 3 - resumed.cached_tokens + 4
+    check_idle(served)
+
+
 def test_only_the_chosen_requests_are_served_when_a_step_is_searched_for_its_culprit() -> None:
     served = engine()
     for _ in range(3):

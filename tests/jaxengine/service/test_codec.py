@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from jaxengine.options.pooling import POOLINGS
-from jaxengine.request.event import Event, FinishReason
+from jaxengine.request.event import Event, FinishReason, Token
+from jaxengine.request.interface import ServedAdapter
+from jaxengine.request.resume import Resume
 from jaxengine.request.samplers import ORDER, Samplers
 from jaxengine.request.sequence import LOGITS
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.service.codec import add_event, request_from
+from jaxengine.service.codec import adapter_to, add_event, request_from
 from tests.processes import ask
 
 
@@ -49,6 +51,48 @@ def test_samplers_out_of_range_are_refused(samplers: pb.Samplers, refusal: str) 
     message.sampling.samplers.CopyFrom(samplers)
     with pytest.raises(ValueError, match=refusal):
         request_from(message, 1)
+
+
+def test_what_was_answered_before_is_that_of_the_message() -> None:
+    message = ask([5], 4, resume=pb.Resume(generated=[7, 9]), timeout_seconds=2.5, queue_timeout_seconds=1.5)
+    request = request_from(message, 1)
+    assert request.resume == Resume((7, 9))
+    assert (request.prompt, request.params.max_tokens, request.timeout) == ([5], 4, 2.5)
+    assert request.queue_timeout is None, "it has been scheduled, and there is an answer"
+    message.resume.surprise = -0.25
+    assert request_from(message, 1).resume == Resume((7, 9), -0.25)
+    message.ClearField("resume")
+    assert (request_from(message, 1).resume, request_from(message, 1).queue_timeout) == (None, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("resume", "refusal"),
+    [
+        (pb.Resume(), "resume.generated has no tokens"),
+        (pb.Resume(surprise=2.0), "resume.generated has no tokens"),
+        (pb.Resume(generated=[7], surprise=float("nan")), "resume.surprise must be finite, got nan"),
+        (pb.Resume(generated=[7], surprise=float("inf")), "resume.surprise must be finite, got inf"),
+    ],
+)
+def test_what_says_nothing_of_an_answer_is_refused(resume: pb.Resume, refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        request_from(ask([5], 4, resume=resume), 1)
+
+
+def test_of_merged_events_the_last_bound_counts_and_zero_is_one() -> None:
+    message = pb.RequestEvent()
+    add_event(message, Event(1, [Token(5, -1.0)]))
+    assert not message.HasField("surprise")
+    for bound in (1.5, 0.0):
+        add_event(message, Event(1, [Token(5, -1.0)], surprise=bound))
+        assert message.HasField("surprise") and message.surprise == bound
+    add_event(message, Event(1, finish=FinishReason.CANCELLED))
+    assert message.HasField("surprise")
+
+
+def test_an_adapter_is_told_with_its_digest() -> None:
+    message = adapter_to(ServedAdapter("a", "org/a", 8, b"\x00\xff"))
+    assert message == pb.Adapter(name="a", path="org/a", rank=8, digest=b"\x00\xff")
 
 
 def test_logits_arrive_to_the_bit() -> None:
