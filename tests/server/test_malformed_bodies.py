@@ -39,7 +39,8 @@ async def test_no_body_breaks_the_real_server(tiny_model: Path, tmp_path: Path) 
         gauges = server.gauges()
         assert gauges["tgi_batch_current_size"] == gauges["tgi_queue_size"] == 0
         assert gauges['textgen_kv_pages{engine="0",state="used"}'] == 0
-        assert not any(gauges[f'textgen_engine_restarts_total{{cause="{cause}"}}'] for cause in ("died", "hung"))
+        restarts = [f'textgen_engine_restarts_total{{cause="{cause}",engine="0"}}' for cause in ("died", "hung")]
+        assert [gauges[name] for name in restarts] == [0, 0]
         assert (
             gauges['textgen_step_failures_total{engine="0"}']
             == gauges['textgen_compiles_after_warmup_total{engine="0"}']
