@@ -64,7 +64,7 @@ class EngineClient:
         self._prepare, self._align = prepare, align
         self._listeners = tuple(listeners)
         self.description: pb.Description | None = None  # as last received
-        self.stats = pb.Stats()  # likewise
+        self.stats = pb.Stats()  # likewise, while it is connected
         self.adapters = EngineAdapters(self._credentials, lambda: self.retry_after)
         self._ids = itertools.count(1)
         self._buffers: dict[int, EventBuffer] = {}
@@ -194,6 +194,7 @@ class EngineClient:
 
     def _disconnect(self) -> None:
         lost, self._commands = self._commands is not None, None
+        self.stats = pb.Stats()
         self.adapters.connect(None)
         if lost:
             self._began = time.monotonic()
