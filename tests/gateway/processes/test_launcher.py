@@ -131,8 +131,11 @@ def test_a_broken_tokenizer_is_one_line_and_exit_code_65(model: Path, workers: i
         assert log.count("error: ") == 1 and "tokenizer.json" in log and "Traceback" not in log
 
 
-async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_comes_back(model: Path) -> None:
-    with running_launcher(model, mock=(STEP,)) as server:
+@pytest.mark.parametrize("resume", [True, False])
+async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_comes_back(
+    model: Path, resume: bool
+) -> None:
+    with running_launcher(model, f"--resume-requests={resume}", mock=(STEP,)) as server:
         server.wait_for(200)
         for round_number in range(3):
             texts = [f"hello {round_number} {n}" for n in range(8)]
@@ -144,6 +147,7 @@ async def test_killing_the_engine_ends_each_stream_exact_or_in_one_error_and_it_
             for text, length, (ids, error) in zip(texts, lengths, answers, strict=True):
                 whole = continuation(prompt_ids(text), length)
                 assert ids == (whole if error is None else whole[: len(ids)])
+                assert not (resume and error)
             assert server.status("/health/live") == 200
             await asyncio.to_thread(server.wait_for, 200)
             assert (await stream(server.url, "hello", 20))[0] == continuation(prompt_ids("hello"), 20)
@@ -162,7 +166,7 @@ def test_an_engine_that_dies_too_often_ends_the_server_with_70(model: Path) -> N
 
 
 async def test_a_stopped_engine_is_found_killed_and_replaced(model: Path) -> None:
-    with running_launcher(model, "--engine-hang-timeout=5", mock=(STEP,)) as server:
+    with running_launcher(model, "--engine-hang-timeout=5", "--resume-requests=false", mock=(STEP,)) as server:
         server.wait_for(200)
         first = server.engine_pid()
         server.hold.touch()
