@@ -1,4 +1,8 @@
-"""What a request has been answered so far, by an engine that is gone; see `Resume` in `engine.proto`."""
+"""What a request has been answered so far, by an engine that is gone; see `Resume` in `engine.proto`.
+
+Logprobs of the prompt were told with the first token. Those that a resumed request asks for again are the same, unless
+the text has outgrown its rotary frequencies since (`Scheduler.rope_switch_length`): it is then read with others.
+"""
 
 import math
 from dataclasses import dataclass

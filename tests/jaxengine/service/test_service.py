@@ -100,6 +100,20 @@ async def test_requests_of_one_session_come_back_exact_and_with_their_own_ids(wo
         assert last.finish == pb.LENGTH
 
 
+async def test_a_request_that_another_engine_began_is_gone_on_with(world: World) -> None:
+    world.service.serve(world.engine)
+    call, whole = world.session(), continuation([5, 7], 20)
+    for number, count in ((1, 12), (2, 0), (3, 20)):
+        command = generate(number, [5, 7], 20)
+        command.generate.resume.CopyFrom(pb.Resume(generated=whole[:count]))
+        await call.write(command)
+    answers = await read_until_finished(call, 1, 2, 3)
+    assert (answers[1][0], answers[1][1].finish) == (whole[12:], pb.LENGTH)
+    refusals = ("resume.generated has no tokens", "resume.generated has 20 tokens, not fewer than max_tokens 20")
+    for number, refusal in zip((2, 3), refusals, strict=True):
+        assert (answers[number][1].finish, answers[number][1].error) == (pb.INVALID, refusal)
+
+
 async def test_two_sessions_may_use_the_same_id(world: World) -> None:
     world.service.serve(world.engine)
     first, second = world.session(), world.session()
