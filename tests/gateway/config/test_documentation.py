@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config.command_line import FOREIGN, parse
 from gateway.config.options import MISSING, rows
+from gateway.processes.engine_process import VISIBLE_DEVICES
 from jaxengine.options.option import flag
 from tests.processes import ROOT
 
@@ -66,7 +67,7 @@ def test_a_readme_names_no_option_that_does_not_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", READMES)
 def test_a_readme_names_no_variable_that_is_not_read(name: str) -> None:
-    of_options = {row.upper() for row in ROWS} | FOREIGN.keys()
+    of_options = {row.upper() for row in ROWS} | FOREIGN.keys() | {VISIBLE_DEVICES}
     for variable in re.findall(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`", READMES[name]):
         assert variable in of_options, variable
 
