@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import statistics
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 from tests.gateway.toys import write_model
-from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, running_launcher
+from tests.processes import NO_CERTIFICATES, PATIENCE, MockLauncher, is_busy, running_launcher
 from tests.server.streams import Outcome, stream
 
 pytestmark = pytest.mark.slow
@@ -168,6 +169,24 @@ async def test_what_outlasts_the_grace_time_moves(tmp_path: Path) -> None:
         await soon(lambda: server.status() == 200)
         assert states(server) == ["ready", "draining"]
         assert (await stream(server.url, "on the first", 2)).error is None
+
+
+async def test_two_replicas_answer_twice_as_much(tmp_path: Path) -> None:
+    """Engines of 4 rows and 20 ms a step. The two servers take turns, and each pair of turns gives one ratio."""
+    slow = ("--step-seconds=0.02", "--max-batch-size=4")
+    (first := tmp_path / "one").mkdir()
+    (second := tmp_path / "two").mkdir()
+    with replicas(first, 1, mock=slow) as one, replicas(second, 2, mock=slow) as two:
+        spent = [[await seconds_of_streams(each) for each in (one, two)] for _ in range(5)]
+    ratios = [alone / together for alone, together in spent]
+    assert statistics.median(ratios) >= (1.5 if is_busy() else 1.9), ratios
+
+
+async def seconds_of_streams(server: MockLauncher) -> float:
+    """For 16 streams of 50 tokens."""
+    began = time.monotonic()
+    await asyncio.gather(*(stream(server.url, f"stream {number}", 50) for number in range(16)))
+    return time.monotonic() - began
 
 
 def test_one_replica_that_cannot_be_kept_running_leaves_the_others_alone(tmp_path: Path) -> None:
