@@ -21,12 +21,24 @@ if [ "${1-}" = serve ]; then
     set -- --port "${SAGEMAKER_BIND_TO_PORT:-8080}" "$@"
 fi
 
-# TGI's image runs as root, so what its users mount at /data is often root's.
-if ! mkdir -p "$XDG_CACHE_HOME" 2>/dev/null || ! [ -w "$XDG_CACHE_HOME" ]; then
-    echo "error: user $(id -u) cannot write to $XDG_CACHE_HOME. If a directory is mounted at /data, change its owner" \
-        "(chown -R 10001 DIRECTORY), or run as root as TGI's image does (docker run --user 0 …), or mount a named" \
-        "volume (-v NAME:/data). If nothing is and the root is read-only, mount one" >&2
-    exit 73
+is_writable() { mkdir -p "$1" 2>/dev/null && [ -w "$1" ]; }
+
+# TGI's image runs as root, so what its users mount at /data is often root's. Their command works all the same.
+if ! is_writable "$XDG_CACHE_HOME"; then
+    unwritable="user $(id -u) cannot write to $XDG_CACHE_HOME" elsewhere=${TMPDIR:-/tmp}/text-generation
+    remedy="If a directory is mounted at /data, change its owner (chown -R 10001 DIRECTORY), or run as root as TGI's \
+image does (docker run --user 0 …), or mount a named volume (-v NAME:/data)"
+    if ! is_writable "$elsewhere"; then
+        echo "error: $unwritable. $remedy. If nothing is and the root is read-only, mount one" >&2
+        exit 73
+    fi
+    echo "warning: $unwritable: what is fetched and compiled goes to $elsewhere, and is lost with this container." \
+        "$remedy" >&2
+    export XDG_CACHE_HOME="$elsewhere/.cache"
+    # Models that /data has are read there. One that it lacks is then an error and not fetched again at each start.
+    if [ -z "$(find "$HF_HOME/hub" -maxdepth 1 -name 'models--*' 2>/dev/null)" ]; then
+        export HF_HOME="$elsewhere"
+    fi
 fi
 
 exec text-generation-launcher "$@"

@@ -31,7 +31,9 @@ def image(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "data").mkdir()
     return {
         "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "HF_HOME": f"{tmp_path}/data",
         "XDG_CACHE_HOME": f"{tmp_path}/data/.cache",
+        "TMPDIR": f"{tmp_path}/tmp",
         "SAGEMAKER_MODEL": f"{tmp_path}/model",
         "PORT": "80",
     }
@@ -95,16 +97,44 @@ def test_sagemaker_must_name_a_model(image: dict[str, str]) -> None:
     assert said.startswith("error: HF_MODEL_ID must be set") and said.count("\n") == 1
 
 
-def test_a_volume_that_cannot_be_written_is_one_line_that_says_what_to_do(
-    image: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "data").rmdir()
-    (tmp_path / "data").touch()  # root, who may run this test, can write to every directory, but not to a file's inside
+def remedies(tmp_path: Path) -> tuple[str, ...]:
+    return f"cannot write to {tmp_path}/data/.cache", "chown -R 10001", "docker run --user 0", "-v NAME:/data"
+
+
+def make_unwritable(path: Path) -> None:
+    """Root, who may run these tests, can write to every directory, but not to what is none."""
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+
+
+def test_where_nothing_can_be_written_is_one_line_that_says_what_to_do(image: dict[str, str], tmp_path: Path) -> None:
+    make_unwritable(tmp_path / "data" / ".cache")
+    make_unwritable(tmp_path / "tmp")
     code, said = failed(image, "--model-id=org/model")
     assert code == os.EX_CANTCREAT
-    assert said.count("\n") == 1
-    for remedy in (f"cannot write to {tmp_path}/data/.cache", "chown -R 10001", "docker run --user 0", "-v NAME:/data"):
-        assert remedy in said
+    assert said.startswith("error: ") and said.count("\n") == 1
+    assert all(remedy in said for remedy in remedies(tmp_path))
+
+
+def test_with_a_volume_that_cannot_be_written_it_warns_and_keeps_nothing(
+    image: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_unwritable(tmp_path / "data" / ".cache")
+    argv, environ = started(image, "--model-id=org/model")
+    assert argv == ["--model-id=org/model"]
+    elsewhere = f"{tmp_path}/tmp/text-generation"
+    assert (environ["HF_HOME"], environ["XDG_CACHE_HOME"]) == (elsewhere, f"{elsewhere}/.cache")
+    said = capfd.readouterr().err
+    assert said.startswith("warning: ") and said.count("\n") == 1
+    assert all(remedy in said for remedy in (*remedies(tmp_path), f"goes to {elsewhere}, and is lost"))
+
+
+def test_models_that_lie_in_such_a_volume_are_served_from_there(image: dict[str, str], tmp_path: Path) -> None:
+    make_unwritable(tmp_path / "data" / ".cache")
+    (tmp_path / "data" / "hub" / "models--org--model").mkdir(parents=True)
+    _, environ = started(image, "--model-id=org/model")
+    assert environ["HF_HOME"] == f"{tmp_path}/data"
+    assert environ["XDG_CACHE_HOME"] == f"{tmp_path}/tmp/text-generation/.cache"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -117,7 +147,7 @@ def test_a_volume_of_root_is_such_a_volume(image: dict[str, str]) -> None:
             user=10001,
             group=0,
             extra_groups=[],
-            env={**image, "XDG_CACHE_HOME": f"{directory}/.cache"},
+            env={**image, "XDG_CACHE_HOME": f"{directory}/.cache", "TMPDIR": directory},
             capture_output=True,
             text=True,
             timeout=60,
