@@ -85,9 +85,11 @@ class Replicas(EngineListener):
 
     @property
     def description(self) -> pb.Description | None:
-        """That of an engine that is ready; else of the first that has answered."""
-        found = [each.description for each in self._clients if each.description is not None]
-        return next((each for each in found if each.state == pb.READY), found[0] if found else None)
+        """Of the engines that are ready, that with the least room; else of the first that has answered."""
+        ready = [each.description for each in self._clients if each.ready and each.description is not None]
+        if ready:
+            return min(ready, key=lambda description: description.max_total_tokens)
+        return next((each.description for each in self._clients if each.description is not None), None)
 
     @property
     def ready(self) -> bool:
