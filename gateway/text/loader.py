@@ -21,6 +21,7 @@ class ModelTextLoader:
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         self._config_path = config_path
         self._loaded: tuple[tuple[str, int], ModelText] | None = None
+        self._loading = asyncio.Lock()  # several engines may become ready at once
 
     @property
     def current(self) -> ModelText | None:
@@ -28,6 +29,10 @@ class ModelTextLoader:
 
     async def prepare(self, description: pb.Description) -> None:
         """Load what `description` names, unless it is loaded. Raises UnusableModel."""
+        async with self._loading:
+            await self._prepare(description)
+
+    async def _prepare(self, description: pb.Description) -> None:
         key = (description.model_dir, description.max_total_tokens)
         continues = not description.HasField("decoder_start_token_id")
         if self._loaded is not None and self._loaded[0] == key:
