@@ -69,6 +69,10 @@ class ReplicaAdapters:
         except RequestError as error:  # what it lacks is not asked of it
             logger.error("replica %d does not serve the adapters of the others: %s", number, error.message)
 
+    @property
+    def _any_ready(self) -> bool:
+        return any(each.ready for each in self._clients)
+
     def _ready(self) -> list[EngineClient]:
         """The replicas that can be called; one that cannot, if none can: it says why."""
         return [each for each in self._clients if each.ready] or [self._clients[0]]
@@ -76,9 +80,8 @@ class ReplicaAdapters:
     async def _each(self, clients: Sequence[EngineClient], call: Callable[[EngineAdapters], Awaitable[None]]) -> None:
         """Call each. One that is lost meanwhile is no error while others are there: it is aligned when it is back."""
         done = await asyncio.gather(*(call(each.adapters) for each in clients), return_exceptions=True)
-        failed = [each for each in done if isinstance(each, BaseException)]
-        for error in failed:
-            if not isinstance(error, EngineUnavailable) or len(failed) == len(self._clients):
+        for error in done:
+            if isinstance(error, BaseException) and not (isinstance(error, EngineUnavailable) and self._any_ready):
                 raise error
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.engine.interface import EngineUnavailable
 from gateway.engine.replica import Turn
+from gateway.engine.replicas import Replicas
 from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
 from tests.engine_mock import CRASH, continuation
@@ -180,6 +181,13 @@ async def test_closing_ends_running_and_waiting_requests(tmp_path: Path) -> None
         engines.replicas.close("the server is shutting down")
         _, error = await asyncio.wait_for(waiting, PATIENCE)
         assert isinstance(error, EngineUnavailable) and error.message == "the server is shutting down"
+
+
+async def test_adapters_of_no_engine_are_an_error(tmp_path: Path) -> None:
+    replicas = Replicas([tmp_path / "0.sock", tmp_path / "1.sock"], "token")
+    for call in (replicas.adapters.refresh(), replicas.adapters.unload("a")):
+        with pytest.raises(EngineUnavailable):
+            await call
 
 
 async def test_a_prompt_goes_where_its_beginning_is_cached(tmp_path: Path) -> None:
