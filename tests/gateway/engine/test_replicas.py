@@ -138,6 +138,22 @@ async def test_a_stopped_replicas_requests_move_when_its_silence_is_noticed(tmp_
         engines.engines[on].process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_engine_that_is_told_to_end_gets_nothing_new(tmp_path: Path, count: int) -> None:
+    """It finishes what it has; what it refuses goes on elsewhere, or with it once it is back."""
+    async with fleet(tmp_path, count, STEP) as engines:
+        running = await begun(engines, [5], 200)
+        on = engines.routes.routed[0][0]
+        engines.engines[on].process.terminate()
+        await asyncio.sleep(0.2)
+        answers = [asyncio.create_task(collect(engines.replicas, ask([n], 3))) for n in range(1, 9)]
+        await until(lambda: engines.state(on) == "lost")
+        assert (await running)[0] == continuation([5], 200)
+        engines.start_again(on)
+        for n, (ids, _) in enumerate(await asyncio.wait_for(asyncio.gather(*answers), PATIENCE), 1):
+            assert ids == continuation([n], 3)
+
+
 async def test_a_closed_replica_finishes_what_it_has_and_takes_nothing_new(tmp_path: Path) -> None:
     async with fleet(tmp_path, 2, STEP) as engines:
         task = await begun(engines, [5])
