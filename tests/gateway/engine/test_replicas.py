@@ -13,7 +13,7 @@ from gateway.engine.replica import Turn
 from gateway.engine.replicas import Replicas
 from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
-from tests.engine_mock import CRASH, continuation
+from tests.engine_mock import CRASH, CRASH_LATER, continuation
 from tests.gateway.engine.replica_processes import Fleet, fleet
 from tests.processes import PATIENCE, ask, collect, until
 
@@ -100,12 +100,15 @@ async def test_its_time_goes_on_while_it_moves(tmp_path: Path) -> None:
         assert 1.8 < time.monotonic() - began < 2.8
 
 
-async def test_a_request_that_kills_engines_is_given_up(tmp_path: Path) -> None:
-    """The others of those engines go on, although they moved together with it."""
+@pytest.mark.parametrize("killer", [CRASH, CRASH_LATER])
+async def test_a_request_that_kills_engines_is_given_up(tmp_path: Path, killer: int) -> None:
+    """The others of those engines go on, although they moved together with it. One that kills later had a token of each
+    engine: that behind its prompt.
+    """
     async with fleet(tmp_path, 4, STEP) as engines:
         others = [await begun(engines, [n, n], 300) for n in range(1, 9)]
         with pytest.raises(RequestError, match="died again and again") as failed:
-            async for _ in engines.replicas.generate(ask([CRASH], 5)):
+            async for _ in engines.replicas.generate(ask([killer], 100)):
                 pass
         assert failed.value.kind is Kind.GENERATION
         assert sorted(engines.state(number) for number in range(4)) == ["lost", "lost", "lost", "ready"]
