@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from gateway.engine.adapters import EngineAdapters
 from gateway.engine.client import EngineClient
 from gateway.engine.interface import EngineUnavailable
-from gateway.errors import RequestError
+from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ReplicaAdapters:
         try:
             await ours.refresh()
             for name in ours.served.keys() - wanted.keys():
-                await ours.unload(name)
+                await _forget(ours, name)
             for name, adapter in wanted.items():
                 if name not in ours.served or ours.served[name].digest != adapter.digest:
                     await ours.load(name, adapter.path, in_place=True)
@@ -86,6 +86,11 @@ class ReplicaAdapters:
 
 
 async def _forget(adapters: EngineAdapters, name: str) -> None:
-    """Unload `name`; that it is not there is fine."""
-    if name in adapters.served:
+    """Unload `name`; that it is not there is fine: another HTTP process may have been first. `served` may be a moment
+    old.
+    """
+    try:
         await adapters.unload(name)
+    except RequestError as error:
+        if error.kind is not Kind.MODEL_NOT_FOUND:
+            raise
