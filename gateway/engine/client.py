@@ -69,6 +69,7 @@ class EngineClient:
         self._ids = itertools.count(1)
         self._buffers: dict[int, EventBuffer] = {}
         self._commands: asyncio.Queue[pb.Command] | None = None  # of the session that is open, if one is
+        self._leaving = False  # the engine behind it takes no new requests any more
         self._last_sign = time.monotonic()
         self._began = time.monotonic()
         self._start_seconds: float | None = None
@@ -76,7 +77,7 @@ class EngineClient:
 
     @property
     def ready(self) -> bool:
-        return self._commands is not None
+        return self._commands is not None and not self._leaving
 
     @property
     def last_step_age(self) -> float:
@@ -95,7 +96,7 @@ class EngineClient:
 
         Raises:
             EngineUnavailable: there is no engine, or `close` was called.
-            EngineLost: it went away before the last event, or `let_go` was called.
+            EngineLost: it went away before the last event, or is about to, or `let_go` was called.
         """
         commands = self._commands
         if commands is None:
@@ -182,7 +183,7 @@ class EngineClient:
             await asyncio.wait(helpers)
 
     def _connect(self, commands: asyncio.Queue[pb.Command]) -> None:
-        self._commands = commands
+        self._commands, self._leaving = commands, False
         self._start_seconds = time.monotonic() - self._began
         assert self.description is not None, "a session before the engine was described"
         for listener in self._listeners:
@@ -211,7 +212,12 @@ class EngineClient:
             self.adapters.told(step.adapters)
         for event in step.events:
             buffer = self._buffers.get(event.id)
-            if buffer is not None:  # its reader may have closed the iterator already
+            if buffer is None:  # its reader has closed the iterator
+                continue
+            if event.finish == pb.CANCELLED:  # not by us: somebody has told the engine to end
+                self._leaving = True
+                buffer.fail(EngineLost(event.error, self.retry_after))
+            else:
                 buffer.put(event)
         for listener in self._listeners:
             listener.engine_step(self.number, step)

@@ -5,9 +5,11 @@ import time
 from jaxengine.rpc import engine_pb2 as pb
 
 MIN_TIMEOUT = 1e-3  # seconds; 0 would mean none
-# When so many engines in a row have died while they had a request and gave it no token, it may be the cause. The other
-# requests of those engines may have moved together with it.
+# When so many engines in a row have died while they had a request and gave it few tokens, it may be the cause: reading
+# it gives the first of them, and steps of another kind the next. The other requests of those engines may have moved
+# together with it.
 SUSPICIOUS_DEATHS = 2
+FEW_TOKENS = 8
 COUNTS = ("preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens")  # that each engine begins anew
 
 
@@ -24,7 +26,8 @@ class Journey:
         self.adapter_digest: bytes | None = None  # of the adapter that it began with
         self._told_prompt = False
         self.visited: set[int] = set()  # numbers of the engines that were lost with it
-        self._deaths = 0  # in a row, without a token
+        self._deaths = 0  # in a row, with few tokens
+        self._tokens_here = 0  # that the present engine has given it
         self._latest = pb.RequestEvent()  # that had tokens
         self._before = pb.RequestEvent()  # the latest of the engines before
 
@@ -87,7 +90,10 @@ class Journey:
                 event.ClearField("prompt")
         self._told_prompt |= event.HasField("prompt")
         if event.tokens:
-            self._deaths, self._latest = 0, event
+            self._latest = event
+            self._tokens_here += len(event.tokens)
+            if self._tokens_here >= FEW_TOKENS:
+                self._deaths = 0
             self.generated += [token.id for token in event.tokens]
         return event
 
@@ -95,4 +101,5 @@ class Journey:
         """The engine is no longer there. `died`: it was not stopped on purpose."""
         self.visited.add(engine)
         self._deaths += died
+        self._tokens_here = 0
         self._before = self._latest

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from gateway.engine.adapters import EngineAdapters
 from gateway.engine.client import EngineClient
 from gateway.engine.interface import EngineUnavailable
-from gateway.errors import RequestError
+from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -62,12 +62,16 @@ class ReplicaAdapters:
         try:
             await ours.refresh()
             for name in ours.served.keys() - wanted.keys():
-                await ours.unload(name)
+                await _forget(ours, name)
             for name, adapter in wanted.items():
                 if name not in ours.served or ours.served[name].digest != adapter.digest:
                     await ours.load(name, adapter.path, in_place=True)
         except RequestError as error:  # what it lacks is not asked of it
             logger.error("replica %d does not serve the adapters of the others: %s", number, error.message)
+
+    @property
+    def _any_ready(self) -> bool:
+        return any(each.ready for each in self._clients)
 
     def _ready(self) -> list[EngineClient]:
         """The replicas that can be called; one that cannot, if none can: it says why."""
@@ -76,13 +80,17 @@ class ReplicaAdapters:
     async def _each(self, clients: Sequence[EngineClient], call: Callable[[EngineAdapters], Awaitable[None]]) -> None:
         """Call each. One that is lost meanwhile is no error while others are there: it is aligned when it is back."""
         done = await asyncio.gather(*(call(each.adapters) for each in clients), return_exceptions=True)
-        failed = [each for each in done if isinstance(each, BaseException)]
-        for error in failed:
-            if not isinstance(error, EngineUnavailable) or len(failed) == len(self._clients):
+        for error in done:
+            if isinstance(error, BaseException) and not (isinstance(error, EngineUnavailable) and self._any_ready):
                 raise error
 
 
 async def _forget(adapters: EngineAdapters, name: str) -> None:
-    """Unload `name`; that it is not there is fine."""
-    if name in adapters.served:
+    """Unload `name`; that it is not there is fine: another HTTP process may have been first. `served` may be a moment
+    old.
+    """
+    try:
         await adapters.unload(name)
+    except RequestError as error:
+        if error.kind is not Kind.MODEL_NOT_FOUND:
+            raise

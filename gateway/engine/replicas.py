@@ -141,8 +141,10 @@ class Replicas(EngineListener):
                 try:
                     async with aclosing(replica.client.generate(journey.request())) as events:
                         async for event in events:
-                            await stack.aclose()
-                            yield journey.note(event)
+                            noted = journey.note(event)
+                            if not journey.suspect:
+                                await stack.aclose()
+                            yield noted
                     return
                 except EngineLost:
                     if not self._resume or self._closed is not None:
@@ -150,8 +152,8 @@ class Replicas(EngineListener):
                     self._move(journey, replica)
 
     async def _next(self, journey: Journey, until_answered: AsyncExitStack) -> Replica:
-        """Where the request goes next. Of requests that engines may die of, one at a time is tried, until it is
-        answered: if its engine dies too, it is this one.
+        """Where the request goes next. Of requests that engines may die of, one at a time is tried, until it is no
+        longer suspect or has ended: if its engine dies too, it is this one.
 
         Raises:
             EngineUnavailable: none takes new requests, or all are closed.

@@ -47,8 +47,8 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     if (named := environ.get(VISIBLE_DEVICES)) is not None:
         names = [name.strip() for name in named.split(",")]
         return [name for name in names if name and name != "-1"]
-    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in DEVICE_FILES.glob("nvidia*"))
-    return [str(number) for number in sorted(int(found[1]) for found in numbers if found)]
+    files = [path for path in DEVICE_FILES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(number) for number in range(len(files))]  # a container may have nvidia5 alone: to CUDA that is 0
 
 
 def split(processors: Sequence[int], parts: int) -> list[tuple[int, ...]]:

@@ -95,7 +95,7 @@ class HttpProcess(EngineListener):
         self._http = HttpServer(http_config(create_app(self.gateway, requests), Connections(connections), options))
         self._admin: HttpServer | None = None
         if spec.admin is not None:
-            self._admin = HttpServer(http_config(create_admin_app(self.gateway), Connections(ADMIN_CONNECTIONS)))
+            self._admin = HttpServer(admin_config(create_admin_app(self.gateway)))
         self._grpc = None if spec.grpc is None else GrpcServer(self.gateway, spec.grpc, requests)
 
     def start(self) -> list["asyncio.Task[None]"]:
@@ -159,6 +159,13 @@ class HttpProcess(EngineListener):
         self.metrics.engine_lost(engine)
         self.admission.throughput.lost(engine)
         self._spec.counters.set_ready(self._replicas.ready)
+
+
+def admin_config(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn serves the admin listener: a client's address decides there, so no header may change it."""
+    config = http_config(app, Connections(ADMIN_CONNECTIONS))
+    config.proxy_headers = False
+    return config
 
 
 def http_config(app: ASGIApp, connections: Connections, tls: Options | None = None) -> uvicorn.Config:

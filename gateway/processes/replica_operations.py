@@ -40,6 +40,7 @@ class ReplicaOperations:
         self._grace, self._statuses = grace, statuses
         self._work: dict[int, asyncio.Task[None]] = {}  # by replica
         self._all: asyncio.Task[None] | None = None
+        self._drained: set[int] = set()  # replicas that stay closed until they are opened by a call
 
     @property
     def restarting(self) -> bool:
@@ -48,16 +49,18 @@ class ReplicaOperations:
 
     def drain(self, number: int) -> None:
         """Have a replica take no new requests, and later have none."""
+        self._drained.add(number)
         self._begin(number, self._drain(number))
 
     def undrain(self, number: int) -> None:
         """Have a replica take requests again, whatever was begun with it."""
         self._forget(number)
+        self._drained.discard(number)
         self._counters.set_turn(number, Turn.OPEN)
         logger.info("replica %d is open", number)
 
     def restart(self, number: int) -> None:
-        """Drain a replica, start its engine anew, and open it again if it was open."""
+        """Drain a replica, start its engine anew, and open it again unless it was drained before."""
         self._begin(number, self._restart(number))
 
     def restart_all(self) -> None:
@@ -65,10 +68,14 @@ class ReplicaOperations:
         self._all = asyncio.create_task(self._restart_all())
 
     def stop(self) -> None:
-        """Leave off whatever was begun: the server ends."""
-        for task in (self._all, *self._work.values()):
-            if task is not None:
-                task.cancel()
+        """Leave off whatever was begun: the server ends. Requests may wait for a replica that was to be opened again:
+        it is open, and serves them if its engine comes back within the grace time.
+        """
+        if self._all is not None:
+            self._all.cancel()
+        for number in list(self._work):
+            self._forget(number)
+            self._reopen(number)
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         self._forget(number)
@@ -77,6 +84,10 @@ class ReplicaOperations:
     def _forget(self, number: int) -> None:
         if task := self._work.pop(number, None):
             task.cancel()
+
+    def _reopen(self, number: int) -> None:
+        if number not in self._drained:
+            self._counters.set_turn(number, Turn.OPEN)
 
     async def _drain(self, number: int) -> None:
         logger.info("replica %d drains", number)
@@ -91,19 +102,24 @@ class ReplicaOperations:
         logger.info("replica %d is drained", number)
 
     async def _restart(self, number: int) -> None:
-        before = self._counters.turn(number)
         await self._drain(number)
         engine = self._engines[number]
         await engine.restart(STOP_SECONDS)
         await self._until(lambda: engine.state in (State.READY, State.FAILED))
-        self._counters.set_turn(number, before)
+        self._reopen(number)
         logger.info("replica %d is %s after its restart", number, engine.state.value)
 
     async def _restart_all(self) -> None:
         for number in range(len(self._engines)):
+            if self._engines[number].state is State.FAILED:  # it was given up before
+                continue
             await self._until(lambda number=number: self._others_serve(number))  # type: ignore[misc]
             self.restart(number)
-            await asyncio.wait((self._work[number],))
+            while (work := self._work.get(number)) and not work.done():  # another call may have begun anew
+                await asyncio.wait((work,))
+            if self._engines[number].state is State.FAILED:
+                logger.error("replica %d does not come back: the others are not restarted", number)
+                return
         logger.info("all replicas have been restarted")
 
     def _others_serve(self, number: int) -> bool:

@@ -185,12 +185,14 @@ class Supervisor:
             self._spawn(self._abort(self._process))
 
     async def restart(self, timeout: float) -> None:
-        """End this life of the engine, by SIGTERM, or SIGKILL `timeout` seconds later. The next one begins at once."""
+        """End this life of the engine, by SIGTERM, or SIGKILL `timeout` seconds later, also if the caller is cancelled
+        meanwhile. The next one begins at once.
+        """
         ended = self._process
         if ended is None:  # another life is about to begin, or none will
             return
         self._asked = True
-        await self._end(ended, signal.SIGTERM, timeout)
+        await asyncio.shield(self._spawn(self._end(ended, signal.SIGTERM, timeout)))
         while self._process is ended:
             await asyncio.sleep(0)
 
@@ -252,10 +254,11 @@ class Supervisor:
                 process.kill()
             await process.wait()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _move(self, what: Signal) -> None:
         self.state = TRANSITIONS[self.state, what]

@@ -6,6 +6,7 @@ programs of this machine, and never for a page in a browser.
 
 import dataclasses
 import ipaddress
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Request
@@ -16,6 +17,7 @@ from gateway.request.auth import require_key
 from gateway.request.gateway_state import Gateway, gateway_of
 
 router = APIRouter(prefix="/admin/replicas")
+FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})  # headers by which a proxy names its client
 
 
 async def operations(request: Request, gateway: Gateway = Depends(gateway_of)) -> Operations:
@@ -36,11 +38,12 @@ async def operations(request: Request, gateway: Gateway = Depends(gateway_of)) -
     return gateway.operations
 
 
-async def existing(index: Annotated[int, Path()], gateway: Gateway = Depends(gateway_of)) -> int:
+async def existing(index: Annotated[str, Path()], gateway: Gateway = Depends(gateway_of)) -> int:
     """Raises HTTPException, 404, if there is no such replica."""
-    if index >= (count := len(gateway.engine.replicas)):
-        raise HTTPException(404, f"there is no replica {index}: the last is {count - 1}")
-    return index
+    names = [str(each.index) for each in gateway.engine.replicas]
+    if index not in names:  # not as a number: Python refuses to read one of 5,000 digits
+        raise HTTPException(404, f"there is no replica {index[:20]}: the last is {names[-1]}")
+    return int(index)
 
 
 Allowed = Annotated[Operations, Depends(operations)]
@@ -60,19 +63,19 @@ async def restart_all(allowed: Allowed, gateway: Gateway = Depends(gateway_of)) 
     return _told(gateway, 202)
 
 
-@router.post("/{index:int}/drain")
+@router.post("/{index}/drain")
 async def drain(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
     allowed.drain(index)
     return _told(gateway, 202)
 
 
-@router.post("/{index:int}/undrain")
+@router.post("/{index}/undrain")
 async def undrain(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
     allowed.undrain(index)
     return _told(gateway, 202)
 
 
-@router.post("/{index:int}/restart")
+@router.post("/{index}/restart")
 async def restart(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
     allowed.restart(index)
     return _told(gateway, 202)
@@ -84,4 +87,10 @@ def _told(gateway: Gateway, status: int) -> Response:
 
 
 def _is_of_this_machine(request: Request) -> bool:
-    return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    """Whether the client is not one elsewhere that a proxy speaks for. The listener leaves its address as it is."""
+    if request.client is None or not FORWARDED.isdisjoint(request.headers.keys()):
+        return False
+    with suppress(ValueError):
+        address = ipaddress.ip_address(request.client.host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    return False

@@ -20,8 +20,8 @@ class ModelTextLoader:
         self._payload_limit = payload_limit
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         self._config_path = config_path
-        self._loading = asyncio.Lock()
         self._loaded: tuple[tuple[str, int], ModelText] | None = None
+        self._loading = asyncio.Lock()  # several engines may become ready at once
 
     @property
     def current(self) -> ModelText | None:
@@ -29,7 +29,7 @@ class ModelTextLoader:
 
     async def prepare(self, description: pb.Description) -> None:
         """Load what `description` names, unless it is loaded. Raises UnusableModel."""
-        async with self._loading:  # replicas become ready at once
+        async with self._loading:
             await self._prepare(description)
 
     async def _prepare(self, description: pb.Description) -> None:

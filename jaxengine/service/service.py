@@ -174,7 +174,7 @@ class Service(EngineServicer):
         if message.id in session.engine_ids:
             raise ValueError(f"request id {message.id} is already running")
         if self.description.state != pb.READY:
-            self._refuse(session, message.id, FinishReason.ERROR, "the engine is shutting down")
+            self._refuse(session, message.id, FinishReason.CANCELLED, "the engine is shutting down")
             return
         engine_id = next(self._ids)
         self._register(session, message, engine_id)

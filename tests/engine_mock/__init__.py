@@ -7,6 +7,7 @@ the real gRPC service.
 
 from tests.engine_mock.answers import (
     CRASH,
+    CRASH_LATER,
     EOS,
     FAIL,
     HANG,
@@ -23,6 +24,7 @@ from tests.engine_mock.options import MockOptions
 
 __all__ = [
     "CRASH",
+    "CRASH_LATER",
     "EOS",
     "FAIL",
     "HANG",

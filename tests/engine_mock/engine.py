@@ -218,7 +218,7 @@ class MockEngine:
     def advance(self, row: Live) -> Event:
         """The request's next tokens, or the misbehaviour that its prompt asks for."""
         request = row.request
-        misbehave(request.prompt[0])
+        misbehave(request.prompt[0], begun=row.begun)
         if request.prompt[0] == FAIL:
             return Event(request.id, finish=FinishReason.ERROR, error="told to fail")
         if request.timeout is not None and time.monotonic() - row.arrived > request.timeout:

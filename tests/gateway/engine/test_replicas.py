@@ -10,9 +10,10 @@ import pytest
 
 from gateway.engine.interface import EngineUnavailable
 from gateway.engine.replica import Turn
+from gateway.engine.replicas import Replicas
 from gateway.errors import Kind, RequestError
 from jaxengine.rpc import engine_pb2 as pb
-from tests.engine_mock import CRASH, continuation
+from tests.engine_mock import CRASH, CRASH_LATER, continuation
 from tests.gateway.engine.replica_processes import Fleet, fleet
 from tests.processes import PATIENCE, ask, collect, until
 
@@ -99,12 +100,15 @@ async def test_its_time_goes_on_while_it_moves(tmp_path: Path) -> None:
         assert 1.8 < time.monotonic() - began < 2.8
 
 
-async def test_a_request_that_kills_engines_is_given_up(tmp_path: Path) -> None:
-    """The others of those engines go on, although they moved together with it."""
+@pytest.mark.parametrize("killer", [CRASH, CRASH_LATER])
+async def test_a_request_that_kills_engines_is_given_up(tmp_path: Path, killer: int) -> None:
+    """The others of those engines go on, although they moved together with it. One that kills later had a token of each
+    engine: that behind its prompt.
+    """
     async with fleet(tmp_path, 4, STEP) as engines:
         others = [await begun(engines, [n, n], 300) for n in range(1, 9)]
         with pytest.raises(RequestError, match="died again and again") as failed:
-            async for _ in engines.replicas.generate(ask([CRASH], 5)):
+            async for _ in engines.replicas.generate(ask([killer], 100)):
                 pass
         assert failed.value.kind is Kind.GENERATION
         assert sorted(engines.state(number) for number in range(4)) == ["lost", "lost", "lost", "ready"]
@@ -135,6 +139,22 @@ async def test_a_stopped_replicas_requests_move_when_its_silence_is_noticed(tmp_
         assert (await asyncio.wait_for(task, PATIENCE))[0] == continuation([5], 1000)
         assert engines.routes.moved == ["lost"]
         engines.engines[on].process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_engine_that_is_told_to_end_gets_nothing_new(tmp_path: Path, count: int) -> None:
+    """It finishes what it has; what it refuses goes on elsewhere, or with it once it is back."""
+    async with fleet(tmp_path, count, STEP) as engines:
+        running = await begun(engines, [5], 200)
+        on = engines.routes.routed[0][0]
+        engines.engines[on].process.terminate()
+        await asyncio.sleep(0.2)
+        answers = [asyncio.create_task(collect(engines.replicas, ask([n], 3))) for n in range(1, 9)]
+        await until(lambda: engines.state(on) == "lost")
+        assert (await running)[0] == continuation([5], 200)
+        engines.start_again(on)
+        for n, (ids, _) in enumerate(await asyncio.wait_for(asyncio.gather(*answers), PATIENCE), 1):
+            assert ids == continuation([n], 3)
 
 
 async def test_a_closed_replica_finishes_what_it_has_and_takes_nothing_new(tmp_path: Path) -> None:
@@ -180,6 +200,13 @@ async def test_closing_ends_running_and_waiting_requests(tmp_path: Path) -> None
         engines.replicas.close("the server is shutting down")
         _, error = await asyncio.wait_for(waiting, PATIENCE)
         assert isinstance(error, EngineUnavailable) and error.message == "the server is shutting down"
+
+
+async def test_adapters_of_no_engine_are_an_error(tmp_path: Path) -> None:
+    replicas = Replicas([tmp_path / "0.sock", tmp_path / "1.sock"], "token")
+    for call in (replicas.adapters.refresh(), replicas.adapters.unload("a")):
+        with pytest.raises(EngineUnavailable):
+            await call
 
 
 async def test_a_prompt_goes_where_its_beginning_is_cached(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def test_one_engine_may_use_whatever_there_is() -> None:
 @pytest.mark.usefixtures("four_gpus")
 def test_replicas_get_devices_of_their_own() -> None:
     found = places(Options(replicas=2, num_shard=2), {}, HERE)
-    assert found == [EnginePlace(HERE / "engine-0.sock", "0,1"), EnginePlace(HERE / "engine-1.sock", "2,10")]
-    assert environment({}, "t", found[1].devices)["CUDA_VISIBLE_DEVICES"] == "2,10"
+    assert found == [EnginePlace(HERE / "engine-0.sock", "0,1"), EnginePlace(HERE / "engine-1.sock", "2,3")]
+    assert environment({}, "t", found[1].devices)["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert len({each.adapters_file for each in found}) == 2
 
 
@@ -39,12 +39,12 @@ def test_replicas_get_devices_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({}, ["0", "1", "2", "10"]),
+        ({}, ["0", "1", "2", "3"]),
         ({"CUDA_VISIBLE_DEVICES": "2, GPU-8a,MIG-1"}, ["2", "GPU-8a", "MIG-1"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
         ({"JAX_PLATFORMS": "cpu"}, []),
-        ({"JAX_PLATFORMS": "cuda,cpu"}, ["0", "1", "2", "10"]),
+        ({"JAX_PLATFORMS": "cuda,cpu"}, ["0", "1", "2", "3"]),
     ],
 )
 def test_devices_are_those_that_an_engine_would_see(environ: dict[str, str], found: list[str]) -> None:

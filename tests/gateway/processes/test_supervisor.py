@@ -156,6 +156,27 @@ async def test_stopping_kills_an_engine_that_ignores_sigterm(
     assert gone(pid) and await running == 0 and supervisor.state is State.STOPPED
 
 
+async def test_a_restart_that_is_called_off_still_kills_an_engine_that_ignores_sigterm(
+    supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    deaf = tmp_path / "deaf"
+    supervisor = supervise(
+        "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(deaf)!r}).touch(); time.sleep(600)"
+    )
+    running = asyncio.create_task(supervisor.run())
+    await until(deaf.exists)
+    pid = supervisor.pid
+    assert pid is not None
+    restart = asyncio.create_task(supervisor.restart(0.3))
+    await asyncio.sleep(0)
+    restart.cancel()
+    await until(lambda: supervisor.pid not in (pid, None))
+    assert gone(pid) and supervisor.state is State.STARTING
+    supervisor.kill()
+    assert await running == 0
+
+
 async def test_stopping_during_the_backoff_ends_at_once(
     supervise: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

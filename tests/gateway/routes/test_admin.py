@@ -8,6 +8,8 @@ import pytest
 
 from gateway.admin import create_admin_app
 from gateway.config.command_line import parse
+from gateway.engine.interface import ReplicaStatus
+from gateway.processes.http_process import admin_config
 from jaxengine.options.option import UsageError
 from tests.gateway.fixtures import serve
 from tests.gateway.toys import write_model
@@ -36,6 +38,57 @@ async def test_the_main_port_answers_them_too_unless_told_otherwise() -> None:
     async with serve(admin_port=0, admin_exclusive=True) as app:
         assert {(await app.http.get(path)).status_code for path in PROBES} == {404, 405}  # / takes POST
         assert (await app.post("/generate", inputs="hello")).status_code == 200
+
+
+class Asked:
+    """Keeps what an operator asks for."""
+
+    restarting = False
+
+    def __init__(self) -> None:
+        self.drained: list[int] = []
+
+    def drain(self, number: int) -> None:
+        self.drained.append(number)
+
+
+async def asked_to_drain(index: str, client: str = "127.0.0.1", **headers: str) -> tuple[int, list[int]]:
+    """The status of a call that comes from `client`, through all that the listener puts around the routes; and what was
+    begun with the only replica.
+    """
+    async with serve(admin_port=0) as app:
+        app.engine.replicas = [ReplicaStatus(0, "ready", "", 0, 0, 0.0)]
+        app.gateway.operations = operations = Asked()  # type: ignore[assignment]
+        config = admin_config(create_admin_app(app.gateway))
+        config.load()
+        transport = httpx.ASGITransport(config.loaded_app, raise_app_exceptions=False, client=(client, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as http:
+            answer = await http.post(f"/admin/replicas/{index}/drain", headers=headers)
+        return answer.status_code, operations.drained
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+async def test_without_a_key_programs_of_this_machine_may_operate(client: str) -> None:
+    assert await asked_to_drain("0", client) == (202, [0])
+
+
+@pytest.mark.parametrize("client", ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "unknown", ""])
+async def test_without_a_key_nobody_else_may(client: str) -> None:
+    assert await asked_to_drain("0", client) == (403, [])
+
+
+@pytest.mark.parametrize(("client", "named"), [("10.0.0.1", "127.0.0.1"), ("127.0.0.1", "10.0.0.1"), ("::1", "?")])
+async def test_a_header_does_not_say_where_a_client_is(
+    client: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # uvicorn's, as containers have it
+    headers = {"x-forwarded-for": named}
+    assert await asked_to_drain("0", client, **headers) == (403, [])
+
+
+@pytest.mark.parametrize("index", ["1", "-1", "00", "x", "9" * 5000, "\u0660"])
+async def test_what_is_no_replica_is_not_found(index: str) -> None:
+    assert await asked_to_drain(index) == (404, [])
 
 
 def test_being_the_only_one_needs_a_port() -> None:

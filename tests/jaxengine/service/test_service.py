@@ -227,7 +227,7 @@ async def test_draining_lets_running_requests_finish_and_takes_no_more(world: Wo
     await call.write(generate(2, [10], 5))
     answers = await read_until_finished(call, 1, 2)
     assert answers[1][0] == continuation([10], 1000)
-    assert (answers[2][1].finish, answers[2][1].error) == (pb.ERROR, "the engine is shutting down")
+    assert (answers[2][1].finish, answers[2][1].error) == (pb.CANCELLED, "the engine is shutting down")
     assert await draining
 
 
