@@ -9,7 +9,7 @@ MIN_TIMEOUT = 1e-3  # seconds; 0 would mean none
 # it gives the first of them, and steps of another kind the next. The other requests of those engines may have moved
 # together with it.
 SUSPICIOUS_DEATHS = 2
-FEW_TOKENS = 8
+FEW_TOKENS = 4
 COUNTS = ("preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens")  # that each engine begins anew
 
 
