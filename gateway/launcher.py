@@ -77,7 +77,7 @@ def _launch(argv: Sequence[str], environ: Mapping[str, str], engine: EngineComma
         stack.enter_context(contextlib.closing(tracing))
         try:
             prefix, port = options.shard_uds_path, listeners[0].getsockname()[1]
-            directory = stack.enter_context(runtime_directory(prefix, port))
+            directory = stack.enter_context(runtime_directory(prefix, port, options.replicas))
         except ValueError as error:
             return logs.fail(str(error), logs.USAGE)
         except OSError as error:

@@ -28,7 +28,7 @@ class ReplicaStatus:
 
     state: "lost" if it has been ready and is not; "draining" if it takes no new requests.
     devices: how many it is split over, and of what kind.
-    kv_usage: share of its pages that requests hold, 0 to 1.
+    kv: share of its pages that requests hold, 0 to 1.
     """
 
     index: int
@@ -36,16 +36,11 @@ class ReplicaStatus:
     devices: str
     waiting: int
     running: int
-    kv_usage: float
+    kv: float
 
 
 class Operations(Protocol):
     """What an operator may do to replicas. Each call begins something and returns; a later one takes its place."""
-
-    @property
-    def restarting(self) -> bool:
-        """Whether all replicas are being restarted."""
-        ...
 
     def drain(self, number: int) -> None:
         """Have a replica take no new requests. After the grace time what still runs there moves to others."""
@@ -56,11 +51,15 @@ class Operations(Protocol):
         ...
 
     def restart(self, number: int) -> None:
-        """Drain a replica, start its engine anew, and open it again if it was open."""
+        """Drain a replica, start its engine anew, and open it again unless it was drained. Raises ValueError, with the
+        reason, if its engine has been given up.
+        """
         ...
 
     def restart_all(self) -> None:
-        """Restart the replicas one after another, each while another one takes requests."""
+        """Restart the replicas one after another, each while another one takes requests. Raises ValueError, with the
+        reason, if that is being done already, or no other one ever will.
+        """
         ...
 
 

@@ -1,5 +1,6 @@
 """One request on its way through engines: what it has been answered, and so how another engine goes on with it."""
 
+import math
 import time
 
 from jaxengine.rpc import engine_pb2 as pb
@@ -10,6 +11,7 @@ MIN_TIMEOUT = 1e-3  # seconds; 0 would mean none
 # together with it.
 SUSPICIOUS_DEATHS = 2
 FEW_TOKENS = 4
+MOST_DEATHS = 8  # of engines that had a request, whatever they gave it: then it is given up
 COUNTS = ("preemptions", "sampling_steps", "draft_tokens", "accepted_draft_tokens")  # that each engine begins anew
 
 
@@ -21,12 +23,15 @@ class Journey:
 
     def __init__(self, request: pb.Generate) -> None:
         self._request = request
-        self.deadline = time.monotonic() + request.timeout_seconds if request.timeout_seconds else None
+        now = time.monotonic()
+        self._deadline = now + request.timeout_seconds if request.timeout_seconds else math.inf
+        self._queue_deadline = now + request.queue_timeout_seconds if request.queue_timeout_seconds else math.inf
         self.generated: list[int] = []
         self.adapter_digest: bytes | None = None  # of the adapter that it began with
         self._told_prompt = False
         self.visited: set[int] = set()  # numbers of the engines that were lost with it
         self._deaths = 0  # in a row, with few tokens
+        self._all_deaths = 0
         self._tokens_here = 0  # that the present engine has given it
         self._latest = pb.RequestEvent()  # that had tokens
         self._before = pb.RequestEvent()  # the latest of the engines before
@@ -40,6 +45,11 @@ class Journey:
     def suspect(self) -> bool:
         """Whether engines may die of it."""
         return self._deaths >= SUSPICIOUS_DEATHS
+
+    @property
+    def deadly(self) -> bool:
+        """Whether one engine more that dies while it has the request is one too many."""
+        return self.suspect or self._all_deaths + 1 >= MOST_DEATHS
 
     @property
     def ids(self) -> list[int]:
@@ -61,8 +71,14 @@ class Journey:
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until its deadline; None without one."""
-        return None if self.deadline is None else self.deadline - time.monotonic()
+        """Seconds until a deadline passes; None without one. That of the queue counts until it has been begun."""
+        deadline = self._deadline if self.generated else min(self._deadline, self._queue_deadline)
+        return None if deadline == math.inf else deadline - time.monotonic()
+
+    @property
+    def expiry(self) -> pb.FinishReason:
+        """Which deadline it is."""
+        return pb.QUEUE_TIMEOUT if not self.generated and self._queue_deadline < self._deadline else pb.DEADLINE
 
     def request(self) -> pb.Generate:
         """What the next engine is asked for."""
@@ -70,9 +86,8 @@ class Journey:
             return self._request
         request = pb.Generate()
         request.CopyFrom(self._request)
-        request.queue_timeout_seconds = 0  # it has been begun, or would have been
-        if (left := self.time_left) is not None:
-            request.timeout_seconds = max(MIN_TIMEOUT, left)
+        request.timeout_seconds = _left(self._deadline)
+        request.queue_timeout_seconds = 0 if self.generated else _left(self._queue_deadline)
         if self.generated:
             request.resume.generated.extend(self.generated)
             if self._latest.HasField("surprise"):
@@ -101,5 +116,11 @@ class Journey:
         """The engine is no longer there. `died`: it was not stopped on purpose."""
         self.visited.add(engine)
         self._deaths += died
+        self._all_deaths += died
         self._tokens_here = 0
         self._before = self._latest
+
+
+def _left(deadline: float) -> float:
+    """Seconds until `deadline`, as requests say them: 0 without one."""
+    return 0.0 if deadline == math.inf else max(MIN_TIMEOUT, deadline - time.monotonic())

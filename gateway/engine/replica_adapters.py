@@ -39,12 +39,13 @@ class ReplicaAdapters:
     async def load(self, name: str, path: str, *, in_place: bool) -> None:
         """See `Adapters.load`. One replica tries it first, so that a wrong path changes nothing."""
         first, *others = self._ready()
+        before = first.adapters.served.get(name)
         await first.adapters.load(name, path, in_place=in_place)
         try:
             await self._each(others, lambda adapters: adapters.load(name, path, in_place=in_place))
         except RequestError:
-            logger.error("not every replica can serve adapter %r: it is unloaded", name)
-            await self._each([first, *others], lambda adapters: _forget(adapters, name))
+            logger.error("not every replica can serve adapter %r from %r: all serve what they did", name, path)
+            await self._each([first, *others], lambda adapters: _restore(adapters, name, before))
             raise
 
     async def unload(self, name: str) -> None:
@@ -83,6 +84,14 @@ class ReplicaAdapters:
         for error in done:
             if isinstance(error, BaseException) and not (isinstance(error, EngineUnavailable) and self._any_ready):
                 raise error
+
+
+async def _restore(adapters: EngineAdapters, name: str, adapter: pb.Adapter | None) -> None:
+    """Serve as `name` what was served before, or nothing."""
+    if adapter is None:
+        await _forget(adapters, name)
+    else:
+        await adapters.load(name, adapter.path, in_place=True)
 
 
 async def _forget(adapters: EngineAdapters, name: str) -> None:

@@ -44,7 +44,7 @@ class Replicas(EngineListener):
 
     Args:
         token: of this boot.
-        resume: whether requests outlive their engine.
+        resume: whether requests outlive an engine that dies. One that is to stop they always do.
         turn: what the operator wants of a replica, by its number.
         hang_limit, prepare: see `EngineClient`.
         listeners: told what becomes of each engine, after this object has taken note.
@@ -136,7 +136,7 @@ class Replicas(EngineListener):
                 try:
                     replica = await self._next(journey, stack)
                 except TimeoutError:
-                    yield pb.RequestEvent(finish=pb.DEADLINE)
+                    yield pb.RequestEvent(finish=journey.expiry)
                     return
                 try:
                     async with aclosing(replica.client.generate(journey.request())) as events:
@@ -147,7 +147,7 @@ class Replicas(EngineListener):
                             yield noted
                     return
                 except EngineLost:
-                    if not self._resume or self._closed is not None:
+                    if self._closed is not None:
                         raise
                     self._move(journey, replica)
 
@@ -157,7 +157,7 @@ class Replicas(EngineListener):
 
         Raises:
             EngineUnavailable: none takes new requests, or all are closed.
-            TimeoutError: the deadline passed.
+            TimeoutError: a deadline passed.
         """
         async with asyncio.timeout(journey.time_left):
             if journey.suspect:
@@ -218,9 +218,16 @@ class Replicas(EngineListener):
         return choose(candidates, Keys(journey.length, size, short_keys(root, journey.ids, size)))
 
     def _move(self, journey: Journey, replica: Replica) -> None:
-        """The request's engine is gone. Raises RequestError if it seems to have died of the request."""
+        """The request's engine is gone.
+
+        Raises:
+            EngineLost: requests do not outlive their engines here, unless that is to stop.
+            RequestError: the engine seems to have died of the request.
+        """
         drained = replica.turn is not Turn.OPEN
-        if journey.suspect and not drained:
+        if not (self._resume or drained):
+            raise EngineLost("the engine stopped", self.retry_after)
+        if journey.deadly and not drained:
             logger.error("a request is given up, of which engines seem to die")
             raise RequestError(Kind.GENERATION, FATAL)
         journey.lost(replica.number, died=not drained)

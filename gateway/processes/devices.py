@@ -45,8 +45,8 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     if environ.get("JAX_PLATFORMS", "").partition(",")[0] == "cpu":
         return []
     if (named := environ.get(VISIBLE_DEVICES)) is not None:
-        names = [name.strip() for name in named.split(",")]
-        return [name for name in names if name and name != "-1"]
+        names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in named.split(",")))  # as CUDA
+        return list(dict.fromkeys(filter(None, names)))
     files = [path for path in DEVICE_FILES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
     return [str(number) for number in range(len(files))]  # a container may have nvidia5 alone: to CUDA that is 0
 

@@ -60,11 +60,22 @@ class ReplicaOperations:
         logger.info("replica %d is open", number)
 
     def restart(self, number: int) -> None:
-        """Drain a replica, start its engine anew, and open it again unless it was drained before."""
+        """Drain a replica, start its engine anew, and open it again unless it was drained before. Raises ValueError if
+        its engine has been given up.
+        """
+        if self._engines[number].state is State.FAILED:
+            raise ValueError(f"the engine of replica {number} has been given up: restart the server")
         self._begin(number, self._restart(number))
 
     def restart_all(self) -> None:
-        """Restart the replicas one after another, each once another one is ready."""
+        """Restart the replicas one after another, each once another one takes requests. Raises ValueError if that is
+        being done already, or no other one will.
+        """
+        if self.restarting:
+            raise ValueError("the replicas are being restarted already")
+        usable = {number for number in range(len(self._engines)) if self._may_serve(number)}
+        if len(self._engines) > 1 and len(usable) < 2:
+            raise ValueError("fewer than two replicas take requests: restart them one by one")
         self._all = asyncio.create_task(self._restart_all())
 
     def stop(self) -> None:
@@ -126,6 +137,10 @@ class ReplicaOperations:
         """Whether a replica besides `number` takes requests, or there is none besides it."""
         others = [each for each in self._statuses() if each.index != number]
         return not others or any(each.state == "ready" for each in others)
+
+    def _may_serve(self, number: int) -> bool:
+        """Whether a replica takes requests, or will once its engine is ready."""
+        return number not in self._drained and self._engines[number].state is not State.FAILED
 
     def _is_idle(self, number: int) -> bool:
         """Whether a replica has no requests, of whatever process, or is not there."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from jaxengine.rpc.transport import check_length, make_private
 
 LOCK = "lock"
-MOST_ENGINES = 64
 TRIES, PAUSE = 50, 0.02  # another server may be removing the directory at this moment, as abandoned
 
 
@@ -27,7 +26,7 @@ def socket_of(directory: Path, engine: int | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def runtime_directory(prefix: Path, port: int) -> Iterator[Path]:
+def runtime_directory(prefix: Path, port: int, engines: int = 1) -> Iterator[Path]:
     """The directory of the server on `port`, locked for this process until the block ends.
 
     Raises:
@@ -35,7 +34,7 @@ def runtime_directory(prefix: Path, port: int) -> Iterator[Path]:
         OSError: it cannot be made.
     """
     directory = Path(f"{prefix}-{port}")
-    check_length(socket_of(directory, MOST_ENGINES - 1))
+    check_length(socket_of(directory, engines - 1 if engines > 1 else None))
     lock = _occupy(directory)
     try:
         for other in prefix.parent.glob(f"{prefix.name}-*"):

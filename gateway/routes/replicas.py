@@ -6,7 +6,8 @@ programs of this machine, and never for a page in a browser.
 
 import dataclasses
 import ipaddress
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Request
@@ -46,6 +47,15 @@ async def existing(index: Annotated[str, Path()], gateway: Gateway = Depends(gat
     return int(index)
 
 
+@contextmanager
+def refused() -> Iterator[None]:
+    """What cannot be done is a 409."""
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(409, str(error)) from None
+
+
 Allowed = Annotated[Operations, Depends(operations)]
 Index = Annotated[int, Depends(existing)]
 
@@ -57,9 +67,8 @@ async def replicas(gateway: Gateway = Depends(gateway_of)) -> Response:
 
 @router.post("/restart")
 async def restart_all(allowed: Allowed, gateway: Gateway = Depends(gateway_of)) -> Response:
-    if allowed.restarting:
-        raise HTTPException(409, "the replicas are being restarted already")
-    allowed.restart_all()
+    with refused():
+        allowed.restart_all()
     return _told(gateway, 202)
 
 
@@ -77,7 +86,8 @@ async def undrain(allowed: Allowed, index: Index, gateway: Gateway = Depends(gat
 
 @router.post("/{index}/restart")
 async def restart(allowed: Allowed, index: Index, gateway: Gateway = Depends(gateway_of)) -> Response:
-    allowed.restart(index)
+    with refused():
+        allowed.restart(index)
     return _told(gateway, 202)
 
 

@@ -93,5 +93,5 @@ def _replica(status: ReplicaStatus) -> dict[str, object]:
         "devices": status.devices,
         "waiting": status.waiting,
         "running": status.running,
-        "kv": status.kv_usage,
+        "kv": status.kv,
     }

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from gateway.engine.client import EngineClient
 from gateway.engine.replica_adapters import ReplicaAdapters
 from gateway.errors import Kind, RequestError
@@ -10,14 +12,14 @@ from jaxengine.rpc import engine_pb2 as pb
 
 
 def adapter(name: str) -> pb.Adapter:
-    return pb.Adapter(name=name, path=f"org/{name}", digest=name.encode())
+    return pb.Adapter(name=name, path=f"org/{name}", digest=f"org/{name}".encode())
 
 
 class FakeAdapters:
     """What one process knows of the adapters in `engine`: `served` is told by calls only."""
 
-    def __init__(self, engine: dict[str, pb.Adapter]) -> None:
-        self._engine, self.served = engine, dict(engine)
+    def __init__(self, engine: dict[str, pb.Adapter], unusable: tuple[str, ...] = ()) -> None:
+        self._engine, self.served, self._unusable = engine, dict(engine), unusable
 
     async def refresh(self) -> None:
         await asyncio.sleep(0)
@@ -31,13 +33,15 @@ class FakeAdapters:
 
     async def load(self, name: str, path: str, *, in_place: bool) -> None:
         await asyncio.sleep(0)
-        self._engine[name] = adapter(name)
+        if path in self._unusable:
+            raise RequestError(Kind.INVALID, f"{path} cannot be read")
+        self._engine[name] = pb.Adapter(name=name, path=path, digest=path.encode())
         await self.refresh()
 
 
 class FakeClient:
-    def __init__(self, engine: dict[str, pb.Adapter], *, ready: bool) -> None:
-        self.adapters, self.ready = FakeAdapters(engine), ready
+    def __init__(self, engine: dict[str, pb.Adapter], unusable: tuple[str, ...] = (), *, ready: bool) -> None:
+        self.adapters, self.ready = FakeAdapters(engine, unusable), ready
         self.description = pb.Description(max_adapters=4)
 
 
@@ -58,3 +62,13 @@ async def test_what_another_process_has_just_loaded_is_unloaded_everywhere() -> 
     await one.load("new", "org/new", in_place=False)
     await two.unload("new")
     assert engines == [{}, {}]
+
+
+async def test_what_not_every_replica_can_read_changes_none() -> None:
+    engines = [{"one": adapter("one")} for _ in range(3)]
+    unusable: list[tuple[str, ...]] = [(), (), ("org/bad",)]
+    clients = [FakeClient(*each, ready=True) for each in zip(engines, unusable, strict=True)]
+    for name, in_place in (("one", True), ("new", False)):
+        with pytest.raises(RequestError, match="org/bad cannot be read"):
+            await process(*clients).load(name, "org/bad", in_place=in_place)
+        assert engines == [{"one": adapter("one")}] * 3

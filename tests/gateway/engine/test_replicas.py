@@ -88,6 +88,17 @@ async def test_it_waits_no_longer_than_its_deadline(tmp_path: Path) -> None:
         assert time.monotonic() - began < 1.5 + 1 and ids == continuation([5], 2000)[: len(ids)]
 
 
+async def test_one_that_has_not_begun_waits_no_longer_than_it_may_be_queued(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as engines:
+        engines.engines[0].process.send_signal(signal.SIGSTOP)
+        queued = asyncio.create_task(collect(engines.replicas, ask([6], 5, queue_timeout_seconds=1)))
+        await asyncio.sleep(0.1)
+        engines.kill(0)
+        ids, last = await asyncio.wait_for(queued, PATIENCE)
+        assert isinstance(last, pb.RequestEvent) and last.finish == pb.QUEUE_TIMEOUT and ids == []
+        assert engines.routes.moved == ["lost"]
+
+
 async def test_its_time_goes_on_while_it_moves(tmp_path: Path) -> None:
     """The second engine gets what is left, not all of it once more."""
     async with fleet(tmp_path, 2, "--step-seconds=0.02") as engines:
@@ -179,6 +190,13 @@ async def test_a_cleared_replicas_requests_move_and_are_cancelled_there(tmp_path
         await until(lambda: engines.load(on) == 0 and engines.load(1 - on) == 1)
         assert engines.routes.moved == ["drained"] and engines.replicas.stats[on].generated_tokens < 600
         assert (await task)[0] == continuation([5], 600)
+
+
+async def test_what_is_cleared_moves_although_requests_do_not_outlive_a_death(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 2, STEP, resume=False) as engines:
+        task = await begun(engines, [5])
+        engines.turns[engines.routes.routed[0][0]] = Turn.CLEARED
+        assert (await asyncio.wait_for(task, PATIENCE))[0] == continuation([5], LONG)
 
 
 async def test_what_is_cleared_waits_until_a_replica_is_open(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_replicas_get_devices_of_their_own() -> None:
         ({"CUDA_VISIBLE_DEVICES": "2, GPU-8a,MIG-1"}, ["2", "GPU-8a", "MIG-1"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1,0,1,-1,2"}, ["1", "0"]),
         ({"JAX_PLATFORMS": "cpu"}, []),
         ({"JAX_PLATFORMS": "cuda,cpu"}, ["0", "1", "2", "3"]),
     ],

@@ -122,3 +122,29 @@ async def test_the_end_of_the_server_opens_what_was_to_be_opened() -> None:
     await until(lambda: world.counters.turn(1) is Turn.CLEARED)
     world.operations.stop()
     assert [world.counters.turn(number) for number in range(3)] == [Turn.OPEN, Turn.CLEARED, Turn.OPEN]
+
+
+async def test_what_cannot_be_done_is_refused_with_the_reason() -> None:
+    world = World(2)
+    world.operations.restart_all()
+    with pytest.raises(ValueError, match="being restarted already"):
+        world.operations.restart_all()
+    world.operations.stop()
+    world.operations.drain(1)
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="fewer than two replicas take requests"):
+        world.operations.restart_all()
+    world.operations.undrain(1)
+    world.engines[1].state = State.FAILED
+    with pytest.raises(ValueError, match="fewer than two replicas take requests"):
+        world.operations.restart_all()
+    with pytest.raises(ValueError, match="replica 1 has been given up"):
+        world.operations.restart(1)
+
+
+async def test_the_only_engine_may_be_restarted_as_all() -> None:
+    world = World(1)
+    world.operations.restart_all()
+    await world.restarted(0)
+    world.engines[0].come_up()
+    await world.opened(0)

@@ -286,10 +286,10 @@ async def test_info_tells_the_model_and_every_limit() -> None:
 
 async def test_info_tells_what_each_of_several_engines_does() -> None:
     async with serve() as app:
-        first = ReplicaStatus(0, "ready", "1 x NVIDIA H200", waiting=2, running=3, kv_usage=0.25)
+        first = ReplicaStatus(0, "ready", "1 x NVIDIA H200", waiting=2, running=3, kv=0.25)
         app.engine.replicas = [first]
         alone = (await app.http.get("/info")).json()
-        app.engine.replicas = [first, ReplicaStatus(1, "starting", "", waiting=0, running=0, kv_usage=0.0)]
+        app.engine.replicas = [first, ReplicaStatus(1, "starting", "", waiting=0, running=0, kv=0.0)]
         several = (await app.http.get("/info")).json()
     Info.model_validate(several, strict=True)
     assert "replicas" not in alone
