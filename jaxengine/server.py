@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
         tracing = Tracing.to(options.otlp_endpoint, options.otlp_service_name)
     except (UsageError, TracingUnavailable) as error:
         return logs.fail(str(error), logs.USAGE)
-    logs.configure(options.json_output, options.logger_level)
+    told_apart = {} if options.replica is None else {"engine": options.replica}
+    logs.configure(options.json_output, options.logger_level, **told_apart)
     if options.json_output:
         os.environ.update(SILENCE)
     if options.parent_pid is not None:

@@ -35,9 +35,9 @@ def places(options: Options, environ: Mapping[str, str], directory: Path) -> lis
     gpus = visible_gpus(environ)
     if gpus:
         shares = [",".join(gpus[shards * number : shards * (number + 1)]) for number in range(count)]
-        return [EnginePlace(socket_of(directory, number), share) for number, share in enumerate(shares)]
+        return [EnginePlace(socket_of(directory, number), number, share) for number, share in enumerate(shares)]
     processors = split(sorted(os.sched_getaffinity(0)), count)
-    return [EnginePlace(socket_of(directory, number), None, share) for number, share in enumerate(processors)]
+    return [EnginePlace(socket_of(directory, number), number, None, share) for number, share in enumerate(processors)]
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:

@@ -40,11 +40,13 @@ class EnginePlace:
     """Where one of a server's engines is served, and on what it runs.
 
     socket: to serve on.
+    number: of this engine among several.
     devices: the devices that CUDA may show it; None = all.
     processors: that it may use; none named = all.
     """
 
     socket: Path
+    number: int | None = None
     devices: str | None = None
     processors: tuple[int, ...] = ()
 
@@ -72,6 +74,7 @@ def command(options: Options, place: EnginePlace, parent: int) -> list[str]:
         model_name=options.model_id if location != options.model_id else None,
         adapters_file=place.adapters_file,
         processors=place.processors,
+        replica=place.number,
         cache_dir=options.huggingface_hub_cache,
         tensor_parallel=_devices(options),
         max_top_logprobs=_alternatives(options),

@@ -239,4 +239,5 @@ class ServeOptions(CheckpointOptions, EngineOptions):
     json_output: bool = option(False, values.flag, "log as JSON lines")
     logger_level: str = option("info", values.any_case(values.one_of(*logs.LEVELS)), "lowest level that is logged")
     parent_pid: int | None = option(None, values.whole(1), "die when this process, which must be the parent, dies")
+    replica: int | None = option(None, values.whole(0), "number of this engine among several, which log lines carry")
     processors: tuple[int, ...] = option((), values.whole(0), "processors to run on; repeatable; all if not given")

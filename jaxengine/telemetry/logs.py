@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 logger = logging.getLogger("jaxengine")
@@ -12,10 +13,13 @@ USAGE = 2  # exit code for a wrong option, as of argparse; the other exit codes 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(json_output: bool, level: str = "info") -> None:
-    """Write our own lines from `level` on, and those of libraries from WARNING on: JAX logs every missing back end."""
+def configure(json_output: bool, level: str = "info", **fields: Any) -> None:
+    """Write our own lines from `level` on, and those of libraries from WARNING on: JAX logs every missing back end.
+
+    Every line carries `fields`, which tell processes of one kind apart.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
+    handler.setFormatter(JsonFormatter(fields) if json_output else TextFormatter(fields))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LEVELS[level], logging.WARNING))
@@ -33,18 +37,29 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-class TextFormatter(logging.Formatter):
+class Formatter(logging.Formatter):
+    """Lines with fields: those of every line, and those of one."""
+
+    def __init__(self, common: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._common = common or {}
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        return {**self._common, **getattr(record, "fields", {})}
+
+
+class TextFormatter(Formatter):
     """`2026-01-31T12:00:00.123456Z INFO name: message key=value …`, on one line except for tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _flat(_fields(record)).items())
+        fields = " ".join(f"{key}={_escape(str(value))}" for key, value in _flat(self.fields(record)).items())
         line = (
             f"{_timestamp(record)} {record.levelname} {record.name}: {_escape(record.getMessage())} {fields}".rstrip()
         )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(Formatter):
     """One object per line, with TGI's keys: timestamp, level, message, target, filename, line_number.
 
     A line that belongs to a span also has `span`, and `spans` with this span alone.
@@ -58,18 +73,13 @@ class JsonFormatter(logging.Formatter):
             "target": record.name,
             "filename": record.filename,
             "line_number": record.lineno,
-            **_fields(record),
+            **self.fields(record),
         }
         if "span" in line:
             line["spans"] = [line["span"]]
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    fields: dict[str, Any] = getattr(record, "fields", {})
-    return fields
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:

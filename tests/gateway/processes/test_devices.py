@@ -30,7 +30,7 @@ def test_one_engine_may_use_whatever_there_is() -> None:
 @pytest.mark.usefixtures("four_gpus")
 def test_replicas_get_devices_of_their_own() -> None:
     found = places(Options(replicas=2, num_shard=2), {}, HERE)
-    assert found == [EnginePlace(HERE / "engine-0.sock", "0,1"), EnginePlace(HERE / "engine-1.sock", "2,3")]
+    assert found == [EnginePlace(HERE / "engine-0.sock", 0, "0,1"), EnginePlace(HERE / "engine-1.sock", 1, "2,3")]
     assert environment({}, "t", found[1].devices)["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert len({each.adapters_file for each in found}) == 2
 
