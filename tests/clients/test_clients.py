@@ -106,8 +106,9 @@ def job(smollm2: Server) -> dict[str, Any]:
 
 @pytest.fixture
 def guarded(tiny_model: Path, tmp_path: Path) -> Iterator[Server]:
-    """A server with a key and room for one request."""
-    options = (f"--api-key={KEY}", "--max-concurrent-requests=1", "--max-batch-size=8", "--max-batch-prefill-tokens=64")
+    """A server with a key and room for one request, which ends when its engine dies."""
+    options = (f"--api-key={KEY}", "--resume-requests=false", "--max-concurrent-requests=1")
+    options += ("--max-batch-size=8", "--max-batch-prefill-tokens=64")
     with serving(tmp_path, f"--model-id={tiny_model}", *options) as server:
         server.wait_ready()
         yield server
