@@ -37,19 +37,25 @@ vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemption
 BOARD = (ROOT / "deploy" / "grafana" / "board.json").read_text()
 OURS = " ".join(sorted(set(re.findall(r"\b(?:tgi|textgen)_\w+", BOARD))))
 
-JOINING = 40  # prompts at most: a busy gateway gets several steps as one message, which tells of the last step only
+STREAMS = 20  # at most: a busy gateway gets several steps as one message, which tells of the last step only
+
+
+def joined(server: Server) -> bool:
+    """Whether a step is known in which a prompt joined a running request."""
+    return any(name.startswith("tgi_batch_concat") for name in server.gauges())
 
 
 async def samples(server: Server) -> dict[str, float]:
     """The series of /metrics after prompts joined a running request and a request was refused."""
-    begun = asyncio.Event()
-    running = asyncio.create_task(stream(server.url, "The river", 1500, begun))
-    await begun.wait()
-    for _ in range(JOINING):
-        await stream(server.url, "quick brown", 5)
-        if any(name.startswith("tgi_batch_concat") for name in server.gauges()):
+    for _ in range(STREAMS):
+        begun = asyncio.Event()
+        running = asyncio.create_task(stream(server.url, "The river", 1500, begun))
+        await begun.wait()
+        while not (joined(server) or running.done()):
+            await stream(server.url, "quick brown", 5)
+        assert (await running).error is None
+        if joined(server):
             break
-    assert (await running).error is None
     refused = httpx.post(server.url + "/generate", json={"inputs": ""}, timeout=PATIENCE)
     assert refused.status_code == 422
     return server.gauges()
