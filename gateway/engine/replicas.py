@@ -64,20 +64,21 @@ class Replicas(EngineListener):
         routes: RouteListener | None = None,
     ) -> None:
         self._resume, self._routes = resume, routes
-        self._clients = [
+        self._clients: list[EngineClient] = []
+        self.adapters = ReplicaAdapters(self._clients)
+        self._clients += (
             EngineClient(
                 path,
                 token,
                 number=number,
                 hang_limit=hang_limit,
                 prepare=prepare,
-                align=partial(self._align, number),
+                align=partial(self.adapters.align, number),
                 listeners=(self, *listeners),
             )
             for number, path in enumerate(sockets)
-        ]
+        )
         self._replicas = [Replica(each, partial(turn, each.number)) for each in self._clients]
-        self.adapters = ReplicaAdapters(self._clients)
         self._changed = asyncio.Event()  # replaced whenever a replica may have become able to take requests
         self._waiting = 0  # requests that wait for this
         self._suspects = asyncio.Lock()  # held by the one that is tried
@@ -102,11 +103,6 @@ class Replicas(EngineListener):
     @property
     def replicas(self) -> list[ReplicaStatus]:
         return [each.status for each in self._replicas]
-
-    @property
-    def stats(self) -> list[pb.Stats]:
-        """Of each engine, as last received."""
-        return [each.stats for each in self._clients]
 
     def last_step_age(self, number: int) -> float:
         return self._clients[number].last_step_age
@@ -233,9 +229,6 @@ class Replicas(EngineListener):
         journey.lost(replica.number, died=not drained)
         if self._routes is not None:
             self._routes.request_moved("drained" if drained else "lost")
-
-    async def _align(self, number: int) -> None:
-        await self.adapters.align(number)
 
     # --- what becomes of the engines ------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from gateway.engine.listener import EngineListener
 from gateway.engine.replica import Turn
 from gateway.engine.replicas import Replicas
 from gateway.engine.routing import Reason
+from jaxengine.rpc import engine_pb2 as pb
 from jaxengine.rpc import transport
 from tests.processes import Engine, running_engine, until
 
@@ -27,10 +29,11 @@ class Routes:
         self.moved.append(cause)
 
 
-class Fleet:
+class Fleet(EngineListener):
     """Engines and the replicas that speak to them.
 
     turns: what the operator wants of each.
+    generated: tokens that each says it has generated.
     """
 
     def __init__(self, directory: Path, count: int, flags: Sequence[str], **options: Any) -> None:
@@ -38,11 +41,13 @@ class Fleet:
         self._token = transport.new_token()
         self.engines: list[Engine] = [self._start(number) for number in range(count)]
         self.turns = [Turn.OPEN] * count
+        self.generated = [0] * count
         self.routes = Routes()
         self.replicas = Replicas(
             [each.path for each in self.engines],
             self._token,
             turn=lambda number: self.turns[number],
+            listeners=(self,),
             routes=self.routes,
             **options,
         )
@@ -50,6 +55,10 @@ class Fleet:
     def _start(self, number: int) -> Engine:
         directory = self._directory / str(number)
         return self._stack.enter_context(running_engine(directory, *self._flags, token=self._token))
+
+    def engine_step(self, engine: int, step: pb.StepEvents) -> None:
+        if step.HasField("stats"):
+            self.generated[engine] = step.stats.generated_tokens
 
     def kill(self, number: int) -> None:
         self.engines[number].process.kill()

@@ -23,9 +23,9 @@ LONG = 400  # tokens: two seconds
 
 async def begun(engines: Fleet, prompt: list[int], tokens: int = LONG) -> "asyncio.Task[tuple[list[int], object]]":
     """A request that has been answered its first tokens."""
-    before = sum(each.generated_tokens for each in engines.replicas.stats)
+    before = sum(engines.generated)
     task = asyncio.create_task(collect(engines.replicas, ask(prompt, tokens)))
-    await until(lambda: sum(each.generated_tokens for each in engines.replicas.stats) > before)
+    await until(lambda: sum(engines.generated) > before)
     return task
 
 
@@ -188,7 +188,7 @@ async def test_a_cleared_replicas_requests_move_and_are_cancelled_there(tmp_path
         on = engines.routes.routed[0][0]
         engines.turns[on] = Turn.CLEARED
         await until(lambda: engines.load(on) == 0 and engines.load(1 - on) == 1)
-        assert engines.routes.moved == ["drained"] and engines.replicas.stats[on].generated_tokens < 600
+        assert engines.routes.moved == ["drained"] and engines.generated[on] < 600
         assert (await task)[0] == continuation([5], 600)
 
 
