@@ -4,16 +4,14 @@ One that cannot be kept running leaves the others alone. The server ends with th
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.config.options import Options
+from gateway.observability.sink import RestartCause
 from gateway.processes import engine_process
 from gateway.processes.engine_process import EngineCommand, EnginePlace
-from gateway.processes.supervisor import RestartBudget, RestartCause, Supervisor
-
-logger = logging.getLogger("gateway")
+from gateway.processes.supervisor import RestartBudget, Supervisor
 
 
 class Engines:

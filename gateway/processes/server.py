@@ -17,6 +17,7 @@ from pathlib import Path
 from gateway.config.options import Options
 from gateway.engine.listener import EngineListener
 from gateway.http.listener import address_of
+from gateway.observability.sink import RestartCause
 from gateway.processes import devices, signals
 from gateway.processes.engine_process import EngineCommand, EnginePlace
 from gateway.processes.engines import Engines
@@ -24,7 +25,6 @@ from gateway.processes.http_process import HttpProcess
 from gateway.processes.http_workers import Workers
 from gateway.processes.progress import StartProgress
 from gateway.processes.replica_operations import ReplicaOperations
-from gateway.processes.supervisor import RestartCause
 from gateway.processes.tunnel import Tunnel
 from gateway.processes.worker_spec import COUNTERS_FILE, WorkerSpec
 from gateway.request.shared_counters import SharedCounters

@@ -15,13 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from gateway.observability.sink import RestartCause
 from jaxengine.telemetry.logs import USAGE
 
 logger = logging.getLogger(__name__)
-
-RestartCause = Literal["died", "hung", "asked"]
 
 # At least so long from one start to the next: the n-th value after n short lives in a row. A life is short if it lasted
 # less than the last value. A longer life, of which loading takes most, is pause enough.

@@ -3,12 +3,12 @@
 Where they differ from TGI 3, and why, is a table in `gateway/README.md`.
 """
 
+import dataclasses
 import time
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import JSONResponse
 
-from gateway.engine.interface import ReplicaStatus
 from gateway.http.body import read_body
 from gateway.http.openapi import answers, takes
 from gateway.request.gateway_state import Gateway, gateway_of
@@ -82,16 +82,5 @@ async def info(gateway: Gateway = Depends(gateway_of)) -> Response:
         "sha": None,
         "docker_label": None,
     }
-    replicas = gateway.engine.replicas
-    return JSONResponse(fields | ({"replicas": list(map(_replica, replicas))} if len(replicas) > 1 else {}))
-
-
-def _replica(status: ReplicaStatus) -> dict[str, object]:
-    return {
-        "index": status.index,
-        "state": status.state,
-        "devices": status.devices,
-        "waiting": status.waiting,
-        "running": status.running,
-        "kv": status.kv,
-    }
+    replicas = [dataclasses.asdict(each) for each in gateway.engine.replicas]
+    return JSONResponse(fields | ({"replicas": replicas} if len(replicas) > 1 else {}))
