@@ -4,11 +4,10 @@ import bisect
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
-from jax.sharding import Mesh
 
 from jaxengine.architecture.drafter import DrafterSpec, DraftModel, Eagle
 from jaxengine.architecture.layer_groups import LayerGroups
@@ -19,6 +18,7 @@ from jaxengine.executor.compiler import Compiler
 from jaxengine.executor.deep_stacks import deep_stacks
 from jaxengine.model.cache import layer_cache
 from jaxengine.options.table import EngineOptions
+from jaxengine.startup.place import DoesNotFit, Place
 from jaxengine.step.sampler_state import SamplerState
 
 logger = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ logger = logging.getLogger(__name__)
 CPU_POOL_BYTES = 2 << 30  # host memory is shared with every other program, and a pool of zeros takes all of it at once
 ADDRESSES = 2**31  # elements of a cache of one byte each
 RESERVED_BYTES = 1 << 30  # left to the driver: CUDA graphs, cuBLAS, NCCL
-
-
-class DoesNotFit(ValueError):
-    """The model and its limits need more memory than there is; the message has the numbers."""
 
 
 def page_bytes(spec: ModelSpec, page_size: int, dtype: str, devices: int) -> int:
@@ -74,36 +70,40 @@ def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
     return sum(math.prod(each.shape) * each.dtype.itemsize for each in state)
 
 
-def fitting_pages(
-    limits: Limits,
-    spec: ModelSpec,
-    dtype: str,
-    mesh: Mesh,
-    device: DeviceTraits,
-    weights: int,
-    temporaries: int,
-    draft: int = 0,
-) -> int:
-    """How many pages fit into memory, without the sink.
+@dataclass(frozen=True)
+class Demand:
+    """Bytes that a model and its limits take on each device.
 
-    Args:
-        dtype: of the cache.
-        weights: their bytes per device.
-        temporaries: bytes per device that the largest step needs besides its arguments.
-        draft: bytes per device and page that a draft model adds.
+    weights, drafter, adapters: what is held of each from start to end.
+    sampler: the sampler's state.
+    temporaries: what the largest step needs besides its arguments.
+    page: one page, in all caches that have a part of it.
+    """
+
+    weights: int
+    drafter: int
+    adapters: int
+    sampler: int
+    temporaries: int
+    page: int
+
+    @property
+    def fixed(self) -> int:
+        """All but pages, with what is left to the driver."""
+        return self.weights + self.drafter + self.adapters + self.sampler + self.temporaries + RESERVED_BYTES
+
+
+def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, demand: Demand) -> int:
+    """How many pages fit into memory, without the sink. `dtype` is the cache's.
 
     Raises:
         DoesNotFit: not one page fits beside the weights.
     """
-    if device.on_host:
-        budget = CPU_POOL_BYTES
-    else:
-        fixed = weights + sampler_bytes(limits, spec) + temporaries + RESERVED_BYTES
-        budget = _device_bytes(mesh.devices.flat[0]) - fixed
-    pages = budget // (page_bytes(spec, limits.page_size, dtype, mesh.size) + draft) - 1
+    budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed
+    pages = budget // demand.page - 1
     if pages < 1:
         raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
-    return _addressable(spec, limits.page_size, dtype, mesh.size, pages)
+    return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)
 
 
 def clamp_total(options: EngineOptions, limits: Limits, fit: int) -> Limits:
@@ -172,11 +172,3 @@ def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, page
     most = ADDRESSES // bytes_each - 1
     logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
     return most
-
-
-def _device_bytes(device: jax.Device) -> int:
-    """Bytes of the device that JAX may use: the share XLA_CLIENT_MEM_FRACTION, three quarters by default."""
-    stats = device.memory_stats()
-    if not stats or "bytes_limit" not in stats:
-        raise DoesNotFit(f"{device.device_kind} does not tell its memory size: set max_batch_total_tokens")
-    return int(stats["bytes_limit"])

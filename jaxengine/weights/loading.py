@@ -123,7 +123,12 @@ def _shape(parameter: Parameter, mesh: Mesh, dtype: str, order: Sequence[int] | 
 def held_bytes(parameters: Mapping[str, Any]) -> int:
     """The bytes that `abstract_parameters` take on each device."""
     tied = parameters["head"] is parameters["embedding"]
-    arrays = jax.tree.leaves([each for name, each in parameters.items() if name != "head" or not tied])
+    return array_bytes([each for name, each in parameters.items() if name != "head" or not tied])
+
+
+def array_bytes(tree: Any) -> int:
+    """The bytes that abstract arrays take on each device."""
+    arrays = jax.tree.leaves(tree)
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
 
 

@@ -19,7 +19,7 @@ from gateway.text.tokenizer import Tokenizer
 from jaxengine.llm import LLM, BeamSearch, Completion, SamplingParams
 from jaxengine.options.table import EngineOptions
 from jaxengine.rpc import engine_pb2 as pb
-from jaxengine.startup.build import Setup
+from jaxengine.startup.setup import Setup
 from tests.jaxengine.beam_references import searched
 from tests.jaxengine.engines import prompt
 from tests.tiny import EOS, VOCAB, load_reference, reference_greedy, tokenizer
@@ -51,7 +51,7 @@ def test_a_text_becomes_the_reference_s_ids_and_their_text(llm: LLM, directory: 
 
 
 def test_the_log_says_which_back_end_attends(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "jaxengine.startup.build"):
+    with caplog.at_level("INFO", "jaxengine.startup.setup"):
         Setup.decide(open_model(str(directory)), EngineOptions()).log_decisions()
     assert "attention by reference" in caplog.text
 

@@ -15,9 +15,10 @@ import pytest
 from convert.source import open_model
 from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.options.table import EngineOptions
-from jaxengine.startup.build import Setup, load_engine
+from jaxengine.startup.build import load_engine
 from jaxengine.startup.compile_recipe import CompileRecipe
 from jaxengine.startup.defaults import derive_limits
+from jaxengine.startup.setup import Setup
 from jaxengine.weights.loading import abstract_parameters
 from tests.eagle import Kind, TinyEagle
 from tests.tiny import VOCAB

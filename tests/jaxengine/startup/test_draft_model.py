@@ -14,10 +14,10 @@ from jaxengine.architecture.model import Head, LayerKind, ModelSpec, Traced
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.device import CPU, DeviceTraits
 from jaxengine.options.table import EngineOptions
-from jaxengine.startup.build import Setup
 from jaxengine.startup.defaults import derive_limits, resolve_speculation
 from jaxengine.startup.draft_model import fitted
 from jaxengine.startup.memory import draft_page_bytes, page_bytes
+from jaxengine.startup.setup import Setup
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XL, GEMMA2_9B, H200, LLAMA_8B, LLAMA_70B
 
 CONFIG = {"method": "draft_model", "model": "draft", "num_speculative_tokens": 2}

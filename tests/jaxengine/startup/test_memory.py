@@ -15,42 +15,44 @@ from jaxengine.sharding import make_mesh
 from jaxengine.startup.defaults import derive_limits, resolve_dtype
 from jaxengine.startup.memory import (
     CPU_POOL_BYTES,
-    DoesNotFit,
+    Demand,
     clamp_total,
     fitting_pages,
     page_bytes,
     pool_pages,
     temporary_bytes,
 )
+from jaxengine.startup.place import DoesNotFit, Place
 from tests.shapes import FALCON_MAMBA_7B, GEMMA2_9B, GEMMA3_270M, H200, LLAMA_8B
 
 ROOMY = EngineOptions()
 LIMITS = Limits(max_total_tokens=1024, decode_buckets=(4,), mixed_buckets=(64,))  # 64 pages a request
 
 
+def pages_in_host_memory(cache: str) -> int:
+    """Of Llama-3.1-8B."""
+    demand = Demand(0, 0, 0, 0, 0, page_bytes(LLAMA_8B, 16, cache, 1))
+    return fitting_pages(LIMITS, LLAMA_8B, cache, Place(make_mesh(), CPU), demand)
+
+
 def test_a_cpu_offers_its_share_in_whole_pages_less_the_sink() -> None:
-    pages = fitting_pages(LIMITS, LLAMA_8B, "float32", make_mesh(), CPU, weights=0, temporaries=0)
+    pages = pages_in_host_memory("float32")
     assert pages == CPU_POOL_BYTES // page_bytes(LLAMA_8B, 16, "float32", 1) - 1
 
 
 def test_an_8_bit_cache_has_twice_the_pages_of_a_16_bit_one() -> None:
-    def pages(cache: str) -> int:
-        return fitting_pages(LIMITS, LLAMA_8B, cache, make_mesh(), CPU, weights=0, temporaries=0) + 1
-
-    assert pages("float8_e4m3fn") == pages("float8_e5m2") == 2 * pages("bfloat16")
+    of_8_bits = [pages_in_host_memory(cache) + 1 for cache in ("float8_e4m3fn", "float8_e5m2")]
+    assert of_8_bits == 2 * [2 * (pages_in_host_memory("bfloat16") + 1)]
 
 
 def test_only_an_8_bit_cache_ends_where_32_bits_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jaxengine.startup.memory.CPU_POOL_BYTES", 1 << 40)
-    pages = fitting_pages(LIMITS, LLAMA_8B, "float8_e4m3fn", make_mesh(), CPU, weights=0, temporaries=0)
+    pages = pages_in_host_memory("float8_e4m3fn")
     assert (pages + 1) * 16 * LLAMA_8B.num_kv_heads * LLAMA_8B.head_dim == 2**31
     assert "the cache gets 131071 pages of the 1048575 that fit" in caplog.text
-    assert (
-        fitting_pages(LIMITS, LLAMA_8B, "bfloat16", make_mesh(), CPU, weights=0, temporaries=0)
-        == (1 << 40) // (1 << 21) - 1
-    )
+    assert pages_in_host_memory("bfloat16") == (1 << 40) // (1 << 21) - 1
 
 
 def test_the_longest_request_shrinks_to_what_fits_unless_it_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import pytest
 from convert.source import open_model
 from jaxengine.device import DeviceTraits
 from jaxengine.options.table import EngineOptions
-from jaxengine.startup.build import Setup
+from jaxengine.startup.setup import Setup
 from tests.shapes import H200
 from tests.tiny_quantized import write_gpt_oss
 
