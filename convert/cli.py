@@ -3,6 +3,7 @@
     download-weights MODEL_ID          fetch (and convert, where needed) ahead of time
     convert MODEL_ID OUTPUT_DIR        write a checkpoint in the engine's own layout
     serve --uds-path PATH …            run one engine process; its options are in `jaxengine/options/table.py`
+    plan MODEL_ID                      tell whether it fits on some devices; options are in `jaxengine/options/plan.py`
     quantize MODEL_ID OUTPUT_DIR       round to 4 bits by GPTQ, and write a checkpoint that other servers read too
     export MODEL_ID OUTPUT_DIR         write a program of StableHLO and its weights, which run without this package
 
@@ -27,6 +28,10 @@ def main(argv: list[str] | None = None) -> int:
         from jaxengine.server import main as serve  # imports JAX, which the other commands never need
 
         return int(serve(arguments[1:]))
+    if arguments[:1] == ["plan"]:
+        from jaxengine.plan import main as plan  # likewise
+
+        return int(plan(arguments[1:]))
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -110,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("text-generation-server", description="Fetch, convert and serve checkpoints.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="run one engine process", add_help=False)
+    commands.add_parser("plan", help="tell whether a model fits, for how many, and how fast", add_help=False)
     for name, help in (
         ("download-weights", "fetch a model ahead of time"),
         ("convert", "write a checkpoint in the engine's own layout"),

@@ -165,8 +165,10 @@ def _find_adapter(name: str, cache_dir: Path | None, token: str | None = None) -
     return open_adapter(_find("adapter", name, cache_dir, token))
 
 
-def _finder(model_id: str, cache_dir: Path | None) -> Callable[[str], Adapter]:
-    """`_find_added` with the hub's token of now: an engine drops it from its environment before adapters come."""
+def adapter_finder(model_id: str, cache_dir: Path | None) -> Callable[[str], Adapter]:
+    """`_find_added` for `model_id`, with the hub's token of now: an engine drops it from its environment before
+    adapters come.
+    """
     return partial(_find_added, model_id=model_id, cache_dir=cache_dir, token=hub.token())
 
 
@@ -258,9 +260,9 @@ def _open_directory(directory: Path, model_id: str, revision: str, cache_dir: Pa
         origin = checkpoint.origin(directory)
         revision, pooling = revision or origin.get("revision", ""), origin.get("pooling", pooling)
     elif (directory / "config.json").is_file():
-        config = _configuration(directory)
+        config = configuration(directory)
         source, quantization = compose(config, open_tensors(directory), adapter), method_name(config)
-        adapters = adapter_reader(config, source.spec, _finder(model_id, cache_dir))
+        adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
     else:
         return _open_file(_only_gguf(directory), model_id, revision, cache_dir, adapter)
     files = tokenizer_directory(directory, TOKENIZER_FILES, cache_dir)
@@ -284,7 +286,7 @@ def _with_tokenizer(model: OpenModel, directory: Path) -> OpenModel:
     return replace(model, source=source, eos_token_ids=ids)
 
 
-def _configuration(directory: Path) -> Config:
+def configuration(directory: Path) -> Config:
     """config.json, and what else describes the model. generation_config.json wins where both have a setting of
     generation, as in transformers."""
     config, path = Config.load(directory / "config.json"), directory / GENERATION
@@ -303,7 +305,7 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
     quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
-    adapters = adapter_reader(config_of(file)[0], source.spec, _finder(model_id, cache_dir))
+    adapters = adapter_reader(config_of(file)[0], source.spec, adapter_finder(model_id, cache_dir))
     model = OpenModel(source, files, model_id, revision, (), path, quantization, adapters=adapters)
     return _with_tokenizer(model, files)
 

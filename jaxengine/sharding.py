@@ -7,10 +7,10 @@ is loaded.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxengine.architecture.model import ModelSpec
 
@@ -28,6 +28,11 @@ def make_mesh(size: int = 1, devices: Sequence[jax.Device] | None = None) -> Mes
     if size > len(devices):
         raise ValueError(f"tensor parallelism over {size} devices asked for, {len(devices)} visible")
     return jax.make_mesh((size,), (TP,), axis_types=(AxisType.Auto,), devices=devices[:size])
+
+
+def imaginary_mesh(size: int) -> Mesh:
+    """A mesh of devices that need not exist: enough for shapes and shardings, not for arrays."""
+    return cast(Mesh, AbstractMesh((size,), (TP,), axis_types=(AxisType.Auto,)))  # `NamedSharding` takes either
 
 
 def check_divisible(spec: ModelSpec, size: int) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxengine.capacity.roofline import projection_elements, step_cost
 from tests.bench.formats import GROUP, held_bits, step_bytes, wide_llama
 from tests.quantized_formats import BLOCK, published
-from tests.roofline import projection_elements, step_cost
 from tests.shapes import LLAMA_8B
 
 FORMATS = published(GROUP)

@@ -23,6 +23,7 @@ from convert.formats.memory_map import memory_map
 from convert.formats.tensors import MAX_DIMS, MAX_TENSORS, NAME_PATTERN, Index, Tensors
 
 MAX_HEADER = 16 * 2**20
+PREFIX = 8  # bytes that tell the header's length
 SINGLE_FILE = "model.safetensors"
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -64,7 +65,7 @@ class SafetensorsFile(Tensors):
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
-                self._entries = _read_header(file.read(8), file.read(MAX_HEADER), size, path.name)
+                self._entries = read_header(file.read(PREFIX), file.read(MAX_HEADER), size, path.name)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
         self._data = memory_map(path, copied=copied)
@@ -107,15 +108,26 @@ def encode_header(tensors: dict[str, tuple[str, tuple[int, ...]]], made_by: str 
     return struct.pack("<Q", len(text)) + text
 
 
-def _read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict[str, Entry]:
-    if len(prefix) < 8:
+def header_bytes(prefix: bytes, file_size: int, where: str) -> int:
+    """The length of a file's header, by the `PREFIX` bytes in front of it. Raises CheckpointError."""
+    if len(prefix) < PREFIX:
         raise CheckpointError(f"{where}: {file_size} bytes is too short for a safetensors file")
-    length = struct.unpack("<Q", prefix)[0]
-    if length > MAX_HEADER or 8 + length > file_size:
-        limit = min(MAX_HEADER, file_size - 8)
+    length: int = struct.unpack("<Q", prefix)[0]
+    if length > MAX_HEADER or PREFIX + length > file_size:
+        limit = min(MAX_HEADER, file_size - PREFIX)
         raise CheckpointError(
             f"{where}: header of {length} bytes, at most {limit} possible; truncated or not safetensors"
         )
+    return length
+
+
+def read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict[str, Entry]:
+    """The tensors of a file: `prefix` and `body`, which may go on behind the header, are its start.
+
+    Raises:
+        CheckpointError: it is malformed, or its tensors do not cover the file.
+    """
+    length = header_bytes(prefix, file_size, where)
     try:
         header = json.loads(body[:length].decode("utf-8"), object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
@@ -125,8 +137,8 @@ def _read_header(prefix: bytes, body: bytes, file_size: int, where: str) -> dict
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
         raise CheckpointError(f"{where}: {len(header)} tensors, at most {MAX_TENSORS}")
-    entries = {name: _entry(name, fields, 8 + length, where) for name, fields in header.items()}
-    _check_coverage(entries, 8 + length, file_size, where)
+    entries = {name: _entry(name, fields, PREFIX + length, where) for name, fields in header.items()}
+    _check_coverage(entries, PREFIX + length, file_size, where)
     return entries
 
 

@@ -69,6 +69,12 @@ def has_tensors(directory: Path) -> bool:
     return named or find_onnx(directory) is not None
 
 
+def safetensors_names(directory: Path) -> list[str]:
+    """The files that a checkpoint has by its index, whether they are in `directory` or not; else a single one."""
+    index = directory / SAFETENSORS.index
+    return sorted(set(_read_index(index, SAFETENSORS).values())) if index.is_file() else [SAFETENSORS.single]
+
+
 def open_tensors(directory: Path) -> Shards:
     """The checkpoint in `directory`: the shards its index names, else its single file, else an ONNX file.
 

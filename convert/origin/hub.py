@@ -8,12 +8,13 @@ an ONNX file, which may lie in a folder, only where there are none of both.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants, errors
+from huggingface_hub import constants, errors, utils
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library differs by hub version
 
 from convert.cache import disk_errors, require_space
@@ -21,9 +22,11 @@ from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
 from convert.formats.onnx import ENDS, FOLDERS, STEMS
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
+DESCRIPTION = ["*config.json", "*.index.json", "1_Pooling/*", "modules.json"]
 PICKLED = ["pytorch_model*.bin", "adapter_model.bin", "medusa_lm_head.pt"]
 # Subfolders, but 1_Pooling, which has one file; Mistral's second copy of the same weights.
 SKIPPED = ["[!1]*/*", "1[!_]*/*", "1_[!P]*/*", "*/*/*", "consolidated*.safetensors"]
+PARTIAL = 206  # HTTP's status of a part of a file
 ID_PATTERN = r"[A-Za-z0-9][\w.\-]{0,95}(/[A-Za-z0-9][\w.\-]{0,95})?"
 
 
@@ -58,6 +61,47 @@ def fetch_snapshot(
             if not any(path for pattern in PICKLED for path in snapshot.glob(pattern)):
                 _fetch_onnx(download, snapshot, cache)
     return snapshot
+
+
+def fetch_description(model_id: str, revision: str | None, cache_dir: Path | None) -> Path:
+    """What describes `model_id`, without weights and tokenizer: a snapshot's directory, which may have these already.
+
+    Raises:
+        CheckpointError: as `fetch_snapshot`.
+    """
+    cache = Path(cache_dir or constants.HF_HUB_CACHE)
+    with disk_errors(cache), _one_line(model_id, revision):
+        download = partial(huggingface_hub.snapshot_download, model_id, revision=revision, cache_dir=cache)
+        return Path(download(allow_patterns=DESCRIPTION, ignore_patterns=SKIPPED))
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository, of which parts are read."""
+
+    model_id: str
+    name: str
+    revision: str
+
+    def exists(self) -> bool:
+        """Raises CheckpointError where that cannot be told."""
+        with _one_line(self.model_id, self.revision):
+            return huggingface_hub.file_exists(self.model_id, self.name, revision=self.revision)
+
+    def read(self, start: int, end: int) -> tuple[bytes, int]:
+        """Bytes `start` to `end`, or as far as the file goes, and its size. Raises CheckpointError."""
+        url = huggingface_hub.hf_hub_url(self.model_id, self.name, revision=self.revision)
+        headers = {**utils.build_hf_headers(), "range": f"bytes={start}-{end - 1}", "accept-encoding": "identity"}
+        with (
+            _one_line(f"{self.model_id}/{self.name}", self.revision),
+            huggingface_hub.get_session().stream("GET", url, headers=headers) as response,
+        ):
+            utils.hf_raise_for_status(response)
+            size = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("content-range", ""))
+            if response.status_code != PARTIAL or size is None:
+                message = f"{self.model_id}: {constants.ENDPOINT} sends no parts of files; fetch the model first"
+                raise CheckpointError(message, exit_code=UNREACHABLE)
+            return response.read(), int(size[1])
 
 
 def _fetch_onnx(download: Callable[..., Any], snapshot: Path, cache: Path) -> None:

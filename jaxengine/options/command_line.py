@@ -3,11 +3,16 @@
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from jaxengine.options import values
 from jaxengine.options.option import UsageError, flag, read, written
 from jaxengine.options.table import ServeOptions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Table = TypeVar("Table", bound="DataclassInstance")
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,14 +23,22 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> ServeOptions:
-    """Raises UsageError: a value is wrong, two contradict each other, or an option is unknown or missing."""
-    parser = Parser(prog="text-generation-server serve", allow_abbrev=False)
-    rows = {row.name: row for row in dataclasses.fields(ServeOptions)}
+    """Raises UsageError, see `parse_as`."""
+    return parse_as(ServeOptions, Parser(prog="text-generation-server serve", allow_abbrev=False), argv)
+
+
+def parse_as(table: type[Table], parser: Parser, argv: Sequence[str]) -> Table:
+    """What `argv` says, by the options of `table`, which `parser` is given.
+
+    Raises:
+        UsageError: a value is wrong, two contradict each other, or an option is unknown or missing.
+    """
+    rows = {row.name: row for row in dataclasses.fields(table)}
     for row in rows.values():
         add_argument(parser, row)
     given = {name: text for name, text in vars(parser.parse_args(argv)).items() if text is not None}
     try:
-        return ServeOptions(**{name: _value(rows[name], given[name]) for name in given})
+        return table(**{name: _value(rows[name], given[name]) for name in given})
     except ValueError as error:  # two options that contradict each other
         raise UsageError(str(error)) from None
 
@@ -41,9 +54,19 @@ def arguments(options: ServeOptions) -> list[str]:
     ]
 
 
+def given(options: "DataclassInstance", names: Sequence[str]) -> list[str]:
+    """As a command line, those of the options `names` that are not left at their defaults."""
+    rows = (row for row in dataclasses.fields(options) if row.name in names)
+    changed = ((row, value) for row in rows if (value := getattr(options, row.name)) != row.default)
+    return [_argument(row, each) for row, value in changed for each in (value if isinstance(value, tuple) else [value])]
+
+
 def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[Any]") -> None:
     """Let `parser` take the option of `row`, as text, and describe it in `--help`."""
     parse = row.metadata["parse"]
+    if row.metadata["positional"]:
+        parser.add_argument(row.name, nargs="?", help=_help(row), metavar=parse.shown)
+        return
     names = [flag(row.name), *filter(None, [row.metadata["short"]])]
     form: dict[str, Any] = {"required": True} if row.default is dataclasses.MISSING else {}
     if parse is values.flag:

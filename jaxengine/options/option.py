@@ -29,9 +29,11 @@ def option(
     no_effect: bool = False,
     group: str = "",
     after: str = "",
+    positional: bool = False,
 ) -> Any:
     """One row: `parse` makes the value out of text. With a tuple as default an option takes several.
 
+    A `positional` one has no flag and stands by itself.
     An `no_effect` option has no effect; its help says what happens instead. With `group` a group of `--help` begins.
     An option of the engine that the launcher takes too is listed in the launcher's `--help` behind the option `after`.
     """
@@ -44,6 +46,7 @@ def option(
         "no_effect": no_effect,
         "group": group,
         "after": after,
+        "positional": positional,
     }
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 

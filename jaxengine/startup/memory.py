@@ -101,8 +101,10 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     """
     budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed
     pages = budget // demand.page - 1
+    if budget < 0:
+        raise DoesNotFit(f"weights and a step's temporaries take {_gib(-budget)} more than there is")
     if pages < 1:
-        raise DoesNotFit(f"weights and a step's temporaries leave {budget} bytes for the cache, less than a page")
+        raise DoesNotFit(f"weights and a step's temporaries leave {_gib(budget)} for the cache, less than a page")
     return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)
 
 
@@ -172,3 +174,7 @@ def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, page
     most = ADDRESSES // bytes_each - 1
     logger.warning("the cache gets %d pages of the %d that fit: kernels cannot address more in 8 bits", most, pages)
     return most
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -204,7 +204,10 @@ class Setup:
         Raises:
             DoesNotFit: with numbers.
         """
-        demand = self.demand(limits, 0 if self.device.on_host else self.temporaries(limits))
+        return self.fit(limits, self.demand(limits, 0 if self.device.on_host else self.temporaries(limits)))
+
+    def fit(self, limits: Limits, demand: Demand) -> tuple[Limits, int]:
+        """`size` where the demand is known."""
         fit = fitting_pages(limits, self.spec, self.cache_dtype, self.place, demand)
         limits = clamp_total(self.options, limits, fit)
         return limits, pool_pages(self.options, limits, self.device, fit)

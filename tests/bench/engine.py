@@ -13,14 +13,15 @@ import torch
 
 from convert.cache import cache_root
 from convert.source import open_model
+from jaxengine.capacity.roofline import step_cost, weight_bytes
 from jaxengine.engine.engine import Engine
 from jaxengine.executor.compile_cache import compile_cache_in, enable_compile_cache
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.sampling_params import SamplingParams
 from jaxengine.request.sequence import Request
 from jaxengine.startup.build import load_engine
+from jaxengine.weights.quantization import chosen_formats
 from tests.bench.transformers_twin import twin
-from tests.roofline import step_cost, weight_bytes
 
 PROMPT = 32  # tokens, where decoding is measured
 DECODE_COLUMNS = ("default model", "decode tok/s", "transformers", "ratio", "seen", "whole requests", "weights GB/s")
@@ -123,7 +124,7 @@ def _decode_row(
         f"{contenders.stored}, batch {batch}{_share(batch, spec, ours, itemsize, quantize)}",
         *_compared(tokens, beyond),
         f"{median(b / a for a, b in whole):.2f}x",
-        f"{ours / batch * weight_bytes(spec, itemsize, quantize) / 1e9:.1f}",
+        f"{ours / batch * weight_bytes(spec, itemsize, chosen_formats(spec, quantize)) / 1e9:.1f}",
     ]
 
 
@@ -147,7 +148,9 @@ def _share(batch: int, spec: Any, rate: float, itemsize: int, quantize: str | No
     """On a GPU, the share of what its bandwidth (a copy, measured here) would allow."""
     if jax.default_backend() == "cpu":
         return ""
-    floor = step_cost(spec, batch, 1, PROMPT, itemsize, itemsize, quantize).bytes / _copy_bandwidth()
+    floor = (
+        step_cost(spec, batch, 1, PROMPT, itemsize, itemsize, chosen_formats(spec, quantize)).bytes / _copy_bandwidth()
+    )
     return f", {rate / batch * floor:.0%} of the roofline"
 
 

@@ -17,13 +17,13 @@ from convert.formats.shards import open_tensors
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import ParameterSource
 from jaxengine.architecture.weight_format import StoredWeight
+from jaxengine.capacity.roofline import kv_bytes_per_token, projection_elements, weight_bytes
 from jaxengine.device import DeviceTraits
 from jaxengine.sharding import make_mesh
 from jaxengine.weights.loading import abstract_parameters, held_bytes
 from jaxengine.weights.quantization import is_projection, weight_formats
 from tests.bench.table import markdown
 from tests.quantized_formats import Published, published
-from tests.roofline import kv_bytes_per_token, projection_elements, weight_bytes
 from tests.shapes import H200, LLAMA_8B
 from tests.tiny import write_tiny
 from tests.tiny_quantized import write_quantized

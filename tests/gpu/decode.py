@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxengine.capacity.roofline import step_cost
+from jaxengine.weights.quantization import chosen_formats
 from tests.gpu.engines import Client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
 from tests.gpu.steptime import watched
-from tests.roofline import step_cost
 
 WARM_UP_STEPS = 8
 
@@ -77,5 +78,7 @@ def cost(scale: Scale, rows: int, cached: float, quantize: str | None, itemsize:
         cached: the mean number of tokens each attends to.
         itemsize: bytes of an element of the cache.
     """
-    least = step_cost(scale.spec, rows, 1, round(cached), itemsize, scale.itemsize, quantize)
+    least = step_cost(
+        scale.spec, rows, 1, round(cached), itemsize, scale.itemsize, chosen_formats(scale.spec, quantize)
+    )
     return {"tokens": rows, "bytes": least.bytes, "operations": least.operations}

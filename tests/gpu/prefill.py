@@ -3,10 +3,10 @@
 import statistics
 import time
 
+from jaxengine.capacity.roofline import step_cost
 from tests.gpu.engines import Client
 from tests.gpu.record import Record
 from tests.gpu.scale import Scale
-from tests.roofline import step_cost
 
 
 def measure(client: Client, record: Record, scale: Scale) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
+from jaxengine.capacity.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
+from jaxengine.weights.quantization import chosen_formats
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B
 
 
@@ -49,6 +50,7 @@ def test_prefilling_8k_tokens_is_bound_by_operations() -> None:
 @pytest.mark.parametrize("quantize", ["int8", "fp8"])
 def test_8_bit_weights_leave_the_head_and_norms_in_16(quantize: str) -> None:
     """7.0 GB of projections with 1.3 M scales, 1.05 GB of head."""
-    assert weight_bytes(LLAMA_8B, 2, quantize) == pytest.approx(6.98e9 + 4 * 1.38e6 + 1.05e9, rel=0.001)
-    cost = step_cost(LLAMA_8B, rows=1, new=1, context=0, quantize=quantize)
-    assert cost.bytes == pytest.approx(weight_bytes(LLAMA_8B, 2, quantize), rel=1e-4)
+    formats = chosen_formats(LLAMA_8B, quantize)
+    assert weight_bytes(LLAMA_8B, 2, formats) == pytest.approx(6.98e9 + 4 * 1.38e6 + 1.05e9, rel=0.001)
+    cost = step_cost(LLAMA_8B, rows=1, new=1, context=0, formats=formats)
+    assert cost.bytes == pytest.approx(weight_bytes(LLAMA_8B, 2, formats), rel=1e-4)

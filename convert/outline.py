@@ -1,0 +1,150 @@
+"""A model as far as it is known without its weights, which is enough to tell how much room it takes.
+
+What is here is opened as ever. Of a repository on the Hub configuration and headers are fetched. A directory may have a
+config.json and nothing else, and then only models in floats are known.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import huggingface_hub
+
+from convert.adapters.adapter import CONFIG as ADAPTER
+from convert.adapters.adapter import is_adapter
+from convert.checkpoint import DTYPES, MANIFEST
+from convert.compose import adapter_reader, compose
+from convert.config.config import Config
+from convert.config.pooling import pooling_of
+from convert.config.quantization import KEY
+from convert.drafters.drafter import is_drafter
+from convert.errors import USAGE, CheckpointError
+from convert.families import FAMILIES, family_of
+from convert.families.multimodal import text_config
+from convert.formats.shards import has_tensors, open_tensors, safetensors_names
+from convert.formats.tensors import Tensors
+from convert.mapping.described_tensors import DescribedTensors
+from convert.mapping.recipes import recipes
+from convert.origin import hub
+from convert.origin.remote_tensors import RemoteTensors
+from convert.quantized.methods import method_name
+from convert.source import DEFAULT_NAMES, OpenModel, adapter_finder, configuration, open_model
+from jaxengine.architecture.drafter import DraftModelSource
+from jaxengine.architecture.parameters import ParameterSource
+
+GGUF = re.compile(r"([^/]+/[^/]+)/(.+\.gguf)")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """`model` can be described but not loaded, unless `known_from` its files."""
+
+    model: OpenModel
+    known_from: str
+
+
+FILES = "its files"
+HEADERS = "its configuration and the headers of its weights"
+CONFIGURATION = "its configuration alone"
+
+
+def open_outline(
+    model_id: str | None, revision: str | None = None, *, cache_dir: Path | None = None, drafter: str | None = None
+) -> Outline:
+    """What `open_model` would open.
+
+    Raises:
+        CheckpointError: nothing is known of it without its weights, and these are not here; or as `open_model`.
+    """
+    made = _outline(model_id, revision, cache_dir)
+    if drafter is None:
+        return made
+    if made.known_from == FILES and Path(drafter).is_dir():
+        return Outline(open_model(model_id, revision, cache_dir=cache_dir, drafter=drafter), FILES)
+    draft = _outline(*_with_revision(drafter), cache_dir)
+    return replace(made, model=replace(made.model, drafter=DraftModelSource(draft.model.source)))
+
+
+def _with_revision(name: str) -> tuple[str, str | None]:
+    model_id, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
+    return model_id, revision or None
+
+
+def _outline(model_id: str | None, revision: str | None, cache_dir: Path | None) -> Outline:
+    path = Path(model_id or "").expanduser()
+    if model_id is None or model_id in DEFAULT_NAMES or path.is_file() or (path.is_dir() and not _is_bare(path)):
+        return Outline(open_model(model_id, revision, cache_dir=cache_dir), FILES)
+    if path.is_dir():
+        return _of_directory(path, model_id, "", None, cache_dir)
+    if gguf := GGUF.fullmatch(model_id):
+        return _of_gguf(model_id, gguf[1], gguf[2], revision, cache_dir)
+    if not hub.is_hub_id(model_id):
+        raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
+    snapshot = hub.fetch_description(model_id, revision, cache_dir)
+    return _of_snapshot(snapshot, model_id, cache_dir)
+
+
+def _is_bare(directory: Path) -> bool:
+    """Whether there is a configuration, and nothing that it is of."""
+    files = any(directory.glob("*.gguf")) or (directory / MANIFEST).is_file() or has_tensors(directory)
+    return (directory / "config.json").is_file() and not files and not is_adapter(directory)
+
+
+def _of_gguf(model_id: str, repository: str, file: str, revision: str | None, cache_dir: Path | None) -> Outline:
+    """Of a file on the Hub, if it has been fetched."""
+    found = huggingface_hub.try_to_load_from_cache(repository, file, cache_dir=cache_dir, revision=revision)
+    if not isinstance(found, str):
+        message = f"model {model_id!r}: of a GGUF file nothing is known before it is here; download-weights fetches it"
+        raise CheckpointError(message, exit_code=USAGE)
+    return Outline(open_model(found), FILES)
+
+
+def _of_snapshot(directory: Path, model_id: str, cache_dir: Path | None) -> Outline:
+    """Of what is described in `directory`, the snapshot of a repository."""
+    if is_adapter(directory):  # which is merged with its base, and takes no room
+        config = Config.load(directory / ADAPTER)
+        made = _outline(config.text("base_model_name_or_path"), config.text("revision", "") or None, cache_dir)
+        return replace(made, model=replace(made.model, model_id=model_id, revision=directory.name))
+    names = safetensors_names(directory)
+    if all((directory / name).is_file() for name in names):
+        tensors: Tensors | None = open_tensors(directory)
+    else:
+        tensors = _remote(directory, model_id, names)
+    if is_drafter(directory):
+        raise CheckpointError(f"{model_id} is a drafter; name its base, or fetch it first", exit_code=USAGE)
+    return _of_directory(directory, model_id, directory.name, tensors, cache_dir)
+
+
+def _remote(directory: Path, model_id: str, names: Sequence[str]) -> Tensors | None:
+    """The tensors of a repository, if it has safetensors."""
+    files = [hub.RemoteFile(model_id, name, directory.name) for name in names]
+    return RemoteTensors(files) if files[0].exists() else None
+
+
+def _of_directory(
+    directory: Path, model_id: str, revision: str, tensors: Tensors | None, cache_dir: Path | None
+) -> Outline:
+    """Of the config.json in `directory`, and of `tensors` if these are known."""
+    config = configuration(directory)
+    source = compose(config, tensors) if tensors else _described(config)
+    made = OpenModel(source, directory, model_id, revision, (), directory, method_name(config) if tensors else None)
+    adapters = adapter_reader(config, source.spec, adapter_finder(model_id, cache_dir))
+    model = replace(made, adapters=adapters, pooling=pooling_of(directory))
+    return Outline(model, HEADERS if tensors else CONFIGURATION)
+
+
+def _described(config: Config) -> ParameterSource:
+    """A model in floats, as `config` describes it."""
+    if config.get(KEY) is not None:
+        raise config.error(KEY, "is there, and only weights tell what is quantised, and how: name what has them")
+    text = text_config(config)
+    if text.text("model_type") not in FAMILIES:
+        raise text.error("model_type", "has no family here, and of other models only weights tell what there is")
+    family = family_of(text)
+    spec = family.spec(text)
+    dtype = config.text(config.spelled("dtype", "torch_dtype"), "float32")
+    if dtype not in DTYPES:
+        raise config.error("dtype", f"must be one of {', '.join(DTYPES)}")
+    tensors = DescribedTensors(recipes(spec, family.tensors, family.layout), dtype, config.where)
+    return compose(text, tensors)

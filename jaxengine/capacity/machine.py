@@ -1,0 +1,87 @@
+"""What a plan is made for: GPUs that are alike, here or elsewhere, or a host's processors and memory."""
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+
+from jaxengine.capacity.gpus import GPUS, Gpu, find
+from jaxengine.device import CPU
+from jaxengine.sharding import imaginary_mesh
+from jaxengine.startup.place import Place
+
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits")
+MIB = 1 << 20
+MOST = 64  # GPUs
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`gpu` is None for a host. `memory` is of each device, in bytes, and `usable` what an engine may take of it."""
+
+    gpu: Gpu | None
+    count: int
+    memory: int
+    usable: int
+
+    @classmethod
+    def of(cls, gpu: Gpu | None, count: int, fraction: float) -> "Machine":
+        """`fraction` is the share of a GPU's memory that an engine may use; of a host's it may use all."""
+        if gpu is None:
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            return cls(None, 1, memory, memory)
+        return cls(gpu, count, gpu.memory, int(gpu.memory * fraction))
+
+    @property
+    def name(self) -> str:
+        return f"{self.count} x {self.gpu.name}" if self.gpu else f"this machine's processors, {os.cpu_count()}"
+
+    def place(self, devices: int) -> Place:
+        """`devices` of it."""
+        return Place(imaginary_mesh(devices), self.gpu.traits if self.gpu else CPU, self.usable)
+
+
+def named(text: str) -> tuple[Gpu | None, int]:
+    """The GPU and the number that `--devices` means; no GPU for `cpu`.
+
+    Raises:
+        ValueError: an unknown GPU, or a number of GPUs that no machine has.
+    """
+    found = re.fullmatch(r"(?:(\d+)\s*[x*]\s*)?(.+?)(?:\s*[x*:]\s*(\d+))?", text.strip(), re.IGNORECASE)
+    gpu = find(found[2]) if found else None
+    if found and found[2].lower() == "cpu" and not (found[1] or found[3]):
+        return None, 1
+    if found is None or gpu is None or (found[1] and found[3]):
+        raise ValueError(f"must be cpu, or a GPU as in h200x8, one of {', '.join(GPUS)}")
+    count = int(found[1] or found[3] or 1)
+    if not 1 <= count <= MOST:
+        raise ValueError(f"must be 1 to {MOST} of a GPU")
+    return gpu, count
+
+
+def here() -> tuple[Gpu | None, int]:
+    """This machine's GPUs, as its driver tells them and CUDA_VISIBLE_DEVICES leaves them; no GPU if there is none.
+
+    Raises:
+        ValueError: they are not alike.
+    """
+    try:
+        told = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None, 1
+    rows = [tuple(field.strip() for field in line.split(",")) for line in told.splitlines() if line.count(",") == 2]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        numbers = [int(each) for each in visible.split(",") if each.strip().isdecimal()]
+        rows = [rows[number] for number in numbers if number < len(rows)]
+    if not rows:
+        return None, 1
+    if len(set(rows)) > 1:
+        raise ValueError(f"this machine's GPUs differ ({', '.join(row[0] for row in rows)}): name those to plan for")
+    return _known(*rows[0]), len(rows)
+
+
+def _known(name: str, mebibytes: str, capability: str) -> Gpu:
+    """The GPU of that name; one that is not known has no speeds."""
+    major, _, minor = capability.partition(".")
+    return find(name) or Gpu(name, (int(major), int(minor or 0)), 0, int(float(mebibytes)) * MIB)

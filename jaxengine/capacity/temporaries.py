@@ -1,0 +1,43 @@
+"""What a step needs besides its arguments, without asking XLA: estimated from the sizes of its widest arrays.
+
+Two programs can be the largest. One is the longest step of prompts, at its widest in an MLP; the other samples from the
+logits of a step, which it holds several times. Both were compared with XLA's own figures for an H200, of Llama 8B and
+70B on one and eight GPUs, Gemma 2, Phi-3, Mixtral, gpt-oss, Qwen3-MoE, GPT-2, OPT, BLOOM, Falcon-Mamba and T5, which
+`tests/gpu_compile/test_temporaries.py` repeats.
+"""
+
+import jax.numpy as jnp
+
+from jaxengine.architecture.model import ModelSpec
+from jaxengine.executor.shapes import Shapes
+
+LOGITS_HELD = 7.4  # f32 arrays of all logits of a step's samples
+SAMPLER_EXTRA = 12 << 20
+RESIDUALS = 3  # arrays as wide as the hidden state that live together
+SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
+
+
+def estimated_temporaries(shapes: Shapes, devices: int) -> int:
+    """Bytes on each of `devices`."""
+    return max(_prompts(shapes, devices), _sampling(shapes))
+
+
+def _prompts(shapes: Shapes, devices: int) -> int:
+    spec, limits = shapes.spec, shapes.limits
+    tokens = max(limits.token_budget, *limits.encode_buckets, 0)
+    return int(tokens * _width(spec, devices) * jnp.dtype(shapes.dtype).itemsize)
+
+
+def _width(spec: ModelSpec, devices: int) -> float:
+    """Elements of a token that live together where it is widest."""
+    residuals = RESIDUALS * spec.hidden_size
+    if spec.state_space:
+        return residuals + SCANNED * spec.state_space.channels / devices
+    if spec.experts:  # gate, up and activation are one kernel; each chosen expert has an output
+        return residuals + spec.experts.used * (spec.experts.ffn_size / devices + spec.hidden_size)
+    return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product
+
+
+def _sampling(shapes: Shapes) -> int:
+    samples = max(shape.samples for shape in shapes.step_shapes())
+    return int(LOGITS_HELD * samples * shapes.spec.vocab_size * 4) + SAMPLER_EXTRA
