@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants, errors, utils
+from huggingface_hub import constants, errors
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library differs by hub version
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from convert.cache import disk_errors, require_space
 from convert.errors import NO_PERMISSION, UNREACHABLE, USAGE, CheckpointError
@@ -91,12 +92,12 @@ class RemoteFile:
     def read(self, start: int, end: int) -> tuple[bytes, int]:
         """Bytes `start` to `end`, or as far as the file goes, and its size. Raises CheckpointError."""
         url = huggingface_hub.hf_hub_url(self.model_id, self.name, revision=self.revision)
-        headers = {**utils.build_hf_headers(), "range": f"bytes={start}-{end - 1}", "accept-encoding": "identity"}
+        headers = {**build_hf_headers(), "range": f"bytes={start}-{end - 1}", "accept-encoding": "identity"}
         with (
             _one_line(f"{self.model_id}/{self.name}", self.revision),
             huggingface_hub.get_session().stream("GET", url, headers=headers) as response,
         ):
-            utils.hf_raise_for_status(response)
+            hf_raise_for_status(response)
             size = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("content-range", ""))
             if response.status_code != PARTIAL or size is None:
                 message = f"{self.model_id}: {constants.ENDPOINT} sends no parts of files; fetch the model first"

@@ -1,7 +1,7 @@
 """What would make a model fit that does not, and how to split one that does: every answer is a plan of its own."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from jaxengine.options.plan import PlanOptions
 Try = Callable[[PlanOptions, Machine, int], Fit]  # on so many devices; raises ValueError where it does not fit
 TYPICAL = 4096  # tokens of a request, where splits are compared
 SHARDS = (2, 4, 8)
+WORTH = 1.25  # times the tokens
 SMALL_STEP = {"max_batch_prefill_tokens": 2048, "max_batch_size": 64}
 
 
@@ -88,9 +89,20 @@ def _written(change: dict[str, Any], fit: Fit) -> str:
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
 
 
-def best(fits: list[Fit]) -> Fit:
-    """The split that makes most tokens of typical requests; where speeds are not known, over the fewest devices."""
-    return max(fits, key=lambda fit: (total_tokens_per_second(fit, TYPICAL) or 0.0, -fit.devices))
+def best(fits: Sequence[Fit]) -> Fit:
+    """The one that makes most tokens of typical requests, but for a little more none that is split over more devices.
+
+    What adding up between devices costs beyond its limits is not counted, and engines that are not split lose none.
+    """
+    chosen, *others = sorted(fits, key=lambda fit: fit.devices)
+    for other in others:
+        if _rate(other) > WORTH * _rate(chosen):
+            chosen = other
+    return chosen
+
+
+def _rate(fit: Fit) -> float:
+    return total_tokens_per_second(fit, TYPICAL) or 0.0
 
 
 def total_tokens_per_second(fit: Fit, tokens: int) -> float | None:
