@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import constants, errors
+from huggingface_hub import HfApi, constants, errors
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library differs by hub version
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
@@ -87,7 +87,7 @@ class RemoteFile:
     def exists(self) -> bool:
         """Raises CheckpointError where that cannot be told."""
         with _one_line(self.model_id, self.revision):
-            return huggingface_hub.file_exists(self.model_id, self.name, revision=self.revision)
+            return HfApi(constants.ENDPOINT).file_exists(self.model_id, self.name, revision=self.revision)
 
     def read(self, start: int, end: int) -> tuple[bytes, int]:
         """Bytes `start` to `end`, or as far as the file goes, and its size. Raises CheckpointError."""

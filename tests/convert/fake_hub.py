@@ -24,7 +24,9 @@ class FakeHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories, self.gated = repositories, gated
         self.requests: list[str] = []
+        self.sent = 0  # bytes of files
         self.cuts = 0
+        self.ranges = True  # whether parts of files are sent
         self.private: dict[str, str] = {}
 
     @property
@@ -80,13 +82,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, "EntryNotFound")
             return
         headers = {"ETag": f'"{_etag(path)}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
-        start = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        body = path.read_bytes()[int(start[1]) if start else 0 :]
-        if start:
-            headers["Content-Range"] = f"bytes {start[1]}-{path.stat().st_size - 1}/{path.stat().st_size}"
+        whole = path.read_bytes()
+        asked = self.server.ranges and re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        start, end = (int(asked[1]), int(asked[2] or len(whole)) + 1) if asked else (0, len(whole))
+        body = whole[start:end]
+        if asked:
+            headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{len(whole)}"
         cut = self.command == "GET" and name.endswith(".safetensors") and self.server.cuts > 0
         self.server.cuts -= cut
-        self._send(body, headers, 206 if start else 200, len(body) // 2 if cut else None)
+        self.server.sent += len(body) * (self.command == "GET")
+        self._send(body, headers, 206 if asked else 200, len(body) // 2 if cut else None)
 
     def _refused(self, repository: str, revision: str) -> bool:
         if repository in self.server.gated:

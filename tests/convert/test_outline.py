@@ -1,0 +1,208 @@
+"""A model without its weights: known as if they were there, by what little is fetched."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from convert.errors import CheckpointError
+from convert.outline import CONFIGURATION, FILES, HEADERS, open_outline
+from convert.source import OpenModel, open_model
+from jaxengine.architecture.parameters import parameter_table
+from jaxengine.architecture.weight_format import WeightFormat
+from tests.convert.fake_hub import SHA, FakeHub, fake_hub
+from tests.families.seq2seq import SEQ2SEQ
+from tests.families.zoo import NAMES as ZOO
+from tests.tiny_adapter import write_adapter
+from tests.tiny_quantized import FORMATS, write_gpt_oss, write_quantized
+
+Checkpoints = Callable[[str], Path]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """With repositories that a test adds."""
+    with fake_hub({}) as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+        files = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        yield server
+
+
+def bare(directory: Path, target: Path) -> Path:
+    """The configuration in `directory`, alone."""
+    target.mkdir()
+    shutil.copyfile(directory / "config.json", target / "config.json")
+    return target
+
+
+def formats(model: OpenModel) -> dict[str, WeightFormat | None]:
+    stored = {name: model.source.stored(name) for name in parameter_table(model.source.spec)}
+    return {name: each.format if each else None for name, each in stored.items()}
+
+
+def assert_alike(outline: OpenModel, model: OpenModel) -> None:
+    """But for what only a tokenizer tells."""
+    assert parameter_table(outline.source.spec) == parameter_table(model.source.spec)
+    assert outline.source.dtype == model.source.dtype
+    assert outline.quantization == model.quantization
+    assert outline.pooling == model.pooling
+    assert formats(outline) == formats(model)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_configuration_alone_tells_everything_but_biases(name: str, zoo: Checkpoints, tmp_path: Path) -> None:
+    made = open_outline(str(bare(zoo(name), tmp_path / "bare")))
+    assert made.known_from == CONFIGURATION
+    assert_alike_but_for_biases(made.model, open_model(str(zoo(name))))
+
+
+@pytest.mark.parametrize("name", sorted(SEQ2SEQ.keys() - {"t5_own_head"}))  # a head that no configuration tells of
+def test_so_does_that_of_a_model_with_an_encoder(name: str, seq2seq: Checkpoints, tmp_path: Path) -> None:
+    made = open_outline(str(bare(seq2seq(name), tmp_path / "bare"))).model
+    assert_alike_but_for_biases(made, open_model(str(seq2seq(name))))
+
+
+def assert_alike_but_for_biases(outline: OpenModel, model: OpenModel) -> None:
+    told, there = (parameter_table(each.source.spec) for each in (outline, model))
+    assert told.items() <= there.items()
+    assert all(name.endswith("_bias") for name in there.keys() - told.keys())
+
+
+def test_weights_that_are_here_are_opened(tiny: Checkpoints) -> None:
+    made = open_outline(str(tiny("llama")))
+    assert made.known_from == FILES
+    assert made.model.source.read("final_norm", ()).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "only weights tell what is quantised"),
+        ({"model_type": "deepseek_v3"}, "model_type has no family here, .* got 'deepseek_v3'"),
+        ({"dtype": "int8"}, "dtype must be one of float32, bfloat16, float16, got 'int8'"),
+    ],
+)
+def test_what_a_configuration_alone_does_not_tell_is_refused(
+    change: dict[str, object], said: str, tiny: Checkpoints, tmp_path: Path
+) -> None:
+    path = bare(tiny("llama"), tmp_path / "bare") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CheckpointError, match=said):
+        open_outline(str(path.parent))
+
+
+def test_no_value_of_an_outline_is_made_up(tiny: Checkpoints, tmp_path: Path) -> None:
+    made = open_outline(str(bare(tiny("llama"), tmp_path / "bare")))
+    with pytest.raises(CheckpointError, match="there are no weights"):
+        made.model.source.read("final_norm", ())
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_headers_on_the_hub_tell_the_same_as_files(name: str, zoo: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/model"] = zoo(name)
+    made = open_outline("org/model", cache_dir=tmp_path)
+    assert (made.known_from, made.model.model_id, made.model.revision) == (HEADERS, "org/model", SHA)
+    assert_alike(made.model, open_model(str(zoo(name))))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_headers_tell_how_weights_are_quantised(name: str, tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    repository = write_quantized(tiny("llama"), tmp_path, name) / name
+    hub.repositories["org/model"] = repository
+    assert_alike(open_outline("org/model", cache_dir=tmp_path / "cache").model, open_model(str(repository)))
+
+
+def test_headers_tell_what_experts_are_quantised(tmp_path: Path, zoo: Checkpoints, hub: FakeHub) -> None:
+    repository = hub.repositories["org/model"] = write_gpt_oss(zoo("gpt_oss"), tmp_path) / "mxfp4"
+    assert_alike(open_outline("org/model", cache_dir=tmp_path / "cache").model, open_model(str(repository)))
+
+
+def test_only_configuration_and_headers_are_fetched(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    """A megabyte at the start of each file, where headers are; a larger file's weights stay where they are."""
+    repository = Path(shutil.copytree(tiny("llama"), tmp_path / "llama"))
+    weights = repository / "model.safetensors"
+    hub.repositories["org/model"] = repository
+    open_outline("org/model", cache_dir=tmp_path / "cache")
+    fetched = {request.rpartition("/")[2] for request in hub.requests if "resolve" in request}
+    assert "tokenizer.json" not in fetched
+    assert hub.sent < weights.stat().st_size + 20_000
+
+
+def test_layers_that_are_alike_are_read_once(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    """GPTQ's zero points, scales and order are looked at before a weight is, here of the 14 matrices of two layers."""
+    repository = write_quantized(tiny("llama"), tmp_path, "gptq") / "gptq"
+    layers = {name for name in load_file(repository / "model.safetensors") if name.endswith("qweight")}
+    hub.repositories["org/model"] = repository
+    open_outline("org/model", cache_dir=tmp_path / "cache")
+    reads = [request for request in hub.requests if request.startswith("GET") and request.endswith(".safetensors")]
+    assert len(layers) == 14
+    assert len(reads) == 1 + 3 * 7
+
+
+def test_weights_that_were_fetched_before_are_opened(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/model"] = tiny("llama")
+    open_model("org/model", cache_dir=tmp_path)
+    hub.requests.clear()
+    assert_alike(open_outline("org/model", cache_dir=tmp_path).model, open_model(str(tiny("llama"))))
+    assert not any("safetensors" in request for request in hub.requests if request.startswith("GET"))
+
+
+def test_an_adapter_is_known_as_the_model_that_it_is_merged_with(
+    tiny: Checkpoints, hub: FakeHub, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path, tiny("llama")) / "adapter"
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "org/model"}))
+    hub.repositories |= {"org/model": tiny("llama"), "org/adapter": adapter}
+    made = open_outline("org/adapter", cache_dir=tmp_path / "cache").model
+    assert made.model_id == "org/adapter"
+    assert parameter_table(made.source.spec) == parameter_table(open_model(str(tiny("llama"))).source.spec)
+
+
+def test_pickled_weights_are_known_from_their_configuration(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    repository = bare(tiny("llama"), tmp_path / "pickled")
+    (repository / "pytorch_model.bin").write_bytes(b"pickle")
+    hub.repositories["org/model"] = repository
+    assert open_outline("org/model", cache_dir=tmp_path / "cache").known_from == CONFIGURATION
+
+
+def test_a_hub_that_sends_whole_files_is_not_downloaded(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/model"], hub.ranges = tiny("llama"), False
+    with pytest.raises(CheckpointError, match="sends no parts of files; fetch the model first"):
+        open_outline("org/model", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("org/other", "model 'org/other' is neither a local path nor on the hub"),
+        ("org/model/tiny.gguf", "of a GGUF file nothing is known before it is here; download-weights fetches it"),
+        ("no such model!", "no such file or directory, and not a hub id"),
+    ],
+)
+def test_what_is_not_to_be_had_is_refused(name: str, said: str, hub: FakeHub, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        open_outline(name, cache_dir=tmp_path)
+
+
+def test_a_header_that_does_not_fit_its_file_is_refused(
+    copy_of: Callable[[str], Path], hub: FakeHub, tmp_path: Path
+) -> None:
+    repository = copy_of("llama")
+    weights = repository / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    hub.repositories["org/model"] = repository
+    with pytest.raises(CheckpointError, match=r"ends at byte .*: truncated"):
+        open_outline("org/model", cache_dir=tmp_path / "cache")
+
+
+def test_a_draft_model_is_known_likewise(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/model"] = tiny("llama")
+    drafter = open_outline("org/model", cache_dir=tmp_path, drafter="org/model@main").model.drafter
+    assert drafter is not None
+    assert drafter.spec.method == "draft_model"
