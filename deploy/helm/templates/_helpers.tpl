@@ -1,0 +1,187 @@
+{{- define "name" -}}
+{{- $name := .Release.Name | contains .Chart.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) -}}
+{{- trunc 53 $name | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "metadata" -}}
+name: {{ include "name" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "selector" . | nindent 2 }}
+  app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ .Release.Service }}
+  helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "pods" -}}
+{{ include "selector" . }}
+app.kubernetes.io/component: server
+{{- end }}
+
+{{- define "image" -}}
+{{- with .Values.image }}
+{{- .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "gpus" -}}
+{{- if eq .Values.server.device "gpu" }}{{ mul .Values.server.numShard .Values.server.replicas }}{{ else }}0{{ end }}
+{{- end }}
+
+{{- /* Whether pods share a volume that one pod at a time can have. */}}
+{{- define "one-pod" -}}
+{{- if and (eq .Values.cache.type "claim") (ne .Values.cache.accessMode "ReadWriteMany") }}true{{ end }}
+{{- end }}
+
+{{- define "strategy" -}}
+{{- .Values.strategy | default (include "one-pod" . | empty | ternary "RollingUpdate" "Recreate") }}
+{{- end }}
+
+{{- define "pod-security" -}}
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- with .Values.user }}
+runAsUser: {{ . }}
+runAsGroup: 0
+fsGroup: {{ . }}
+# At every mount, Always would let the group write to the cache, which the server then does not trust.
+fsGroupChangePolicy: OnRootMismatch
+{{- end }}
+{{- end }}
+
+{{- define "container-security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* For containers without a GPU: where NVIDIA's runtime is the default, the image's own variable asks for all. */}}
+{{- define "no-gpu" -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: void}
+- {name: JAX_PLATFORMS, value: cpu}
+{{- end }}
+
+{{- define "environment" -}}
+{{- if .Values.model.tokenSecret.name }}
+- {name: HF_TOKEN_PATH, value: /secrets/hub/token}
+{{- end }}
+{{- with .Values.server.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "mounts" -}}
+- {name: cache, mountPath: /data}
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.model.tokenSecret.name }}
+- {name: hub-token, mountPath: /secrets/hub, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "keys-volume" -}}
+name: api-keys
+secret:
+  secretName: {{ .Values.apiKeys.secretName }}
+  defaultMode: 0440
+  items: [{key: {{ .Values.apiKeys.key | quote }}, path: keys}]
+{{- end }}
+
+{{- /* How Prometheus tells this release's series from others. */}}
+{{- define "series" -}}
+{{- .Values.monitoring.selector | default (printf "job=\"%s/%s\"" .Release.Namespace (include "name" .)) }}
+{{- end }}
+
+{{- /* What a scaler watches. vLLM's names mean the same, but adapters of custom metrics have trouble with a colon. */}}
+{{- define "load" -}}
+{{- eq .Values.autoscaling.metric "waiting" | ternary "tgi_queue_size" "tgi_batch_current_size" }}
+{{- end }}
+
+{{- /* The launcher's options. What values above have a place for is refused under server.options. */}}
+{{- define "options" -}}
+{{- with .Values.model }}
+{{- with .id }}
+- {{ printf "--model-id=%s" . | quote }}
+{{- end }}
+{{- with .revision }}
+- {{ printf "--revision=%s" . | quote }}
+{{- end }}
+{{- range .names }}
+- {{ printf "--served-model-name=%s" . | quote }}
+{{- end }}
+{{- end }}
+- --port=3000
+- --admin-port=9000
+- --admin-hostname=0.0.0.0
+- --num-shard={{ .Values.server.numShard }}
+- --replicas={{ .Values.server.replicas }}
+- --graceful-termination-timeout={{ .Values.server.gracefulTerminationSeconds }}
+{{- if .Values.apiKeys.secretName }}
+- --api-key-file=/secrets/keys/keys
+{{- end }}
+{{- range $name, $value := .Values.server.options }}
+{{- range kindIs "slice" $value | ternary $value (list $value) }}
+- {{ printf "--%s=%s" $name (kindIs "string" . | ternary . (toJson .)) | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Values that contradict each other: what a schema cannot say. */}}
+{{- define "check" -}}
+{{- $elsewhere := dict "model-id" "model.id" "revision" "model.revision" "served-model-name" "model.names"
+    "num-shard" "server.numShard" "sharded" "server.numShard" "replicas" "server.replicas" "api-key" "apiKeys"
+    "api-key-file" "apiKeys" "graceful-termination-timeout" "server.gracefulTerminationSeconds" "port" "service.port"
+    "aip-http-port" "service.port" "prometheus-port" "monitoring" "admin-port" "monitoring"
+    "admin-exclusive" "monitoring" }}
+{{- range $name := keys .Values.server.options | sortAlpha }}
+{{- with get $elsewhere $name }}
+{{- fail (printf "server.options.%s is the chart's own: set %s" $name .) }}
+{{- end }}
+{{- end }}
+{{- $gpu := .Values.server.gpuResource }}
+{{- range $part, $quantities := .Values.resources }}
+{{- if hasKey $quantities $gpu }}
+{{- fail (printf "resources.%s must not name %s: it is server.numShard × server.replicas" $part $gpu) }}
+{{- end }}
+{{- end }}
+{{- if and (eq .Values.server.device "cpu") (gt (int .Values.server.numShard) 1) }}
+{{- fail (printf "server.numShard is %v, but a CPU is one device: it must be 1" .Values.server.numShard) }}
+{{- end }}
+{{- with .Values.autoscaling }}
+{{- if and (ne .type "none") (gt (int .min) (int .max)) }}
+{{- fail (printf "autoscaling.min is %v, above autoscaling.max, which is %v" .min .max) }}
+{{- end }}
+{{- if and (eq .type "keda") (not .prometheus) }}
+{{- fail "autoscaling.type keda needs autoscaling.prometheus, the address of Prometheus" }}
+{{- end }}
+{{- end }}
+{{- if include "one-pod" . }}
+{{- $alone := printf "a volume that is %s" .Values.cache.accessMode }}
+{{- $other := "set cache.accessMode to ReadWriteMany, or cache.type to perPod or emptyDir" }}
+{{- $pods := eq .Values.autoscaling.type "none" | ternary .Values.replicas .Values.autoscaling.max | int }}
+{{- if gt $pods 1 }}
+{{- fail (printf "%d pods cannot share %s: %s" $pods $alone $other) }}
+{{- end }}
+{{- if eq .Values.strategy "RollingUpdate" }}
+{{- fail (printf "strategy RollingUpdate starts a pod while the old one has %s: use Recreate, or %s" $alone $other) }}
+{{- end }}
+{{- end }}
+{{- with .Values.cache }}
+{{- if and .existingClaim (ne .type "claim") }}
+{{- fail (printf "cache.existingClaim is %s, but cache.type is %s: it must be claim" .existingClaim .type) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) }}
+{{- fail "inferencePool.enabled needs inferencePool.endpointPicker.name, the Service of the endpoint picker" }}
+{{- end }}
+{{- if and .Values.route.enabled (not .Values.route.parentRefs) }}
+{{- fail "route.enabled needs route.parentRefs, the gateways that it is for" }}
+{{- end }}
+{{- end }}
