@@ -1,0 +1,133 @@
+"""The chart `deploy/helm` as Helm renders it, and the values that the tests render it with."""
+
+import functools
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from tests.deploy import fetched
+from tests.processes import ROOT
+
+CHART = ROOT / "deploy" / "helm"
+Object = dict[str, Any]  # of Kubernetes
+
+GATEWAY = {
+    "inferencePool": {"enabled": True, "endpointPicker": {"name": "picker"}},
+    "route": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["llm.example.com"]},
+}
+MONITORING = {
+    "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboard": {"enabled": True},
+}
+KEDA = {"type": "keda", "prometheus": "http://prometheus.monitoring:9090"}
+MATRIX: dict[str, Mapping[str, Any]] = {
+    "default": {},
+    "tensor parallel": {"server": {"numShard": 8}, "shmSize": "16Gi"},
+    "engines": {"server": {"replicas": 8}},
+    "CPU": {"server": {"device": "cpu"}, "cache": {"type": "emptyDir"}, "tolerations": []},
+    "KEDA": {"autoscaling": KEDA, "cache": {"type": "perPod", "storageClass": "fast"}},
+    "HPA": {
+        "autoscaling": {"type": "hpa", "metric": "running", "target": 48},
+        "cache": {"accessMode": "ReadWriteMany"},
+    },
+    "inference pool": GATEWAY,
+    "OpenShift": {"user": None, "cache": {"existingClaim": "weights"}},
+    "everything": {
+        "image": {"repository": "registry.example/team/text-generation", "digest": "sha256:" + "ab" * 32},
+        "model": {
+            "id": "org/model",
+            "revision": "refs/pr/1",
+            "names": ["mine", "claude-sonnet-4-5"],
+            "tokenSecret": {"name": "hub"},
+        },
+        "server": {
+            "numShard": 2,
+            "replicas": 4,
+            "options": {
+                "max-batch-total-tokens": 1048576,
+                "cuda-memory-fraction": 0.85,
+                "lora-adapters": ["sql=org/sql", "tone=org/tone"],
+                "enable-lora": True,
+                "speculative-config": '{"method": "ngram", "num_speculative_tokens": 4}',
+            },
+            "env": [{"name": "HF_ENDPOINT", "value": "https://hub.example"}],
+        },
+        "apiKeys": {"secretName": "keys"},
+        "replicas": 2,
+        "cache": {"accessMode": "ReadWriteMany", "storageClass": "nfs"},
+        "autoscaling": {**KEDA, "min": 2, "max": 8},
+        "monitoring": MONITORING,
+        "networkPolicy": {
+            "enabled": True,
+            "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
+            "monitoring": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+            "egress": [{"to": [{"podSelector": {}}], "ports": [{"port": 4317}]}],
+        },
+        **GATEWAY,
+        "serviceAccountName": "text-generation",
+        "runtimeClassName": "nvidia",
+        "priorityClassName": "high",
+        "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
+        "affinity": {"podAntiAffinity": {}},
+        "podLabels": {"team": "ml"},
+        "podAnnotations": {"example.com/note": "yes"},
+        "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}}],
+        "extraVolumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+    },
+}
+
+
+def run(*arguments: str, values: Mapping[str, Any] | None = None) -> "subprocess.CompletedProcess[str]":
+    """Helm with no cluster and nothing of the user's."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    command = [str(fetched.helm()), *arguments, *(["--values=-"] if values is not None else [])]
+    return subprocess.run(
+        command, env=environment, input=json.dumps(values), capture_output=True, text=True, timeout=60
+    )
+
+
+def rendered(values: Mapping[str, Any]) -> list[Object]:
+    """What `helm install demo --namespace models` would create, hooks too."""
+    return _rendered(json.dumps(values))
+
+
+@functools.cache
+def _rendered(values: str) -> list[Object]:
+    done = run("template", "demo", str(CHART), "--namespace=models", values=json.loads(values))
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
+
+
+def refusal(values: Mapping[str, Any]) -> str:
+    """Why Helm does not render it."""
+    done = run("template", "demo", str(CHART), values=values)
+    assert done.returncode != 0, "it was rendered"
+    return done.stderr
+
+
+def the(kind: str, values: Mapping[str, Any]) -> Object:
+    """The only object of a kind; of pods, which only `helm test` starts, too."""
+    [found] = [each for each in rendered(values) if each["kind"] == kind]
+    return found
+
+
+def pod_spec(values: Mapping[str, Any]) -> Object:
+    spec: Object = the("Deployment", values)["spec"]["template"]["spec"]
+    return spec
+
+
+def server(values: Mapping[str, Any]) -> Object:
+    """The server's container."""
+    [found] = pod_spec(values)["containers"]
+    assert found["name"] == "server"
+    container: Object = found
+    return container
+
+
+def environment(container: Object) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container.get("env", ())}
