@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
+from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from tests.deploy import fetched
@@ -39,6 +39,5 @@ def _json(schema: str, version: str) -> Any:
 
 @functools.cache
 def _definitions(version: str) -> "Registry[Any]":
-    contents = _json("_definitions", version)
-    resource: Resource[Any] = Resource(contents=contents, specification=DRAFT202012)
-    return Registry().with_resource("_definitions.json", resource).crawl()
+    definitions = DRAFT202012.create_resource(_json("_definitions", version))
+    return Registry().with_resource("_definitions.json", definitions).crawl()

@@ -1,4 +1,4 @@
-"""The chart: Helm finds nothing wrong with it, and Kubernetes, KEDA and the other operators would take what it makes."""
+"""The chart: Helm finds nothing wrong with it; Kubernetes, KEDA and the other operators would take what it makes."""
 
 import copy
 import json
