@@ -1,4 +1,4 @@
-"""Every query of TGI's and our Grafana board and of vLLM's autoscalers finds a series, after a little load."""
+"""Every query of TGI's and our Grafana board, our alerts and vLLM's autoscalers finds a series, after a little load."""
 
 import asyncio
 import re
@@ -34,8 +34,9 @@ vllm:num_requests_waiting_by_reason{reason="capacity"} vllm:prompt_tokens_by_sou
 vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemptions_total
 """
 
-BOARD = (ROOT / "deploy" / "grafana" / "board.json").read_text()
-OURS = " ".join(sorted(set(re.findall(r"\b(?:tgi|textgen)_\w+", BOARD))))
+DEPLOY = ROOT / "deploy"
+QUERIES = (DEPLOY / "grafana" / "board.json").read_text() + (DEPLOY / "helm" / "alerts.yaml").read_text()
+OURS = " ".join(sorted(set(re.findall(r"\b(?:tgi_|textgen_|vllm:)\w+", QUERIES))))
 
 STREAMS = 20  # at most: a busy gateway gets several steps as one message, which tells of the last step only
 
@@ -61,7 +62,7 @@ async def samples(server: Server) -> dict[str, float]:
     return server.gauges()
 
 
-@pytest.mark.parametrize("selectors", [GRAFANA, OURS, VLLM], ids=["TGI's board", "our board", "vLLM's consumers"])
+@pytest.mark.parametrize("selectors", [GRAFANA, OURS, VLLM], ids=["TGI's board", "ours and alerts", "vLLM's consumers"])
 async def test_every_query_finds_a_series(server: Server, selectors: str) -> None:
     found = await samples(server)
     for selector in selectors.split():
