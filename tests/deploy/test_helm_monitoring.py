@@ -86,9 +86,9 @@ def test_every_cause_of_failure_that_an_alert_names_exists() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_horizontal_pod_autoscaler_reads_a_series_of_each_pod(metric: str) -> None:
-    values = {"autoscaling": {"type": "hpa", "metric": metric, "target": 7}, "cache": {"type": "emptyDir"}}
+    values = {"autoscaling": {"type": "hpa", "metric": metric, "target": 1000000}, "cache": {"type": "emptyDir"}}
     [asked] = the("HorizontalPodAutoscaler", values)["spec"]["metrics"]
-    assert asked["pods"]["target"] == {"type": "AverageValue", "averageValue": "7"}
+    assert asked["pods"]["target"] == {"type": "AverageValue", "averageValue": "1000000"}
     assert exported()[asked["pods"]["metric"]["name"]] == [{}]  # one, whatever the engines
 
 

@@ -1,72 +1,74 @@
-{{- define "name" -}}
+{{- /* Names begin with the chart's: charts that are installed as parts of one share them. */}}
+
+{{- define "text-generation.name" -}}
 {{- $name := .Release.Name | contains .Chart.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) -}}
 {{- trunc 53 $name | trimSuffix "-" -}}
 {{- end }}
 
-{{- define "selector" -}}
+{{- define "text-generation.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "metadata" -}}
-name: {{ include "name" . }}
+{{- define "text-generation.metadata" -}}
+name: {{ include "text-generation.name" . }}
 namespace: {{ .Release.Namespace }}
 labels:
-  {{- include "selector" . | nindent 2 }}
+  {{- include "text-generation.selector" . | nindent 2 }}
   app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   app.kubernetes.io/managed-by: {{ .Release.Service }}
   helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- define "pods" -}}
-{{ include "selector" . }}
+{{- define "text-generation.pods" -}}
+{{ include "text-generation.selector" . }}
 app.kubernetes.io/component: server
 {{- end }}
 
-{{- define "image" -}}
+{{- define "text-generation.image" -}}
 {{- with .Values.image }}
 {{- .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
 
-{{- define "gpus" -}}
+{{- define "text-generation.gpus" -}}
 {{- if eq .Values.server.device "gpu" }}{{ mul .Values.server.numShard .Values.server.replicas }}{{ else }}0{{ end }}
 {{- end }}
 
 {{- /* Whether pods share a volume that one pod at a time can have. */}}
-{{- define "one-pod" -}}
+{{- define "text-generation.one-pod" -}}
 {{- if and (eq .Values.cache.type "claim") (ne .Values.cache.accessMode "ReadWriteMany") }}true{{ end }}
 {{- end }}
 
-{{- define "strategy" -}}
-{{- .Values.strategy | default (include "one-pod" . | empty | ternary "RollingUpdate" "Recreate") }}
+{{- define "text-generation.strategy" -}}
+{{- .Values.strategy | default (include "text-generation.one-pod" . | empty | ternary "RollingUpdate" "Recreate") }}
 {{- end }}
 
-{{- define "pod-security" -}}
+{{- define "text-generation.pod-security" -}}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}
 {{- with .Values.user }}
-runAsUser: {{ . }}
+runAsUser: {{ int64 . }}
 runAsGroup: 0
-fsGroup: {{ . }}
+fsGroup: {{ int64 . }}
 # At every mount, Always would let the group write to the cache, which the server then does not trust.
 fsGroupChangePolicy: OnRootMismatch
 {{- end }}
 {{- end }}
 
-{{- define "container-security" -}}
+{{- define "text-generation.container-security" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- /* For containers without a GPU: where NVIDIA's runtime is the default, the image's own variable asks for all. */}}
-{{- define "no-gpu" -}}
+{{- define "text-generation.no-gpu" -}}
 - {name: NVIDIA_VISIBLE_DEVICES, value: void}
 - {name: JAX_PLATFORMS, value: cpu}
 {{- end }}
 
-{{- define "environment" -}}
+{{- define "text-generation.environment" -}}
 {{- if .Values.model.tokenSecret.name }}
 - {name: HF_TOKEN_PATH, value: /secrets/hub/token}
 {{- end }}
@@ -75,7 +77,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
-{{- define "mounts" -}}
+{{- define "text-generation.mounts" -}}
 - {name: cache, mountPath: /data}
 - {name: tmp, mountPath: /tmp}
 {{- if .Values.model.tokenSecret.name }}
@@ -86,7 +88,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
-{{- define "keys-volume" -}}
+{{- define "text-generation.keys-volume" -}}
 name: api-keys
 secret:
   secretName: {{ .Values.apiKeys.secretName }}
@@ -95,17 +97,18 @@ secret:
 {{- end }}
 
 {{- /* How Prometheus tells this release's series from others. */}}
-{{- define "series" -}}
-{{- .Values.monitoring.selector | default (printf "job=\"%s/%s\"" .Release.Namespace (include "name" .)) }}
+{{- define "text-generation.series" -}}
+{{- $ours := printf "job=\"%s/%s\"" .Release.Namespace (include "text-generation.name" .) }}
+{{- .Values.monitoring.selector | default $ours }}
 {{- end }}
 
 {{- /* What a scaler watches. vLLM's names mean the same, but adapters of custom metrics have trouble with a colon. */}}
-{{- define "load" -}}
+{{- define "text-generation.load" -}}
 {{- eq .Values.autoscaling.metric "waiting" | ternary "tgi_queue_size" "tgi_batch_current_size" }}
 {{- end }}
 
 {{- /* The launcher's options. What values above have a place for is refused under server.options. */}}
-{{- define "options" -}}
+{{- define "text-generation.options" -}}
 {{- with .Values.model }}
 {{- with .id }}
 - {{ printf "--model-id=%s" . | quote }}
@@ -134,7 +137,7 @@ secret:
 {{- end }}
 
 {{- /* Values that contradict each other: what a schema cannot say. */}}
-{{- define "check" -}}
+{{- define "text-generation.check" -}}
 {{- $elsewhere := dict "model-id" "model.id" "revision" "model.revision" "served-model-name" "model.names"
     "num-shard" "server.numShard" "sharded" "server.numShard" "replicas" "server.replicas" "api-key" "apiKeys"
     "api-key-file" "apiKeys" "graceful-termination-timeout" "server.gracefulTerminationSeconds" "port" "service.port"
@@ -162,7 +165,7 @@ secret:
 {{- fail "autoscaling.type keda needs autoscaling.prometheus, the address of Prometheus" }}
 {{- end }}
 {{- end }}
-{{- if include "one-pod" . }}
+{{- if include "text-generation.one-pod" . }}
 {{- $alone := printf "a volume that is %s" .Values.cache.accessMode }}
 {{- $other := "set cache.accessMode to ReadWriteMany, or cache.type to perPod or emptyDir" }}
 {{- $pods := eq .Values.autoscaling.type "none" | ternary .Values.replicas .Values.autoscaling.max | int }}
