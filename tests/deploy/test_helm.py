@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.deploy import custom_resources, kubernetes
-from tests.deploy.chart import CHART, MATRIX, Object, rendered, run, the
+from tests.deploy.chart import CHART, KEDA, MATRIX, Object, rendered, run, the
 from tests.processes import ROOT
 
 every_values = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
@@ -41,6 +41,21 @@ def test_kubernetes_takes_every_object(values: dict[str, Any], version: str) -> 
 def test_operators_take_every_object_of_theirs(values: dict[str, Any]) -> None:
     for thing in filter(is_custom, rendered(values)):
         assert custom_resources.problems(thing) == [], thing["kind"]
+
+
+def numbers(value: Any) -> list[int | float]:
+    if isinstance(value, dict | list):
+        return [each for part in (value.values() if isinstance(value, dict) else value) for each in numbers(part)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_numbers_of_ten_digits_are_written_as_whole_ones() -> None:
+    """OpenShift's users have so many, which a template writes as 1.00065e+09: a float, which Kubernetes refuses."""
+    values = {"user": 1000650000, "autoscaling": {**KEDA, "target": 1000000}, "cache": {"type": "emptyDir"}}
+    found = [number for thing in rendered(values) for number in numbers(thing)]
+    assert 1000650000 in found and not [number for number in found if isinstance(number, float)]
+    [trigger] = the("ScaledObject", values)["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == "1000000"
 
 
 def test_the_matrix_has_every_kind() -> None:
