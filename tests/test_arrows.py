@@ -14,7 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("gateway", "jaxengine", "convert")
-JOINTS = {Path(f"jaxengine/{name}.py") for name in ("server", "llm", "quantize", "export")}  # see engine and converter
+JOINTS = {
+    Path(f"jaxengine/{name}.py") for name in ("server", "llm", "quantize", "export", "plan")
+}  # see engine and converter
 ACCELERATED = {"jax", "jaxlib", "flax"}
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
@@ -34,7 +36,8 @@ FLOORS = {
         {"child_process"},
     ),
     "jaxengine": (
-        {"server", "llm", "quantize", "export"},
+        {"server", "llm", "quantize", "export", "plan"},
+        {"capacity"},
         {"startup"},
         {"engine", "service", "gptq"},
         {"executor", "scheduler", "weights"},
@@ -48,7 +51,7 @@ FLOORS = {
     "convert": (
         {"cli"},
         {"hub_checkpoint"},
-        {"original"},
+        {"original", "outline"},
         {"source"},
         {"origin", "llama_cpp"},
         {"checkpoint", "compose", "drafters"},

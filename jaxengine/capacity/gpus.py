@@ -64,15 +64,26 @@ GPUS = {
     "rtx6000-ada": Gpu("NVIDIA RTX 6000 Ada Generation", (8, 9), 142, int(47.37 * GIB), 960e9, 364e12, PCIE_4),
     "rtx6000-pro": Gpu("NVIDIA RTX PRO 6000 Blackwell", (12, 0), 188, int(94.97 * GIB), 1792e9, 252e12, PCIE_5),
 }
-ALIASES = {"a10": "a10g", "a100": "a100-80gb", "h100-80gb": "h100", "h100-sxm": "h100"}
+ALIASES = {
+    "a10": "a10g",
+    "a100": "a100-80gb",
+    "h100-80gb": "h100",
+    "h100-sxm": "h100",
+    "RTX PRO 6000 Blackwell Server Edition": "rtx6000-pro",
+    "RTX PRO 6000 Blackwell Workstation Edition": "rtx6000-pro",
+}
 
 
 def find(name: str) -> Gpu | None:
     """The GPU that a user or a driver calls `name`; None if it is not known."""
-    plain = _plain(name)
-    by_name = {_plain(gpu.name): gpu for gpu in GPUS.values()}
-    return GPUS.get(ALIASES.get(plain, plain)) or by_name.get(plain)
+    return BY_NAME.get(_plain(name))
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[\s_]+", "-", name.strip().lower()).removeprefix("nvidia-").removeprefix("geforce-")
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia").removeprefix("geforce")
+
+
+BY_NAME = {
+    **{_plain(name): gpu for key, gpu in GPUS.items() for name in (key, gpu.name)},
+    **{_plain(alias): GPUS[key] for alias, key in ALIASES.items()},
+}

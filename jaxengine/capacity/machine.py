@@ -47,13 +47,15 @@ def named(text: str) -> tuple[Gpu | None, int]:
     Raises:
         ValueError: an unknown GPU, or a number of GPUs that no machine has.
     """
-    found = re.fullmatch(r"(?:(\d+)\s*[x*]\s*)?(.+?)(?:\s*[x*:]\s*(\d+))?", text.strip(), re.IGNORECASE)
-    gpu = find(found[2]) if found else None
-    if found and found[2].lower() == "cpu" and not (found[1] or found[3]):
+    if text.strip().lower() == "cpu":
         return None, 1
-    if found is None or gpu is None or (found[1] and found[3]):
+    if whole := find(text):
+        return whole, 1
+    found = re.fullmatch(r"(\d+)\s*[x*]\s*(.+)|(.+?)\s*[x*:]\s*(\d+)", text.strip(), re.IGNORECASE)
+    gpu = find(found[2] or found[3]) if found else None
+    if found is None or gpu is None:
         raise ValueError(f"must be cpu, or a GPU as in h200x8, one of {', '.join(GPUS)}")
-    count = int(found[1] or found[3] or 1)
+    count = int(found[1] or found[4])
     if not 1 <= count <= MOST:
         raise ValueError(f"must be 1 to {MOST} of a GPU")
     return gpu, count

@@ -1,8 +1,18 @@
 """The roofline against figures worked out by hand for Llama-3.1-8B in bf16."""
 
+from dataclasses import replace
+
 import pytest
 
-from jaxengine.capacity.roofline import kv_bytes_per_token, state_bytes, step_cost, weight_bytes, weight_elements
+from jaxengine.architecture.model import Experts, LayerKind
+from jaxengine.capacity.roofline import (
+    kv_bytes_per_token,
+    state_bytes,
+    step_cost,
+    weight_bytes,
+    weight_elements,
+    weights_used,
+)
 from jaxengine.weights.quantization import chosen_formats
 from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B
 
@@ -54,3 +64,23 @@ def test_8_bit_weights_leave_the_head_and_norms_in_16(quantize: str) -> None:
     assert weight_bytes(LLAMA_8B, 2, formats) == pytest.approx(6.98e9 + 4 * 1.38e6 + 1.05e9, rel=0.001)
     cost = step_cost(LLAMA_8B, rows=1, new=1, context=0, formats=formats)
     assert cost.bytes == pytest.approx(weight_bytes(LLAMA_8B, 2, formats), rel=1e-4)
+
+
+MIXTRAL = replace(LLAMA_8B, experts=Experts(8, 2, 14336), kinds=(LayerKind(experts=True),))
+
+
+def test_a_token_is_multiplied_by_the_experts_that_it_is_sent_to() -> None:
+    """Two of eight, each as large as Llama's MLP."""
+    mlp = 32 * 3 * 4096 * 14336
+    assert weights_used(MIXTRAL) == pytest.approx(weight_elements(LLAMA_8B) + mlp + 32 * 8 * 4096)
+    one, many = (step_cost(MIXTRAL, rows=rows, new=1, context=0) for rows in (1, 256))
+    assert one.operations == pytest.approx(2 * weights_used(MIXTRAL), rel=1e-3)
+    assert many.operations == pytest.approx(256 * one.operations, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "read"), [(1, 2.0), (2, 3.5), (4, 8 * (1 - 0.75**4)), (256, 8.0)])
+def test_a_step_reads_the_experts_that_some_token_is_sent_to(rows: int, read: float) -> None:
+    """If all are equally likely: one token is sent to two; of two tokens, each expert misses both with (3/4)^2."""
+    others = weight_bytes(LLAMA_8B, 2) - 2 * 32 * 3 * 4096 * 14336 + 2 * 32 * 8 * 4096
+    assert weight_bytes(MIXTRAL, 2, tokens=rows) == pytest.approx(others + read * 2 * 32 * 3 * 4096 * 14336)
+    assert weight_bytes(MIXTRAL, 2) == pytest.approx(others + 8 * 2 * 32 * 3 * 4096 * 14336)
