@@ -6,6 +6,7 @@ The command line wins over the environment. An empty environment variable counts
 import argparse
 import dataclasses
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,10 +34,8 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         repeated = isinstance(row.default, tuple)
         if (value := given[row.name]) is not None:
             source = flag(row.name)
-        elif value := environ.get(row.name.upper()) if row.metadata["in_environment"] else None:
+        elif value := _meant(row.name, environ) if row.metadata["in_environment"] else None:
             source = row.name.upper()
-            if row.name == "hostname" and not _is_address(value):
-                continue  # container run-times set HOSTNAME to the container's name
         else:
             continue
         texts = value if isinstance(value, list) else value.split(",") if repeated else [value]
@@ -44,9 +43,19 @@ def _settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[
         yield row.name, parsed if repeated else parsed[0]
 
 
+def _meant(name: str, environ: Mapping[str, str]) -> str | None:
+    """What the environment says of an option, unless a container's run-time said it of something else."""
+    value = environ.get(name.upper())
+    if not value:
+        return None
+    of_the_container = name == "hostname" and not _is_address(value)
+    of_a_service = name.endswith("port") and re.match("(tcp|udp|sctp)://", value)  # Kubernetes' PROMETHEUS_PORT
+    return None if of_the_container or of_a_service else value
+
+
 def _refuse_missing(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     for name, harmless in MISSING.items():
-        for source, value in ((flag(name), given[name]), (name.upper(), environ.get(name.upper()))):
+        for source, value in ((flag(name), given[name]), (name.upper(), _meant(name, environ))):
             if value and value.lower() not in harmless:
                 raise UsageError(f"{source} {value!r} is not supported by this server")
 

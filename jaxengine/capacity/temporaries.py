@@ -19,10 +19,10 @@ SCANNED = 9.5  # arrays as wide as a state space's channels, some of them in f32
 
 def estimated_temporaries(shapes: Shapes, devices: int) -> int:
     """Bytes on each of `devices`."""
-    return max(_prompts(shapes, devices), _sampling(shapes))
+    return max(of_prompts(shapes, devices), of_sampling(shapes))
 
 
-def _prompts(shapes: Shapes, devices: int) -> int:
+def of_prompts(shapes: Shapes, devices: int) -> int:
     spec, limits = shapes.spec, shapes.limits
     tokens = max(limits.token_budget, *limits.encode_buckets, 0)
     return int(tokens * _width(spec, devices) * jnp.dtype(shapes.dtype).itemsize)
@@ -38,6 +38,6 @@ def _width(spec: ModelSpec, devices: int) -> float:
     return residuals + (3 if spec.gated else 1) * spec.ffn_size / devices  # gate and up, and their product
 
 
-def _sampling(shapes: Shapes) -> int:
+def of_sampling(shapes: Shapes) -> int:
     samples = max(shape.samples for shape in shapes.step_shapes())
     return int(LOGITS_HELD * samples * shapes.spec.vocab_size * 4) + SAMPLER_EXTRA

@@ -1,5 +1,6 @@
 """`--help`, the READMEs and the code say the same: a change of one fails here until the others follow."""
 
+import dataclasses
 import re
 
 import pytest
@@ -8,12 +9,14 @@ from gateway.config.command_line import FOREIGN, parse
 from gateway.config.options import MISSING, rows
 from gateway.processes.engine_process import VISIBLE_DEVICES
 from jaxengine.options.option import flag
+from jaxengine.options.plan import PlanOptions
 from tests.processes import ROOT
 
 ROWS = {row.name: row for row in rows()}
 READMES = {name: (ROOT / name).read_text() for name in ("README.md", "gateway/README.md")}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 OF_OTHERS = {"--skip-engine", "--rounds"}  # of `python -m tests.bench`
+OF_OTHERS |= {flag(row.name) for row in dataclasses.fields(PlanOptions)}  # of `text-generation-server plan`
 
 
 @pytest.fixture

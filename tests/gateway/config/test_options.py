@@ -249,6 +249,19 @@ def test_a_container_name_in_HOSTNAME_is_ignored() -> None:
     assert parse([], {"HOSTNAME": "::1"}).hostname == "::1"
 
 
+def test_what_kubernetes_tells_of_a_service_is_no_option() -> None:
+    """It sets PROMETHEUS_PORT in every pod beside a Service of that name."""
+    told = {
+        "PROMETHEUS_PORT": "tcp://10.0.0.1:9090",
+        "ADMIN_PORT": "udp://[fd00::1]:53",
+        "MASTER_PORT": "tcp://10.0.0.2:1",
+    }
+    options = parse([], told)
+    assert (options.prometheus_port, options.admin_port) == (Options.prometheus_port, Options.admin_port)
+    with pytest.raises(UsageError, match=r"PROMETHEUS_PORT 'http://10.0.0.1' must be a whole number"):
+        parse([], {"PROMETHEUS_PORT": "http://10.0.0.1"})
+
+
 def test_origins_may_be_repeated_and_are_a_comma_list_in_the_environment() -> None:
     origins = ("https://a.example", "http://b.example")
     assert parse([f"--cors-allow-origin={origin}" for origin in origins], {}).cors_allow_origin == origins

@@ -1,0 +1,85 @@
+"""What steps of several models need besides their arguments, by XLA and as plans estimate it. Run by `toolchain.run`;
+writes both as JSON, in bytes.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxengine.architecture.model import Experts, LayerKind, ModelSpec
+from jaxengine.capacity.temporaries import estimated_temporaries, of_prompts, of_sampling
+from jaxengine.executor.compiler import Compiler
+from tests.gpu_compile.h200 import once
+from tests.gpu_compile.programs import OPTIONS, compiler, cut
+from tests.shapes import (
+    BLOOM_3B,
+    FALCON_MAMBA_7B,
+    FLAN_T5_XL,
+    GEMMA2_9B,
+    GPT_OSS_20B,
+    LLAMA_8B,
+    LLAMA_70B,
+    PHI3_MINI,
+)
+
+MIXTRAL = replace(LLAMA_8B, experts=Experts(8, 2, 14336), kinds=(LayerKind(experts=True),))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two layers of `spec` over so many devices: temporaries do not grow with layers."""
+
+    spec: ModelSpec
+    devices: int = 1
+    longest: int = 8192
+
+
+CASES = {
+    "Llama-3.1-8B": Case(LLAMA_8B),
+    "Llama-3.1-8B over 8": Case(LLAMA_8B, 8),
+    "Llama-3.1-70B over 8": Case(LLAMA_70B, 8),
+    "BLOOM-3b": Case(BLOOM_3B, longest=2048),
+    "Gemma-2-9b": Case(GEMMA2_9B),
+    "Phi-3-mini": Case(PHI3_MINI, longest=4096),
+    "Mixtral-8x7B": Case(MIXTRAL),
+    "gpt-oss-20b": Case(GPT_OSS_20B),
+    "Falcon-Mamba-7B": Case(FALCON_MAMBA_7B),
+    "FLAN-T5-XL": Case(FLAN_T5_XL, longest=2048),
+}
+
+
+def needed(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
+    memory = lowered.compile(compiler_options=options).memory_analysis()
+    return {"bytes": memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes}
+
+
+def facts(case: Case) -> dict[str, Any]:
+    made = compiler(cut(case.spec, 2), case.devices, case.longest)
+    shapes = made.shapes
+    return {
+        "estimate": estimated_temporaries(shapes, case.devices),
+        "prompts": {"estimate": of_prompts(shapes, case.devices), "xla": max(map(_bytes, _prompts(made)))},
+        "sampling": {"estimate": of_sampling(shapes), "xla": _bytes(_sampling(made))},
+    }
+
+
+def _prompts(made: Compiler) -> list[Callable[[], Any]]:
+    shapes = made.shapes
+    encoding = [partial(made.lower_encode, shape) for shape in shapes.encode_shapes()[-1:]]
+    return [partial(made.lower_backbone, shapes.mixed(shapes.limits.token_budget)), *encoding]
+
+
+def _sampling(made: Compiler) -> Callable[[], Any]:
+    return partial(made.lower_sample, max(shape.samples for shape in made.shapes.step_shapes()), greedy=False)
+
+
+def _bytes(lower: Callable[[], Any]) -> int:
+    return int(once(needed, lower(), OPTIONS)["bytes"])
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps({name: facts(case) for name, case in CASES.items()}, indent=1))
