@@ -1,6 +1,6 @@
 """A model as far as it is known without its weights, which is enough to tell how much room it takes.
 
-What is here is opened as ever. Of a repository on the Hub configuration and headers are fetched. A directory may have a
+What is here is opened as ever. Of what is on the Hub configurations and headers are fetched. A directory may have a
 config.json and nothing else, and then only models in floats are known.
 """
 
@@ -24,12 +24,15 @@ from convert.families import FAMILIES, family_of
 from convert.families.multimodal import text_config
 from convert.formats.shards import has_tensors, open_tensors, safetensors_names
 from convert.formats.tensors import Tensors
+from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
+from convert.llama_cpp.model import open_gguf
 from convert.mapping.described_tensors import DescribedTensors
 from convert.mapping.recipes import recipes
 from convert.origin import hub
+from convert.origin.remote_gguf import open_header
 from convert.origin.remote_tensors import RemoteTensors
 from convert.quantized.methods import method_name
-from convert.source import DEFAULT_NAMES, OpenModel, adapter_finder, configuration, open_model
+from convert.source import DEFAULT_NAMES, OpenModel, adapter_finder, configuration, gguf_quantization, open_model
 from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.architecture.parameters import ParameterSource
 
@@ -45,6 +48,7 @@ class Outline:
 
 
 FILES = "its files"
+HEADER = "its header"
 HEADERS = "its configuration and the headers of its weights"
 CONFIGURATION = "its configuration alone"
 
@@ -91,13 +95,17 @@ def _is_bare(directory: Path) -> bool:
     return (directory / "config.json").is_file() and not files and not is_adapter(directory)
 
 
-def _of_gguf(model_id: str, repository: str, file: str, revision: str | None, cache_dir: Path | None) -> Outline:
-    """Of a file on the Hub, if it has been fetched."""
-    found = huggingface_hub.try_to_load_from_cache(repository, file, cache_dir=cache_dir, revision=revision)
-    if not isinstance(found, str):
-        message = f"model {model_id!r}: of a GGUF file nothing is known before it is here; download-weights fetches it"
-        raise CheckpointError(message, exit_code=USAGE)
-    return Outline(open_model(found), FILES)
+def _of_gguf(model_id: str, repository: str, name: str, revision: str | None, cache_dir: Path | None) -> Outline:
+    """Of a file on the Hub."""
+    found = huggingface_hub.try_to_load_from_cache(repository, name, cache_dir=cache_dir, revision=revision)
+    if isinstance(found, str):
+        return Outline(open_model(model_id, revision, cache_dir=cache_dir), FILES)
+    file = open_header(hub.RemoteFile(repository, name, revision or "main"), (ROPE_FACTORS, LONG, SHORT))
+    source = open_gguf(file)
+    adapters = adapter_reader(config_of(file)[0], source.spec, adapter_finder(model_id, cache_dir))
+    quantization = gguf_quantization(file)
+    made = OpenModel(source, file.path, model_id, "", (), file.path, quantization, adapters=adapters)
+    return Outline(made, HEADER)
 
 
 def _of_snapshot(directory: Path, model_id: str, cache_dir: Path | None) -> Outline:

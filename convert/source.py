@@ -304,10 +304,13 @@ def _open_file(path: Path, model_id: str, revision: str, cache_dir: Path | None,
     _refuse_adapter(adapter, path, "is a GGUF file")
     file = GgufFile(path)
     source, files = open_gguf(file), _tokenizer_files(file, cache_dir)
-    quantization = GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
     adapters = adapter_reader(config_of(file)[0], source.spec, adapter_finder(model_id, cache_dir))
-    model = OpenModel(source, files, model_id, revision, (), path, quantization, adapters=adapters)
+    model = OpenModel(source, files, model_id, revision, (), path, gguf_quantization(file), adapters=adapters)
     return _with_tokenizer(model, files)
+
+
+def gguf_quantization(file: GgufFile) -> str | None:
+    return GGUF if any(tensor.in_blocks for tensor in file.tensors.values()) else None
 
 
 def _tokenizer_files(file: GgufFile, cache_dir: Path | None) -> Path:

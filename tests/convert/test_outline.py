@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 
 from convert.errors import CheckpointError
-from convert.outline import CONFIGURATION, FILES, HEADERS, open_outline
+from convert.outline import CONFIGURATION, FILES, HEADER, HEADERS, open_outline
 from convert.source import OpenModel, open_model
 from jaxengine.architecture.parameters import parameter_table
 from jaxengine.architecture.weight_format import WeightFormat
 from tests.convert.fake_hub import SHA, FakeHub, fake_hub
+from tests.convert.tiny_gguf import llama3_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ
 from tests.families.zoo import NAMES as ZOO
 from tests.tiny_adapter import write_adapter
@@ -177,11 +179,31 @@ def test_a_hub_that_sends_whole_files_is_not_downloaded(tiny: Checkpoints, hub: 
         open_outline("org/model", cache_dir=tmp_path)
 
 
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.BF16])
+def test_a_header_on_the_hub_tells_the_same_as_a_gguf_file(
+    kind: GGMLQuantizationType, tiny: Checkpoints, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is longer than what is fetched first. Factors of positions are read from among the weights."""
+    repository = hub.repositories["org/model"] = tmp_path / "repository"
+    repository.mkdir()
+    factors = {"rope_freqs.weight": llama3_factors(32.0)}
+    path = write_tiny_gguf(tiny("llama"), repository / "tiny.gguf", kind=kind, extra=factors)
+    monkeypatch.setattr("convert.origin.remote_gguf.STARTS", (1000, 5000, 20_000))
+    made = open_outline("org/model/tiny.gguf", cache_dir=tmp_path / "cache")
+    assert (made.known_from, made.model.model_id) == (HEADER, "org/model/tiny.gguf")
+    assert_alike(made.model, open_model(str(path)))
+    assert made.model.source.spec.kinds == open_model(str(path)).source.spec.kinds
+    assert hub.sent < path.stat().st_size / 2
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("org/other", "model 'org/other' is neither a local path nor on the hub"),
-        ("org/model/tiny.gguf", "of a GGUF file nothing is known before it is here; download-weights fetches it"),
+        (
+            "org/model/tiny.gguf",
+            "model 'org/model/tiny.gguf' is neither a local path nor on the hub",
+        ),
         ("no such model!", "no such file or directory, and not a hub id"),
     ],
 )

@@ -216,6 +216,17 @@ def _rope(config: dict[str, Any], dim: int) -> dict[str, Any]:
     return written
 
 
+def llama3_factors(factor: float, theta: float = 10000.0, dim: int = 16) -> np.ndarray:
+    """llama.cpp's divisors, wavelength by wavelength."""
+    factors = []
+    for k in range(0, dim, 2):
+        wavelength = 2 * math.pi * theta ** (k / dim)
+        smooth = (8192 / wavelength - 1) / (4 - 1)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        factors.append(1.0 if wavelength < 8192 / 4 else factor if wavelength > 8192 else between)
+    return np.array(factors, np.float32)
+
+
 def longrope_factors(checkpoint: Path) -> dict[str, np.ndarray]:
     """The two tensors that longrope adds to a file."""
     rope = _config(checkpoint)["rope_parameters"]

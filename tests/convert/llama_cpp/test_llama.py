@@ -1,7 +1,6 @@
 """A GGUF of a Llama model gives the parameters of the checkpoint it was made from."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from convert.mapping.composition import ComposedSource
 from jaxengine.architecture.model import ModelSpec
 from jaxengine.architecture.parameters import parameter_table
 from tests.convert.quantized.test_models import multiplied_out
-from tests.convert.tiny_gguf import write_tiny_gguf
+from tests.convert.tiny_gguf import llama3_factors, write_tiny_gguf
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
@@ -138,17 +137,6 @@ def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(CheckpointError, match=r"general\.architecture must be one of baichuan, .*, got 'rwkv7'"):
         open_file(tmp_path / "x.gguf")
-
-
-def llama3_factors(factor: float, theta: float = 10000.0, dim: int = 16) -> np.ndarray:
-    """llama.cpp's divisors, wavelength by wavelength."""
-    factors = []
-    for k in range(0, dim, 2):
-        wavelength = 2 * math.pi * theta ** (k / dim)
-        smooth = (8192 / wavelength - 1) / (4 - 1)
-        between = 1 / ((1 - smooth) / factor + smooth)
-        factors.append(1.0 if wavelength < 8192 / 4 else factor if wavelength > 8192 else between)
-    return np.array(factors, np.float32)
 
 
 def with_f32_eps(source: ComposedSource) -> ModelSpec:
