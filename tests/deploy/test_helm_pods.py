@@ -162,9 +162,13 @@ def test_running_requests_end_before_the_pod_is_killed(tmp_path: Path) -> None:
     assert after > options(DEFAULT, tmp_path).graceful_termination_timeout
 
 
-def test_a_pod_may_take_as_long_to_start_as_its_server(tmp_path: Path) -> None:
-    probe = server(DEFAULT)["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= options(DEFAULT, tmp_path).startup_timeout
+@pytest.mark.parametrize("timeout", [None, 60, 7200, "3600.5", 86400])
+def test_a_pod_may_take_longer_to_start_than_its_server(timeout: object, tmp_path: Path) -> None:
+    """So it is the server that gives up, and says why."""
+    values = {"server": {"options": {"startup-timeout": timeout}}} if timeout else DEFAULT
+    probe, allowed = server(values)["startupProbe"], options(values, tmp_path).startup_timeout
+    assert probe["periodSeconds"] * probe["failureThreshold"] > allowed
+    assert the("Deployment", values)["spec"]["progressDeadlineSeconds"] > allowed + 60
 
 
 def test_secrets_are_files_and_never_variables_or_arguments() -> None:

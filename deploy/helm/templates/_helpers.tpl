@@ -44,6 +44,11 @@ app.kubernetes.io/component: server
 {{- .Values.strategy | default (include "text-generation.one-pod" . | empty | ternary "RollingUpdate" "Recreate") }}
 {{- end }}
 
+{{- /* What the server gives its engines to become ready: --startup-timeout, or its default if that is longer. */}}
+{{- define "text-generation.startup-seconds" -}}
+{{- get .Values.server.options "startup-timeout" | float64 | ceil | max 1800 -}}
+{{- end }}
+
 {{- define "text-generation.pod-security" -}}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}
