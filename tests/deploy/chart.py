@@ -91,21 +91,21 @@ def run(*arguments: str, values: Mapping[str, Any] | None = None) -> "subprocess
     )
 
 
-def rendered(values: Mapping[str, Any]) -> list[Object]:
+def rendered(values: Mapping[str, Any], release: str = "demo", namespace: str = "models") -> list[Object]:
     """What `helm install demo --namespace models` would create, hooks too."""
-    return _rendered(json.dumps(values))
+    return _rendered(json.dumps(values), release, namespace)
 
 
 @functools.cache
-def _rendered(values: str) -> list[Object]:
-    done = run("template", "demo", str(CHART), "--namespace=models", values=json.loads(values))
+def _rendered(values: str, release: str, namespace: str) -> list[Object]:
+    done = run("template", release, str(CHART), f"--namespace={namespace}", values=json.loads(values))
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
 
 
-def refusal(values: Mapping[str, Any]) -> str:
+def refusal(values: Mapping[str, Any], release: str = "demo") -> str:
     """Why Helm does not render it."""
-    done = run("template", "demo", str(CHART), values=values)
+    done = run("template", release, str(CHART), values=values)
     assert done.returncode != 0, "it was rendered"
     return done.stderr
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.deploy import custom_resources, kubernetes
-from tests.deploy.chart import CHART, KEDA, MATRIX, Object, rendered, run, the
+from tests.deploy.chart import CHART, KEDA, MATRIX, Object, refusal, rendered, run, the
 from tests.processes import ROOT
 
 every_values = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
@@ -56,6 +57,40 @@ def test_numbers_of_ten_digits_are_written_as_whole_ones() -> None:
     assert 1000650000 in found and not [number for number in found if isinstance(number, float)]
     [trigger] = the("ScaledObject", values)["spec"]["triggers"]
     assert trigger["metadata"]["threshold"] == "1000000"
+
+
+def problems(things: list[Object]) -> list[str]:
+    return [
+        problem
+        for thing in things
+        for problem in (
+            custom_resources.problems(thing) if is_custom(thing) else kubernetes.problems(thing, kubernetes.OLDEST)
+        )
+    ]
+
+
+@pytest.mark.parametrize("release", ["qwen3.5", "l" * 53, f"{'l' * 51}.5", "a.text-generation-jax.b"])
+def test_a_release_of_any_name_has_objects_that_kubernetes_can_name(release: str) -> None:
+    things = rendered(MATRIX["everything"], release)
+    assert problems(things) == []
+    names = {thing["metadata"]["name"] for thing in things}
+    assert all(re.fullmatch("[a-z][-a-z0-9]{0,61}[a-z0-9]", name) for name in names), names  # as a Service's
+
+
+def test_a_release_whose_name_no_service_can_have_is_refused() -> None:
+    assert "70b-text-generation-jax, which must begin with a letter" in refusal(MATRIX["default"], "70b")
+
+
+def test_a_name_that_yaml_would_read_as_a_number_or_a_truth_is_a_text() -> None:
+    named = {
+        "image": {"pullSecrets": ["123"]},
+        "model": {"tokenSecret": {"name": "456", "key": "null"}},
+        "apiKeys": {"secretName": "0x12", "key": "true"},
+        **dict.fromkeys(("serviceAccountName", "runtimeClassName", "priorityClassName"), "1000"),
+        "inferencePool": {"enabled": True, "endpointPicker": {"name": "789"}},
+    }
+    for cache in ({"storageClass": "12"}, {"type": "perPod", "storageClass": "12"}, {"existingClaim": "12"}):
+        assert problems(rendered({**named, "cache": cache}, release="true", namespace="12")) == []
 
 
 def test_the_matrix_has_every_kind() -> None:

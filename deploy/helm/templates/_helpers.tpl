@@ -1,18 +1,20 @@
-{{- /* Names begin with the chart's: charts that are installed as parts of one share them. */}}
+{{- /* Names begin with the chart's: charts that are installed as parts of one share them.
+
+A release may be called qwen3.5, a Service may not: of its name, which begins with a letter, dots are no part. */}}
 
 {{- define "text-generation.name" -}}
 {{- $name := .Release.Name | contains .Chart.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) -}}
-{{- trunc 53 $name | trimSuffix "-" -}}
+{{- trunc 53 $name | replace "." "-" | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "text-generation.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "text-generation.metadata" -}}
 name: {{ include "text-generation.name" . }}
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "text-generation.selector" . | nindent 2 }}
   app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -96,7 +98,7 @@ capabilities: {drop: [ALL]}
 {{- define "text-generation.keys-volume" -}}
 name: api-keys
 secret:
-  secretName: {{ .Values.apiKeys.secretName }}
+  secretName: {{ .Values.apiKeys.secretName | quote }}
   defaultMode: 0440
   items: [{key: {{ .Values.apiKeys.key | quote }}, path: keys}]
 {{- end }}
@@ -143,6 +145,10 @@ secret:
 
 {{- /* Values that contradict each other: what a schema cannot say. */}}
 {{- define "text-generation.check" -}}
+{{- $name := include "text-generation.name" . }}
+{{- if not (regexMatch "^[a-z]" $name) }}
+{{- fail (printf "the release's name gives the Service the name %s, which must begin with a letter" $name) }}
+{{- end }}
 {{- $elsewhere := dict "model-id" "model.id" "revision" "model.revision" "served-model-name" "model.names"
     "num-shard" "server.numShard" "sharded" "server.numShard" "replicas" "server.replicas" "api-key" "apiKeys"
     "api-key-file" "apiKeys" "graceful-termination-timeout" "server.gracefulTerminationSeconds" "port" "service.port"
