@@ -81,6 +81,7 @@ def test_the_user_is_the_images() -> None:
 def test_openshift_may_choose_the_user() -> None:
     for spec in specs(MATRIX["OpenShift"]):
         assert not spec["securityContext"].keys() & {"runAsUser", "runAsGroup", "fsGroup"}
+        assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"  # of the group that it chooses
 
 
 @every_values

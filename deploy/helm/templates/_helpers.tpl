@@ -58,9 +58,10 @@ seccompProfile: {type: RuntimeDefault}
 runAsUser: {{ int64 . }}
 runAsGroup: 0
 fsGroup: {{ int64 . }}
-# At every mount, Always would let the group write to the cache, which the server then does not trust.
-fsGroupChangePolicy: OnRootMismatch
 {{- end }}
+# At every mount, Always would let the group write to the cache, which the server then does not trust. OpenShift, which
+# chooses the group itself, says nothing of it.
+fsGroupChangePolicy: OnRootMismatch
 {{- end }}
 
 {{- define "text-generation.container-security" -}}
