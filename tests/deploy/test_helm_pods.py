@@ -241,6 +241,18 @@ def test_the_policy_lets_in_clients_scrapers_and_helms_test_each_where_they_belo
     assert [port["port"] for port in dns["ports"]] == [53, 53]
 
 
+def test_a_pod_that_may_not_reach_the_hub_does_not_try() -> None:
+    """A policy drops packets: a connection is not refused, but waited for."""
+    offline = {"networkPolicy": {"enabled": True, "hub": False}}
+    spec = pod_spec(offline)
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert engine_environment(environment(container), "token")["HF_HUB_OFFLINE"] == "1"
+    for container in (*containers(DEFAULT), *containers(EVERYTHING)):
+        assert "HF_HUB_OFFLINE" not in environment(container)
+    own = {**offline, "server": {"env": [{"name": "HF_HUB_OFFLINE", "value": "0"}]}}
+    assert [each for each in server(own)["env"] if each["name"] == "HF_HUB_OFFLINE"] == own["server"]["env"]
+
+
 @contextmanager
 def running(values: Any, directory: Path) -> Iterator[Launcher]:
     """The server's container without a container: its arguments and variables through the image's entry point, and the

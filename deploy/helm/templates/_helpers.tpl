@@ -80,6 +80,11 @@ capabilities: {drop: [ALL]}
 {{- if .Values.model.tokenSecret.name }}
 - {name: HF_TOKEN_PATH, value: /secrets/hub/token}
 {{- end }}
+{{- /* The hub's library sets no limit to a connection that nothing refuses: each try would take two minutes. */}}
+{{- $offline := and .Values.networkPolicy.enabled (not .Values.networkPolicy.hub) }}
+{{- if and $offline (not (contains "HF_HUB_OFFLINE" (toJson .Values.server.env))) }}
+- {name: HF_HUB_OFFLINE, value: "1"}
+{{- end }}
 {{- with .Values.server.env }}
 {{ toYaml . }}
 {{- end }}
