@@ -30,7 +30,11 @@ MATRIX: dict[str, Mapping[str, Any]] = {
     "tensor parallel": {"server": {"numShard": 8}, "shmSize": "16Gi"},
     "engines": {"server": {"replicas": 8}},
     "CPU": {"server": {"device": "cpu"}, "cache": {"type": "emptyDir"}, "tolerations": []},
-    "KEDA": {"autoscaling": KEDA, "cache": {"type": "perPod", "storageClass": "fast"}},
+    "KEDA": {
+        "autoscaling": KEDA,
+        "cache": {"type": "perPod", "storageClass": "fast"},
+        "monitoring": {"podMonitor": {"enabled": True}},
+    },
     "HPA": {
         "autoscaling": {"type": "hpa", "metric": "running", "target": 48},
         "cache": {"accessMode": "ReadWriteMany"},

@@ -14,6 +14,7 @@ from tests.deploy.chart import CHART, KEDA, MATRIX, Object, refusal, rendered, r
 from tests.processes import ROOT
 
 every_values = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+SCRAPED = {"monitoring": {"podMonitor": {"enabled": True}}, "cache": {"type": "emptyDir"}}
 CORE_KINDS = {
     *("Deployment", "Service", "PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap", "Pod"),
     "HorizontalPodAutoscaler",
@@ -52,7 +53,7 @@ def numbers(value: Any) -> list[int | float]:
 
 def test_numbers_of_ten_digits_are_written_as_whole_ones() -> None:
     """OpenShift's users have so many, which a template writes as 1.00065e+09: a float, which Kubernetes refuses."""
-    values = {"user": 1000650000, "autoscaling": {**KEDA, "target": 1000000}, "cache": {"type": "emptyDir"}}
+    values = {"user": 1000650000, "autoscaling": {**KEDA, "target": 1000000}, **SCRAPED}
     found = [number for thing in rendered(values) for number in numbers(thing)]
     assert 1000650000 in found and not [number for number in found if isinstance(number, float)]
     [trigger] = the("ScaledObject", values)["spec"]["triggers"]

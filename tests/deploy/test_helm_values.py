@@ -28,6 +28,7 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"replicas": -1}, "/replicas"),
     ({"image": {"tag": "latest"}}, "/image/tag"),
     ({"image": {"digest": "md5:1"}}, "/image/digest"),
+    ({"image": {"repository": "registry.example:5000/team/server:v1"}}, "/image/repository"),
     ({"model": {"id": "org/model@main"}}, "/model/id"),
     ({"cache": {"size": "100 GB"}}, "/cache/size"),
     ({"cache": {"accessMode": "ReadOnlyMany"}}, "/cache/accessMode"),
@@ -56,12 +57,23 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"cache": {"type": "perPod", "existingClaim": "weights"}}, "cache.existingClaim is weights, but cache.type is"),
     ({"autoscaling": {**KEDA, "min": 5}, **SHARED}, "autoscaling.min is 5, above autoscaling.max, which is 4"),
     ({"autoscaling": {"type": "keda"}, **SHARED}, "needs autoscaling.prometheus"),
+    ({"autoscaling": KEDA, **SHARED}, "autoscaling.type keda asks Prometheus for series that nothing collects"),
+    ({"monitoring": {"rules": {"enabled": True}}}, "monitoring.rules.enabled asks Prometheus for series that nothing"),
+    (
+        {
+            "autoscaling": {"type": "hpa", "metric": "running", "target": 32},
+            "server": {"replicas": 2, "options": {"max-batch-size": 16}},
+            **SHARED,
+        },
+        "autoscaling.target is 32, but a pod runs 32 requests at most",
+    ),
     ({"server": {"device": "cpu", "numShard": 2}}, "server.numShard is 2, but a CPU is one device"),
     ({"resources": {"limits": {"nvidia.com/gpu": 8}}}, "resources.limits must not name nvidia.com/gpu"),
     ({"inferencePool": {"enabled": True}}, "inferencePool.endpointPicker.name"),
     ({"route": {"enabled": True}}, "route.parentRefs"),
     ({"server": {"options": {"num-shard": 8}}}, "server.options.num-shard is the chart's own: set server.numShard"),
     ({"server": {"options": {"api-key": "secret"}}}, "server.options.api-key is the chart's own: set apiKeys"),
+    ({"server": {"options": {"ngrok-authtoken": "secret"}}}, "server.options.ngrok-authtoken would show the token"),
     ({"server": {"options": {"replicas": 2}}}, "server.options.replicas is the chart's own: set server.replicas"),
 ]
 
@@ -80,6 +92,21 @@ def test_a_value_that_is_unknown_or_out_of_range_is_refused(values: dict[str, An
 @pytest.mark.parametrize(("values", "reason"), CONTRADICTIONS, ids=names(CONTRADICTIONS))
 def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], reason: str) -> None:
     assert reason in refusal(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"image": {"repository": "registry.example:5000/team/text-generation_jax"}},
+        {"image": {"repository": "localhost:5000/server"}},
+        {"monitoring": {"rules": {"enabled": True}, "selector": 'app="mine"'}},
+        {"autoscaling": KEDA, "monitoring": {"podMonitor": {"enabled": True}}, **SHARED},
+        {"autoscaling": {"type": "hpa", "target": 32}, "server": {"options": {"max-batch-size": 16}}, **SHARED},
+    ],
+    ids=json.dumps,
+)
+def test_values_that_are_close_to_these_are_taken(values: dict[str, Any]) -> None:
+    assert rendered(values)
 
 
 def objects(schema: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]]:

@@ -165,6 +165,10 @@ secret:
 {{- fail (printf "server.options.%s is the chart's own: set %s" $name .) }}
 {{- end }}
 {{- end }}
+{{- if hasKey .Values.server.options "ngrok-authtoken" }}
+{{- $other := "set ngrok-authtoken-file, or NGROK_AUTHTOKEN in server.env, from a Secret" }}
+{{- fail (printf "server.options.ngrok-authtoken would show the token to whoever sees the pod: %s" $other) }}
+{{- end }}
 {{- $gpu := .Values.server.gpuResource }}
 {{- range $part, $quantities := .Values.resources }}
 {{- if hasKey $quantities $gpu }}
@@ -177,6 +181,12 @@ secret:
 {{- with .Values.autoscaling }}
 {{- if and (ne .type "none") (gt (int .min) (int .max)) }}
 {{- fail (printf "autoscaling.min is %v, above autoscaling.max, which is %v" .min .max) }}
+{{- end }}
+{{- if and (ne .type "none") (eq .metric "running") (hasKey $.Values.server.options "max-batch-size") }}
+{{- $most := mul (get $.Values.server.options "max-batch-size") $.Values.server.replicas }}
+{{- if ge (int .target) (int $most) }}
+{{- fail (printf "autoscaling.target is %v, but a pod runs %d requests at most: it must be less" .target $most) }}
+{{- end }}
 {{- end }}
 {{- if and (eq .type "keda") (not .prometheus) }}
 {{- fail "autoscaling.type keda needs autoscaling.prometheus, the address of Prometheus" }}
@@ -197,6 +207,12 @@ secret:
 {{- if and .existingClaim (ne .type "claim") }}
 {{- fail (printf "cache.existingClaim is %s, but cache.type is %s: it must be claim" .existingClaim .type) }}
 {{- end }}
+{{- end }}
+{{- $scaler := eq .Values.autoscaling.type "keda" | ternary "autoscaling.type keda" "" }}
+{{- $asks := .Values.monitoring.rules.enabled | ternary "monitoring.rules.enabled" $scaler }}
+{{- if and $asks (not .Values.monitoring.podMonitor.enabled) (not .Values.monitoring.selector) }}
+{{- $other := "set monitoring.podMonitor.enabled, or monitoring.selector if pods are scraped otherwise" }}
+{{- fail (printf "%s asks Prometheus for series that nothing collects: %s" $asks $other) }}
 {{- end }}
 {{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) }}
 {{- fail "inferencePool.enabled needs inferencePool.endpointPicker.name, the Service of the endpoint picker" }}
