@@ -205,9 +205,16 @@ def test_what_fetches_the_weights_knows_its_arguments() -> None:
     assert container["args"] == ["default"]
 
 
-@pytest.mark.parametrize("model", [{"downloadFirst": False}, {"id": "/models/mine"}])
-def test_weights_that_are_there_are_not_fetched(model: dict[str, Any]) -> None:
-    assert "initContainers" not in pod_spec({"model": model})
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": {"downloadFirst": False}},
+        {"model": {"id": "/models/mine"}},
+        {"model": {"id": "a-name"}, "server": {"options": {"weights-cache-override": "/models/mine"}}},
+    ],
+)
+def test_weights_that_are_there_are_not_fetched(values: dict[str, Any]) -> None:
+    assert "initContainers" not in pod_spec(values)
 
 
 def test_the_service_and_the_pool_find_the_servers_pods_and_no_others() -> None:
