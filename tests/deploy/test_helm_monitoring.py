@@ -13,7 +13,7 @@ import yaml
 
 from gateway.observability.sink import Failure
 from tests.deploy import fetched
-from tests.deploy.chart import CHART, MATRIX, the
+from tests.deploy.chart import CHART, MATRIX, rendered, the
 from tests.gateway.observability.test_replica_metrics import samples, two_engines
 
 EVERYTHING = MATRIX["everything"]
@@ -24,9 +24,10 @@ SELECTOR = re.compile(r"\b((?:textgen|tgi|vllm|nv)[_:]\w+)\{([^}]*)\}")
 MATCHER = re.compile(r'(\w+)(=~|!=|=)"([^"]*)"')
 
 
-def rules(values: Mapping[str, Any] = EVERYTHING) -> dict[str, dict[str, Any]]:
+def rules(values: Mapping[str, Any] = EVERYTHING, release: str = "demo") -> dict[str, dict[str, Any]]:
     """By their alerts."""
-    [group] = the("PrometheusRule", values)["spec"]["groups"]
+    [found] = [thing for thing in rendered(values, release) if thing["kind"] == "PrometheusRule"]
+    [group] = found["spec"]["groups"]
     return {rule["alert"]: rule for rule in group["rules"]}
 
 
@@ -104,10 +105,20 @@ def test_the_scaler_decides_how_many_pods_there_are() -> None:
     )
 
 
-def test_another_scrapers_series_may_be_asked_for() -> None:
-    values = {**EVERYTHING, "monitoring": {"rules": {"enabled": True}, "selector": 'app="mine",cluster=~"a|b"'}}
-    for rule in rules(values).values():
-        assert 'app="mine",cluster=~"a|b"' in rule["expr"] and "job=" not in rule["expr"]
+@pytest.mark.parametrize("selector", ['app="mine",cluster=~"a|b"', 'app="the: one #2"'])
+def test_another_scrapers_series_may_be_asked_for(selector: str) -> None:
+    values = {**EVERYTHING, "monitoring": {"rules": {"enabled": True}, "selector": selector}}
+    [trigger] = the("ScaledObject", values)["spec"]["triggers"]
+    for query in (*(rule["expr"] for rule in rules(values).values()), trigger["metadata"]["query"]):
+        assert selector in query and "job=" not in query
+
+
+def test_alerts_of_two_releases_in_a_namespace_are_not_taken_for_one() -> None:
+    """Alertmanager takes alerts with the same labels for one, and most of these know of their pods' namespace alone."""
+    ours, theirs = rules(), rules(release="true")
+    for name in ALERTS:
+        assert (ours[name]["labels"]["release"], theirs[name]["labels"]["release"]) == ("demo", "true")
+        assert ours[name]["expr"] != theirs[name]["expr"]
 
 
 def test_every_alert_says_what_it_means_and_what_to_do() -> None:
@@ -272,4 +283,24 @@ def test_an_alert_fires_when_it_should_and_not_else(case: Case, tmp_path: Path) 
     ]
     write_rules(tmp_path)
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": tests}))
+    promtool("test", "rules", str(tmp_path / "test.yml"))
+
+
+@pytest.mark.parametrize(
+    ("alert", "up", "down"), [("TextGenerationNotReady", 2, 6), ("TextGenerationGone", 1, 20)], ids=["often", "seldom"]
+)
+def test_a_pod_that_dies_again_and_again_is_noticed(alert: str, up: int, down: int, tmp_path: Path) -> None:
+    """Its series come and go, `up` minutes and `down`: no state of it lasts."""
+    life = " ".join(["1"] * up + ["stale"] + ["_"] * (down - 1))
+    evaluated = f"{4 * (up + down) + up + 15}m"  # in the fifth pause, if it is long enough
+    labels = {**rules()[alert]["labels"], **({"job": JOB[5:-1]} if alert == "TextGenerationGone" else POD)}
+    summary = next(case.says for case in CASES if case.alert == alert)
+    firing = {"exp_labels": labels, "exp_annotations": {**rules()[alert]["annotations"], "summary": summary}}
+    test = {
+        "interval": "1m",
+        "input_series": scraped({state("starting"): " ".join([life] * 10)}),
+        "alert_rule_test": [{"eval_time": evaluated, "alertname": alert, "exp_alerts": [firing]}],
+    }
+    write_rules(tmp_path)
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [test]}))
     promtool("test", "rules", str(tmp_path / "test.yml"))
