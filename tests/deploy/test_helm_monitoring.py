@@ -85,6 +85,13 @@ def test_every_cause_of_failure_that_an_alert_names_exists() -> None:
     assert named == {"overloaded", "generation", "incomplete", "unavailable"} and named <= set(get_args(Failure))
 
 
+def test_pods_that_cannot_be_scraped_are_not_taken_for_idle() -> None:
+    """KEDA takes no answer for 0, unless it is told not to, and would then stop pods at work."""
+    [trigger] = the("ScaledObject", EVERYTHING)["spec"]["triggers"]
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    assert the("ScaledObject", EVERYTHING)["spec"]["minReplicaCount"] > 0  # there are always pods to be asked of
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_horizontal_pod_autoscaler_reads_a_series_of_each_pod(metric: str) -> None:
     values = {"autoscaling": {"type": "hpa", "metric": metric, "target": 1000000}, "cache": {"type": "emptyDir"}}
