@@ -18,11 +18,12 @@ from convert.compose import adapter_reader, compose
 from convert.config.config import Config
 from convert.config.pooling import pooling_of
 from convert.config.quantization import KEY
-from convert.drafters.drafter import is_drafter
-from convert.errors import USAGE, CheckpointError
+from convert.drafters.draft_model import check_same_tokens
+from convert.drafters.drafter import base_of, has_drafter, is_drafter, open_drafter
+from convert.errors import IO, USAGE, CheckpointError
 from convert.families import FAMILIES, family_of
 from convert.families.multimodal import text_config
-from convert.formats.shards import has_tensors, open_tensors, safetensors_names
+from convert.formats.shards import SAFETENSORS, has_tensors, open_tensors, safetensors_names
 from convert.formats.tensors import Tensors
 from convert.llama_cpp.config import LONG, ROPE_FACTORS, SHORT, config_of
 from convert.llama_cpp.model import open_gguf
@@ -32,7 +33,15 @@ from convert.origin import hub
 from convert.origin.remote_gguf import open_header
 from convert.origin.remote_tensors import RemoteTensors
 from convert.quantized.methods import method_name
-from convert.source import DEFAULT_NAMES, OpenModel, adapter_finder, configuration, gguf_quantization, open_model
+from convert.source import (
+    DEFAULT_NAMES,
+    OpenModel,
+    adapter_finder,
+    configuration,
+    gguf_quantization,
+    open_model,
+    path_of,
+)
 from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.architecture.parameters import ParameterSource
 
@@ -61,38 +70,90 @@ def open_outline(
     Raises:
         CheckpointError: nothing is known of it without its weights, and these are not here; or as `open_model`.
     """
-    made = _outline(model_id, revision, cache_dir)
-    if drafter is None:
-        return made
-    if made.known_from == FILES and Path(drafter).is_dir():
-        return Outline(open_model(model_id, revision, cache_dir=cache_dir, drafter=drafter), FILES)
-    draft = _outline(*_with_revision(drafter), cache_dir)
+    try:
+        made = _outline(model_id, revision, cache_dir)
+        return _with_drafter(made, drafter, cache_dir) if drafter else made
+    except OSError as error:  # no permission, a name too long
+        shown = str(model_id)[:100]
+        raise CheckpointError(f"model {shown!r} cannot be read: {error.strerror or error}", exit_code=IO) from error
+
+
+def _with_drafter(made: Outline, name: str, cache_dir: Path | None) -> Outline:
+    """`made` with the drafter, or draft model, that `name` means."""
+    if made.model.drafter:
+        message = f"model {made.model.model_id!r} is a drafter; name its base, or no other drafter"
+        raise CheckpointError(message, exit_code=USAGE)
+    if directory := _heads(name, cache_dir):
+        return _with_heads(made, directory)
+    draft = _outline(*_with_revision(name), cache_dir)
+    if made.known_from == draft.known_from == FILES:
+        check_same_tokens(draft.model.directory, made.model.directory)
     return replace(made, model=replace(made.model, drafter=DraftModelSource(draft.model.source)))
 
 
+def _heads(name: str, cache_dir: Path | None) -> Path | None:
+    """The directory of the drafter that `name` means; None if it means a model."""
+    path = path_of(name)
+    if path.is_file() or GGUF.fullmatch(name):
+        return None
+    directory = path if path.is_dir() else hub.fetch_description(*_with_revision(name), cache_dir)
+    return directory if _has_its_shards(directory) and has_drafter(directory) else None
+
+
+def _has_its_shards(directory: Path) -> bool:
+    """Whether what an index names is there. Else EAGLE's layers, which are known by their tensors, cannot be told."""
+    index = (directory / SAFETENSORS.index).is_file()
+    return not index or all((directory / name).is_file() for name in safetensors_names(directory))
+
+
+def _with_heads(made: Outline, directory: Path) -> Outline:
+    """`made` with the drafter in `directory`, whose tensors tell what there is, so that they must be there."""
+    try:
+        return replace(made, model=replace(made.model, drafter=open_drafter(directory, made.model.source.spec)))
+    except CheckpointError as error:
+        if any(file.suffix in (".safetensors", ".pt", ".bin") for file in directory.iterdir()):
+            raise
+        message = f"{error} (of a drafter nothing is known before it is here; download-weights fetches it)"
+        raise CheckpointError(message, exit_code=error.exit_code) from error
+
+
 def _with_revision(name: str) -> tuple[str, str | None]:
-    model_id, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
+    model_id, _, revision = (name, "", "") if path_of(name).exists() else name.partition("@")
     return model_id, revision or None
 
 
-def _outline(model_id: str | None, revision: str | None, cache_dir: Path | None) -> Outline:
-    path = Path(model_id or "").expanduser()
-    if model_id is None or model_id in DEFAULT_NAMES or path.is_file() or (path.is_dir() and not _is_bare(path)):
+def _outline(
+    model_id: str | None, revision: str | None, cache_dir: Path | None, added: tuple[str, ...] = ()
+) -> Outline:
+    """`added` are the adapters and drafters whose base this is."""
+    path = path_of(model_id or "")
+    if model_id is None or model_id in DEFAULT_NAMES or path.is_file():
         return Outline(open_model(model_id, revision, cache_dir=cache_dir), FILES)
+    if model_id in added:
+        raise CheckpointError(f"model {model_id!r} is its own base", exit_code=USAGE)
     if path.is_dir():
-        return _of_directory(path, model_id, "", None, cache_dir)
+        return _of_local(path, model_id, cache_dir, added)
     if gguf := GGUF.fullmatch(model_id):
         return _of_gguf(model_id, gguf[1], gguf[2], revision, cache_dir)
     if not hub.is_hub_id(model_id):
         raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
     snapshot = hub.fetch_description(model_id, revision, cache_dir)
-    return _of_snapshot(snapshot, model_id, cache_dir)
+    return _of_snapshot(snapshot, model_id, cache_dir, added)
+
+
+def _of_local(directory: Path, model_id: str, cache_dir: Path | None, added: tuple[str, ...]) -> Outline:
+    """Of a directory, opened unless what it needs is not here: `open_model` would fetch an adapter's base."""
+    if base := _of_base(directory, model_id, "", cache_dir, added):
+        return Outline(open_model(model_id, cache_dir=cache_dir), FILES) if base.known_from == FILES else base
+    if _is_bare(directory):
+        return _of_directory(directory, model_id, "", None, cache_dir)
+    return Outline(open_model(model_id, cache_dir=cache_dir), FILES)
 
 
 def _is_bare(directory: Path) -> bool:
     """Whether there is a configuration, and nothing that it is of."""
     files = any(directory.glob("*.gguf")) or (directory / MANIFEST).is_file() or has_tensors(directory)
-    return (directory / "config.json").is_file() and not files and not is_adapter(directory)
+    return (directory / "config.json").is_file() and not files
 
 
 def _of_gguf(model_id: str, repository: str, name: str, revision: str | None, cache_dir: Path | None) -> Outline:
@@ -108,26 +169,40 @@ def _of_gguf(model_id: str, repository: str, name: str, revision: str | None, ca
     return Outline(made, HEADER)
 
 
-def _of_snapshot(directory: Path, model_id: str, cache_dir: Path | None) -> Outline:
+def _of_snapshot(directory: Path, model_id: str, cache_dir: Path | None, added: tuple[str, ...]) -> Outline:
     """Of what is described in `directory`, the snapshot of a repository."""
-    if is_adapter(directory):  # which is merged with its base, and takes no room
-        config = Config.load(directory / ADAPTER)
-        made = _outline(config.text("base_model_name_or_path"), config.text("revision", "") or None, cache_dir)
-        return replace(made, model=replace(made.model, model_id=model_id, revision=directory.name))
+    if base := _of_base(directory, model_id, directory.name, cache_dir, added):
+        return base
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(f"model {model_id!r}: no config.json on the hub; of .gguf files, name one")
     names = safetensors_names(directory)
     if all((directory / name).is_file() for name in names):
         tensors: Tensors | None = open_tensors(directory)
     else:
         tensors = _remote(directory, model_id, names)
-    if is_drafter(directory):
-        raise CheckpointError(f"{model_id} is a drafter; name its base, or fetch it first", exit_code=USAGE)
     return _of_directory(directory, model_id, directory.name, tensors, cache_dir)
 
 
+def _of_base(
+    directory: Path, model_id: str, revision: str, cache_dir: Path | None, added: tuple[str, ...]
+) -> Outline | None:
+    """If there is an adapter or a drafter in `directory`, the model that it names, under its own name."""
+    added = (*added, model_id)
+    if is_adapter(directory):  # which is merged, and takes no room
+        config = Config.load(directory / ADAPTER)
+        base = config.text("base_model_name_or_path"), config.text("revision", "") or None
+        made = _outline(*base, cache_dir, added)
+    elif _has_its_shards(directory) and is_drafter(directory):
+        made = _with_heads(_outline(base_of(directory), None, cache_dir, added), directory)
+    else:
+        return None
+    return replace(made, model=replace(made.model, model_id=model_id, revision=revision))
+
+
 def _remote(directory: Path, model_id: str, names: Sequence[str]) -> Tensors | None:
-    """The tensors of a repository, if it has safetensors."""
+    """The tensors of a repository, if it has safetensors: an index says so, a single file may be none."""
     files = [hub.RemoteFile(model_id, name, directory.name) for name in names]
-    return RemoteTensors(files) if files[0].exists() else None
+    return RemoteTensors(files) if (directory / SAFETENSORS.index).is_file() or files[0].exists() else None
 
 
 def _of_directory(

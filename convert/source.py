@@ -120,7 +120,7 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
     if model_id is None or model_id in DEFAULT_NAMES:
         file = default_model.gguf_file(cache_root(cache_dir), _verified(cache_dir))
         return _open_file(file, default_model.NAME, "", cache_dir, added.adapter)
-    path = _path(model_id)
+    path = path_of(model_id)
     if path.is_dir():
         return _open_directory(path, model_id, "", cache_dir, added)
     if path.is_file():
@@ -133,7 +133,7 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
     return _open_directory(snapshot, model_id, snapshot.name, cache_dir, added)
 
 
-def _path(name: str) -> Path:
+def path_of(name: str) -> Path:
     """`name` as a path; "~" of a user who is not there stays as it is."""
     return Path(os.path.expanduser(name))
 
@@ -148,7 +148,7 @@ def _snapshot(
 
 def _find(kind: str, name: str, cache_dir: Path | None, token: str | None = None) -> Path:
     """The directory that `name` means: a local one, or an id on the hub, with `@revision` or without."""
-    path = _path(name)
+    path = path_of(name)
     if path.is_dir():
         return path
     model_id, _, revision = name.partition("@")
@@ -227,7 +227,7 @@ def _with_draft_model(model: OpenModel, name: str, cache_dir: Path | None) -> Op
     if model.drafter:
         message = f"model {model.model_id!r} is a drafter; name its base, or no other drafter"
         raise CheckpointError(message, exit_code=USAGE)
-    model_id, _, revision = (name, "", "") if _path(name).exists() else name.partition("@")
+    model_id, _, revision = (name, "", "") if path_of(name).exists() else name.partition("@")
     draft = _open(model_id, revision or None, cache_dir, Added())
     check_same_tokens(draft.directory, model.directory)
     return replace(model, drafter=DraftModelSource(draft.source))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from convert.errors import CheckpointError
 from convert.formats.safetensors import PREFIX, Entry, header_bytes, read_header
 from convert.formats.tensors import Index, Tensors
 from convert.origin.hub import RemoteFile
@@ -23,13 +24,17 @@ class RemoteTensors(Tensors):
     """The tensors of safetensors `files`.
 
     Raises:
-        CheckpointError: a file cannot be had, or has a header that `SafetensorsFile` would refuse.
+        CheckpointError: a file cannot be had, or has a header that `SafetensorsFile` would refuse, or a tensor of
+            another one.
     """
 
     def __init__(self, files: Iterable[RemoteFile]) -> None:
         self._entries: dict[str, tuple[RemoteFile, Entry]] = {}
         for file in files:
-            self._entries |= {name: (file, entry) for name, entry in _entries(file).items()}
+            for name, entry in _entries(file).items():
+                if name in self._entries:
+                    raise CheckpointError(f"{file.name}: tensor {name!r} is also in {self.where(name)}")
+                self._entries[name] = file, entry
         self._fetched: dict[tuple[object, ...], np.ndarray] = {}
         self._lock = threading.Lock()
 

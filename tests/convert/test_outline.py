@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 
 from convert.errors import CheckpointError
+from convert.origin import hub as hub_checkpoint
 from convert.outline import CONFIGURATION, FILES, HEADER, HEADERS, open_outline
 from convert.source import OpenModel, open_model
 from jaxengine.architecture.parameters import parameter_table
@@ -19,6 +20,7 @@ from tests.convert.tiny_gguf import llama3_factors, write_tiny_gguf
 from tests.families.seq2seq import SEQ2SEQ
 from tests.families.zoo import NAMES as ZOO
 from tests.tiny_adapter import write_adapter
+from tests.tiny_drafters import write_medusa
 from tests.tiny_quantized import FORMATS, write_gpt_oss, write_quantized
 
 Checkpoints = Callable[[str], Path]
@@ -228,3 +230,84 @@ def test_a_draft_model_is_known_likewise(tiny: Checkpoints, hub: FakeHub, tmp_pa
     drafter = open_outline("org/model", cache_dir=tmp_path, drafter="org/model@main").model.drafter
     assert drafter is not None
     assert drafter.spec.method == "draft_model"
+
+
+def test_a_base_on_the_hub_is_not_fetched_for_what_is_added_to_it(
+    tiny: Checkpoints, hub: FakeHub, tmp_path: Path
+) -> None:
+    """By an adapter or a drafter in a directory."""
+    hub.repositories["org/model"] = tiny("llama")
+    base = open_model(str(tiny("llama"))).source.spec
+    adapter = write_adapter(tmp_path, tiny("llama")) / "adapter"
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "org/model"}))
+    medusa = write_medusa(tmp_path / "medusa", "org/model", base.hidden_size, base.vocab_size)
+    for directory in (adapter, medusa):
+        made = open_outline(str(directory), cache_dir=tmp_path / "cache")
+        assert (made.known_from, made.model.model_id) == (HEADERS, str(directory))
+        assert (made.model.drafter is not None) == (directory == medusa)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_drafter_is_known_once_it_is_here(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    """By its own name and by that of its base."""
+    base = open_model(str(tiny("llama"))).source.spec
+    medusa = write_medusa(tmp_path / "medusa", "org/model", base.hidden_size, base.vocab_size)
+    hub.repositories |= {"org/model": tiny("llama"), "org/medusa": medusa}
+    ways: tuple[dict[str, str], ...] = (
+        {"model_id": "org/medusa"},
+        {"model_id": "org/model", "drafter": "org/medusa@main"},
+    )
+    for way in ways:
+        with pytest.raises(CheckpointError, match=r"no medusa_lm_head\.safetensors.*download-weights fetches it"):
+            open_outline(**way, cache_dir=tmp_path / "cache")
+    hub_checkpoint.fetch_snapshot("org/medusa", None, tmp_path / "cache")
+    for way in ways:
+        drafter = open_outline(**way, cache_dir=tmp_path / "cache").model.drafter
+        assert drafter is not None and drafter.spec.method == "medusa"
+    with pytest.raises(CheckpointError, match="'org/medusa' is a drafter; name its base, or no other drafter"):
+        open_outline("org/medusa", drafter="org/medusa", cache_dir=tmp_path / "cache")
+
+
+def test_an_adapter_of_itself_is_refused(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path, tiny("llama")) / "adapter"
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "org/adapter"}))
+    hub.repositories["org/adapter"] = adapter
+    with pytest.raises(CheckpointError, match="'org/adapter' is its own base"):
+        open_outline("org/adapter", cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "~nobody-of-that-name/model", "."])
+def test_no_name_is_too_strange(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"File name too long|not a hub id|no config\.json"):
+        open_outline(name, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shards", "said"),
+    [
+        (["model-1.safetensors"], "model-2.safetensors' at revision .* is not on the hub"),
+        (["model-2.safetensors"], "model-1.safetensors' at revision .* is not on the hub"),
+        (["model-1.safetensors", "model-2.safetensors"], "model-2.safetensors: tensor '.*' is also in model-1"),
+    ],
+)
+def test_shards_on_the_hub_must_be_what_the_index_says(
+    shards: list[str], said: str, tiny: Checkpoints, hub: FakeHub, tmp_path: Path
+) -> None:
+    repository = hub.repositories["org/model"] = bare(tiny("llama"), tmp_path / "sharded")
+    placed = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (repository / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    for shard in shards:
+        shutil.copyfile(tiny("llama") / "model.safetensors", repository / shard)
+    with pytest.raises(CheckpointError, match=said):
+        open_outline("org/model", cache_dir=tmp_path / "cache")
+
+
+def test_gguf_files_on_the_hub_must_be_named(hub: FakeHub, tmp_path: Path) -> None:
+    repository = hub.repositories["org/model"] = tmp_path / "gguf"
+    repository.mkdir()
+    (repository / "tiny.gguf").write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"'org/model': no config\.json on the hub; of \.gguf files, name one"):
+        open_outline("org/model", cache_dir=tmp_path / "cache")
