@@ -95,7 +95,9 @@ class RemoteFile:
         headers = {**build_hf_headers(), "range": f"bytes={start}-{end - 1}", "accept-encoding": "identity"}
         with (
             _one_line(f"{self.model_id}/{self.name}", self.revision),
-            huggingface_hub.get_session().stream("GET", url, headers=headers) as response,
+            huggingface_hub.get_session().stream(
+                "GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+            ) as response,
         ):
             hf_raise_for_status(response)
             size = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("content-range", ""))

@@ -16,7 +16,7 @@ from convert.formats.safetensors import PREFIX, Entry, header_bytes, read_header
 from convert.formats.tensors import Index, Tensors
 from convert.origin.hub import RemoteFile
 
-FIRST = 1 << 20  # bytes of a file that are fetched at once: most headers are shorter
+FIRST = 100_000  # bytes of a file that are fetched at once: most headers are shorter, and a model may have 191 files
 LARGE = 16 << 20  # bytes of a tensor
 
 

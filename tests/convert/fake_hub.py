@@ -27,6 +27,8 @@ class FakeHub(ThreadingHTTPServer):
         self.sent = 0  # bytes of files
         self.cuts = 0
         self.ranges = True  # whether parts of files are sent
+        self.answers = threading.Event()  # what files wait for
+        self.answers.set()
         self.private: dict[str, str] = {}
 
     @property
@@ -77,6 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, repository: str, revision: str, name: str) -> None:
         if self._refused(repository, revision):
             return
+        self.server.answers.wait(10)
         path = self.server.repositories[repository] / name
         if not path.is_file():
             self._fail(404, "EntryNotFound")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from convert.errors import CheckpointError
 from convert.origin import hub as hub_checkpoint
+from convert.origin.hub import RemoteFile
 from convert.outline import CONFIGURATION, FILES, HEADER, HEADERS, open_outline
 from convert.source import OpenModel, open_model
 from jaxengine.architecture.parameters import parameter_table
@@ -127,14 +128,36 @@ def test_headers_tell_what_experts_are_quantised(tmp_path: Path, zoo: Checkpoint
 
 
 def test_only_configuration_and_headers_are_fetched(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
-    """A megabyte at the start of each file, where headers are; a larger file's weights stay where they are."""
+    """100 kB at the start of each file, where headers are; a larger file's weights stay where they are."""
     repository = Path(shutil.copytree(tiny("llama"), tmp_path / "llama"))
     weights = repository / "model.safetensors"
+    assert weights.stat().st_size > 200_000
     hub.repositories["org/model"] = repository
     open_outline("org/model", cache_dir=tmp_path / "cache")
     fetched = {request.rpartition("/")[2] for request in hub.requests if "resolve" in request}
     assert "tokenizer.json" not in fetched
-    assert hub.sent < weights.stat().st_size + 20_000
+    assert hub.sent < 120_000
+
+
+def test_a_header_may_be_longer_than_what_is_fetched_at_once(
+    tiny: Checkpoints, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("convert.origin.remote_tensors.FIRST", 100)
+    hub.repositories["org/model"] = tiny("llama")
+    assert_alike(open_outline("org/model", cache_dir=tmp_path).model, open_model(str(tiny("llama"))))
+
+
+def test_a_hub_that_falls_silent_is_not_waited_for(
+    tiny: Checkpoints, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    hub.repositories["org/model"] = tiny("llama")
+    hub.answers.clear()
+    try:
+        with pytest.raises(CheckpointError, match=r"model\.safetensors' .* failed: timed out"):
+            RemoteFile("org/model", "model.safetensors", SHA).read(0, 8)
+    finally:
+        hub.answers.set()
 
 
 def test_layers_that_are_alike_are_read_once(tiny: Checkpoints, hub: FakeHub, tmp_path: Path) -> None:
