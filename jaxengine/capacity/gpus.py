@@ -46,6 +46,7 @@ PCIE_4, PCIE_5 = 32e9, 64e9
 GIB = 1 << 30
 
 GPUS = {
+    "a10": Gpu("NVIDIA A10", (8, 6), 72, int(22.0 * GIB), 600e9, 125e12, PCIE_4),
     "a10g": Gpu("NVIDIA A10G", (8, 6), 80, int(22.0 * GIB), 600e9, 70e12, PCIE_4),
     "a100-40gb": Gpu("NVIDIA A100-SXM4-40GB", (8, 0), 108, 42_298_834_944, 1555.2e9, 312e12, 300e9, nvlink=True),
     "a100-80gb": Gpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85_100_068_864, 2039.04e9, 312e12, 300e9, nvlink=True),
@@ -62,10 +63,9 @@ GPUS = {
     "rtx4090": Gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, int(23.52 * GIB), 1008e9, 165.2e12, PCIE_4),
     "rtx5090": Gpu("NVIDIA GeForce RTX 5090", (12, 0), 170, int(31.36 * GIB), 1792e9, 209.5e12, PCIE_5),
     "rtx6000-ada": Gpu("NVIDIA RTX 6000 Ada Generation", (8, 9), 142, int(47.37 * GIB), 960e9, 364e12, PCIE_4),
-    "rtx6000-pro": Gpu("NVIDIA RTX PRO 6000 Blackwell", (12, 0), 188, int(94.97 * GIB), 1792e9, 252e12, PCIE_5),
+    "rtx6000-pro": Gpu("NVIDIA RTX PRO 6000 Blackwell", (12, 0), 188, int(94.97 * GIB), 1792e9, 503.8e12, PCIE_5),
 }
 ALIASES = {
-    "a10": "a10g",
     "a100": "a100-80gb",
     "h100-80gb": "h100",
     "h100-sxm": "h100",

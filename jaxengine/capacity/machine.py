@@ -1,16 +1,19 @@
 """What a plan is made for: GPUs that are alike, here or elsewhere, or a host's processors and memory."""
 
+import itertools
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxengine.capacity.gpus import GPUS, Gpu, find
 from jaxengine.device import CPU
 from jaxengine.sharding import imaginary_mesh
+from jaxengine.startup.memory import RESERVED_BYTES
 from jaxengine.startup.place import Place
 
-NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits")
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total,compute_cap,uuid", "--format=csv,noheader,nounits")
 MIB = 1 << 20
 MOST = 64  # GPUs
 
@@ -35,6 +38,11 @@ class Machine:
     @property
     def name(self) -> str:
         return f"{self.count} x {self.gpu.name}" if self.gpu else f"this machine's processors, {os.cpu_count()}"
+
+    @property
+    def driver(self) -> int:
+        """Bytes of each device that are left to the driver."""
+        return RESERVED_BYTES if self.gpu else 0
 
     def place(self, devices: int) -> Place:
         """`devices` of it."""
@@ -65,22 +73,37 @@ def here() -> tuple[Gpu | None, int]:
     """This machine's GPUs, as its driver tells them and CUDA_VISIBLE_DEVICES leaves them; no GPU if there is none.
 
     Raises:
-        ValueError: they are not alike.
+        ValueError: they are not alike, or CUDA_VISIBLE_DEVICES names what the driver does not list, as parts of GPUs.
     """
     try:
         told = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None, 1
-    rows = [tuple(field.strip() for field in line.split(",")) for line in told.splitlines() if line.count(",") == 2]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        numbers = [int(each) for each in visible.split(",") if each.strip().isdecimal()]
-        rows = [rows[number] for number in numbers if number < len(rows)]
+    found = [line.split(", ") for line in told.splitlines() if line.count(", ") == 3]
+    gpus = {uuid: (name, memory, capability) for name, memory, capability, uuid in found}
+    rows = [gpus[uuid] for uuid in _visible([*gpus])]
     if not rows:
         return None, 1
     if len(set(rows)) > 1:
         raise ValueError(f"this machine's GPUs differ ({', '.join(row[0] for row in rows)}): name those to plan for")
     return _known(*rows[0]), len(rows)
+
+
+def _visible(uuids: Sequence[str]) -> list[str]:
+    """Those of the driver's GPUs that CUDA_VISIBLE_DEVICES names: by number, or by the beginning of a UUID."""
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return [*uuids]
+    names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in asked.split(",")))  # as CUDA
+    return [_uuid(name, uuids) for name in filter(None, names)]
+
+
+def _uuid(name: str, uuids: Sequence[str]) -> str:
+    number = int(name) if name.isdecimal() else len(uuids)
+    found = uuids[number : number + 1] or [uuid for uuid in uuids if uuid.startswith(name)]
+    if len(found) != 1:
+        raise ValueError(f"CUDA_VISIBLE_DEVICES names {name!r}, which is none of this machine's GPUs: name their kind")
+    return found[0]
 
 
 def _known(name: str, mebibytes: str, capability: str) -> Gpu:

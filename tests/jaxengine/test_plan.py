@@ -242,7 +242,7 @@ def test_the_command_tells_by_its_exit_code_whether_a_model_fits(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--devices", "tpu"], "--devices tpu must be cpu, or a GPU as in h200x8, one of a10g, "),
+        (["--devices", "tpu"], "--devices tpu must be cpu, or a GPU as in h200x8, one of a10, "),
         (["--devices", "h200", "--num-shard", "2"], "--num-shard 2 needs so many devices, and --devices has 1"),
         (["--devices", "h200", "--quantize", "awq"], "quantize 'awq': the checkpoint is in floats"),
         (["--devices", "h200", "--max-total-tokens", "131073"], "max_total_tokens 131073 is more than the model's"),

@@ -39,7 +39,7 @@ def test_a_cpu_is_no_gpu() -> None:
 @pytest.mark.parametrize("text", ["", "x8", "h200x", "2xh200x2", "cpux2", "tpu", "h200x0", "h200x65", "h200x1.5"])
 def test_what_no_machine_has_is_refused(text: str) -> None:
     with pytest.raises(
-        ValueError, match=r"must be cpu, or a GPU as in h200x8, one of a10g, .*|must be 1 to 64 of a GPU"
+        ValueError, match=r"must be cpu, or a GPU as in h200x8, one of a10, .*|must be 1 to 64 of a GPU"
     ):
         named(text)
 
@@ -56,6 +56,14 @@ def test_no_figure_is_off_by_a_thousand(gpu: object) -> None:
     assert 300e9 <= gpu.bandwidth <= 8000e9  # type: ignore[attr-defined]
     assert 70e12 <= gpu.rate <= 2500e12  # type: ignore[attr-defined]
     assert (8, 0) <= gpu.capability <= (12, 0)  # type: ignore[attr-defined]
+
+
+def test_tensor_cores_of_workstations_accumulate_in_f32_at_their_full_rate() -> None:
+    """512 products a core and clock in bf16, at the boost clock; half as many where NVIDIA sells them to gamers."""
+    assert GPUS["rtx6000-pro"].rate == pytest.approx(188 * 1024 * 2.617e9, rel=0.01)
+    assert GPUS["rtx5090"].rate == pytest.approx(170 * 512 * 2.407e9, rel=0.01)
+    assert GPUS["a10"].rate == pytest.approx(72 * 1024 * 1.695e9, rel=0.01)
+    assert find("NVIDIA A10") is not find("NVIDIA A10G")
 
 
 def test_an_engine_may_take_a_share_of_a_gpu_and_all_of_a_host() -> None:
@@ -77,16 +85,30 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_this_machine_s_gpus_are_those_of_its_driver(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.write_text("NVIDIA H200, 143771, 9.0\n" * 4)
+    driver.write_text("".join(f"NVIDIA H200, 143771, 9.0, GPU-{number}f3a-77\n" for number in range(4)))
     assert here() == (GPUS["h200"], 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert here() == (GPUS["h200"], 2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert here() == (None, 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2f3a, GPU-3f3a-77,1")
+    assert here() == (GPUS["h200"], 3)
+    for nothing in ("", "-1", "-1,2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert here() == (None, 1)
+
+
+@pytest.mark.parametrize("name", ["MIG-7d0f", "GPU-", "2", "GPU-9"])
+def test_a_device_that_the_driver_does_not_name_is_refused(
+    name: str, driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan for the processors instead would be of another machine."""
+    driver.write_text("NVIDIA H200, 143771, 9.0, GPU-0f3a\nNVIDIA H200, 143771, 9.0, GPU-1f3a\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    with pytest.raises(ValueError, match=f"names '{name}', which is none of this machine's GPUs"):
+        here()
 
 
 def test_a_gpu_that_is_not_known_has_memory_but_no_speeds(driver: Path) -> None:
-    driver.write_text("NVIDIA Future 1, 1000, 15.3\n")
+    driver.write_text("NVIDIA Future 1, 1000, 15.3, GPU-0\n")
     gpu, count = here()
     assert gpu is not None
     assert (gpu.name, gpu.capability, gpu.memory, gpu.bandwidth, count) == (
@@ -99,7 +121,7 @@ def test_a_gpu_that_is_not_known_has_memory_but_no_speeds(driver: Path) -> None:
 
 
 def test_gpus_that_differ_are_no_machine_to_plan_for(driver: Path) -> None:
-    driver.write_text("NVIDIA H200, 143771, 9.0\nNVIDIA L4, 23034, 8.9\n")
+    driver.write_text("NVIDIA H200, 143771, 9.0, GPU-0\nNVIDIA L4, 23034, 8.9, GPU-1\n")
     with pytest.raises(ValueError, match=r"GPUs differ \(NVIDIA H200, NVIDIA L4\)"):
         here()
 
