@@ -32,7 +32,9 @@ from jaxengine.request.interface import OpenModel
 from jaxengine.startup.place import DoesNotFit
 
 DOES_NOT_FIT = 1  # the exit code
-THE_LAUNCHERS = [row.name for table in (CheckpointOptions, ComputeOptions) for row in dataclasses.fields(table)]
+TABLES = (CheckpointOptions, ComputeOptions)  # of the launcher's options too
+THE_LAUNCHERS = [row.name for table in TABLES for row in dataclasses.fields(table)]
+THE_LAUNCHERS += ["cuda_memory_fraction", "huggingface_hub_cache"]
 SAYS = "Tell whether a model fits on some devices, for how many requests, and how fast it can be at most."
 
 
