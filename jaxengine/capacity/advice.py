@@ -63,13 +63,15 @@ def _by_splitting(options: PlanOptions, machine: Machine, devices: int, attempt:
 
 def _by_another_gpu(options: PlanOptions, machine: Machine, attempt: Try) -> list[Remedy]:
     """The smallest of the larger GPUs that holds it, on as few of them as it takes; and a smaller one, on more."""
-    share = machine.usable / machine.memory if machine.gpu else options.cuda_memory_fraction
     least = machine.memory if machine.gpu else 0
     larger = sorted((gpu for gpu in GPUS.values() if gpu.memory > least), key=lambda gpu: gpu.memory)
     found: dict[str, Remedy] = {}
     for count in (1, *SHARDS):
         split = f", --num-shard {count}" if count > 1 else ""
-        tried = ((gpu, _tried(attempt, options, Machine.of(gpu, count, share), count)) for gpu in larger)
+        tried = (
+            (gpu, _tried(attempt, options, Machine.of(gpu, count, options.cuda_memory_fraction), count))
+            for gpu in larger
+        )
         gpu, fit = next((each for each in tried if each[1]), (None, None))
         if gpu and fit:
             found.setdefault(gpu.name, Remedy(f"{count} x {gpu.name}{split}", fit))

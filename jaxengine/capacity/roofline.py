@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import jax.numpy as jnp
 
@@ -128,7 +127,7 @@ def step_cost(
     )
 
 
-@cache
 def _visible(new: int, context: int, window: int) -> int:
     """How many (query, key) pairs causality and the window leave to `new` queries behind `context` keys."""
-    return sum(min(context + i, window) for i in range(1, new + 1))
+    growing = min(new, max(0, window - context))  # queries that see everything before them
+    return growing * context + growing * (growing + 1) // 2 + (new - growing) * window
