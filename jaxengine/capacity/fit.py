@@ -95,7 +95,7 @@ class Fit:
     @property
     def unused(self) -> int:
         """Bytes of each device that the engine may take and has no use for."""
-        return self.machine.usable - self.demand.fixed - self.cache_bytes
+        return self.machine.usable - self.machine.driver - self.demand.fixed - self.cache_bytes
 
     @property
     def contexts(self) -> list[int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from jaxengine.capacity.advice import TYPICAL, Remedy, total_tokens_per_second
 from jaxengine.capacity.fit import Fit, Need
-from jaxengine.startup.memory import RESERVED_BYTES
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,6 @@ def held(plan: Plan) -> list[str]:
 def facts(plan: Plan) -> dict[str, Any]:
     need, fit = plan.need, plan.fit
     machine, setup, limits = need.machine, need.setup, need.limits
-    driver = RESERVED_BYTES if machine.gpu else 0
     return {
         "model": plan.model,
         "known_from": plan.known_from,
@@ -85,7 +83,7 @@ def facts(plan: Plan) -> dict[str, Any]:
         "dtype": setup.dtype,
         "weights": held(plan),
         "cache_dtype": setup.cache_dtype,
-        "bytes_of_a_device": {"usable": machine.usable, **asdict(need.demand), "driver": driver},
+        "bytes_of_a_device": {"usable": machine.usable, **asdict(need.demand), "driver": machine.driver},
         "temporaries_compiled": plan.compiled,
         "page_size": limits.page_size,
         "max_batch_size": limits.max_batch_size,

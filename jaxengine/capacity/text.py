@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from jaxengine.capacity.advice import TYPICAL, Remedy, total_tokens_per_second
 from jaxengine.capacity.fit import Fit
 from jaxengine.capacity.report import Plan, Use, held
-from jaxengine.startup.memory import RESERVED_BYTES
 
 GIB, KIB = 1 << 30, 1 << 10
 LIMITS = "speeds are the limits that memory and arithmetic set: at most so many tokens, the first no sooner"
+SPECULATION = "; speculation, by which a step may give several, is not counted"
 
 
 def text(plan: Plan) -> str:
@@ -35,8 +35,9 @@ def _memory(plan: Plan) -> Iterator[str]:
     if machine.gpu:
         source = "XLA's own figure" if plan.compiled else "estimated; --compile asks XLA"
         yield _line("a step's temporaries", demand.temporaries, source)
-        yield _line("sampler's state", demand.sampler)
-        yield _line("driver, CUDA graphs", RESERVED_BYTES)
+    yield _line("sampler's state", demand.sampler)
+    if machine.driver:
+        yield _line("driver, CUDA graphs", machine.driver)
     if fit:
         yield _line("cache", fit.cache_bytes, _tokens_cached(fit))
         yield _line("left over", fit.unused)
@@ -59,8 +60,10 @@ def _uses(plan: Plan) -> list[str]:
     header = ("tokens of one", "at once", "tokens/s of one alone", "of all", "first token after")
     lines = [f"requests{' of each engine' if fit.replicas > 1 else ''}", *_table([header, *map(_use, uses)])]
     if fit.limits.max_total_tokens < fit.asked:
-        lines.append(f"  the model takes {fit.asked:,} tokens, memory {fit.limits.max_total_tokens:,}")
-    return [*lines, f"  {LIMITS}"] if uses[0].tokens_per_second else lines
+        by = "memory" if fit.setup.options.max_batch_total_tokens is None else "--max-batch-total-tokens"
+        lines.append(f"  the model takes {fit.asked:,} tokens, {by} {fit.limits.max_total_tokens:,}")
+    limits = f"  {LIMITS}{SPECULATION if fit.setup.speculation else ''}"
+    return [*lines, limits] if uses[0].tokens_per_second else lines
 
 
 def _use(use: Use) -> list[str]:
@@ -77,9 +80,13 @@ def _use(use: Use) -> list[str]:
 def _splits(plan: Plan) -> list[str]:
     if len(plan.splits) < 2:
         return []
-    header = ("--num-shard", "--replicas", f"requests of {TYPICAL:,} at once", "tokens/s of one alone", "of all")
+    header = ("--num-shard", "--replicas", _requests_at_once(plan), "tokens/s of one alone", "of all")
     rows = [_split(devices, made, plan.need.machine.count) for devices, made in plan.splits.items()]
     return [f"ways to use {plan.need.machine.name}", *_table([header, *rows])]
+
+
+def _requests_at_once(plan: Plan) -> str:
+    return f"requests of {min(TYPICAL, plan.need.limits.max_total_tokens):,} at once"
 
 
 def _split(devices: int, made: Fit | ValueError, count: int) -> list[str]:
@@ -96,7 +103,7 @@ def _remedies(plan: Plan) -> list[str]:
         return []
     if not plan.remedies:
         return ["nothing known here makes it fit: neither an option nor eight GPUs of a kind"]
-    header = ("longest request", f"requests of {TYPICAL:,} at once", "")
+    header = ("longest request", _requests_at_once(plan), "")
     return ["what would make it fit", *_table([header, *map(_remedy, plan.remedies)])]
 
 

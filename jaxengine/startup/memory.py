@@ -89,8 +89,8 @@ class Demand:
 
     @property
     def fixed(self) -> int:
-        """All but pages, with what is left to the driver."""
-        return self.weights + self.drafter + self.adapters + self.sampler + self.temporaries + RESERVED_BYTES
+        """All but pages."""
+        return self.weights + self.drafter + self.adapters + self.sampler + self.temporaries
 
 
 def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, demand: Demand) -> int:
@@ -99,7 +99,7 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     Raises:
         DoesNotFit: not one page fits beside the weights.
     """
-    budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed
+    budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed - RESERVED_BYTES
     pages = budget // demand.page - 1
     if budget < 0:
         raise DoesNotFit(f"weights and a step's temporaries take {_gib(-budget)} more than there is")

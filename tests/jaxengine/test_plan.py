@@ -231,6 +231,33 @@ def test_what_people_read(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("devices", ["h200", "cpu"])
+def test_what_is_left_over_is_what_no_line_takes(devices: str, tmp_path: Path) -> None:
+    """On a host nothing is left to a driver."""
+    lines = text(planned(write(tmp_path, LLAMA_8B, num_hidden_layers=2), "--devices", devices)).splitlines()
+    *parts, there_is = (float(found[1]) for line in lines if (found := re.search(r"(\d+\.\d\d) GiB", line)))
+    assert sum(parts) == pytest.approx(there_is, abs=0.005 * (len(parts) + 1))
+
+
+def test_what_limits_a_request_is_named(tmp_path: Path) -> None:
+    model = write(tmp_path, LLAMA_8B)
+    assert "takes 131,072 tokens, memory 20,496" in text(planned(model, "--devices", "l4"))
+    few = text(planned(model, "--devices", "h200", "--max-batch-total-tokens", "5000"))
+    assert "takes 131,072 tokens, --max-batch-total-tokens 5,008" in few
+
+
+def test_speeds_do_not_count_speculation_and_say_so(tmp_path: Path) -> None:
+    model = write(tmp_path, LLAMA_8B)
+    assert "speculation" not in text(planned(model, "--devices", "h200"))
+    assert "a step may give several, is not counted" in text(planned(model, "--devices", "h200", "--speculate", "3"))
+
+
+def test_requests_are_as_long_as_the_model_takes_them(tmp_path: Path) -> None:
+    lines = text(planned(write(tmp_path, LLAMA_8B, max_position_embeddings=1024), "--devices", "h200x2"))
+    assert "requests of 1,024 at once" in lines
+    assert "4,096" not in lines
+
+
 def test_the_command_tells_by_its_exit_code_whether_a_model_fits(tmp_path: Path) -> None:
     model = write(tmp_path, LLAMA_70B)
     done = command(model, "--devices", "h200x8", "--json")
