@@ -31,7 +31,7 @@ from jaxengine.options.table import CheckpointOptions, ComputeOptions
 from jaxengine.request.interface import OpenModel
 from jaxengine.startup.place import DoesNotFit
 
-DOES_NOT_FIT = 1  # the exit code
+DOES_NOT_FIT, INTERRUPTED = 1, 130  # exit codes
 TABLES = (CheckpointOptions, ComputeOptions)  # of the launcher's options too
 THE_LAUNCHERS = [row.name for table in TABLES for row in dataclasses.fields(table)]
 THE_LAUNCHERS += ["cuda_memory_fraction", "huggingface_hub_cache"]
@@ -49,11 +49,13 @@ def main(argv: Sequence[str]) -> int:
         return _fail(error, error.exit_code)
     except (UsageError, ValueError) as error:
         return _fail(error, USAGE)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
     print(json.dumps(facts(made), indent=2) if options.json else text(made))
     return 0 if made.fit else DOES_NOT_FIT
 
 
-def _fail(error: Exception, code: int) -> int:
+def _fail(error: object, code: int) -> int:
     print(f"error: {error}", file=sys.stderr)
     return code
 

@@ -26,19 +26,27 @@ def compiled(setup: Setup, limits: Limits) -> int:
     """Bytes on each device of `setup`, which need not be there. Takes minutes.
 
     Raises:
-        ValueError: the device is none that can be described, or the compiler is not installed.
+        ValueError: the device is none that can be described, or the compiler is not installed, or refuses.
     """
     gpu = find(setup.device.kind)
     if gpu is None:
         raise ValueError(f"--compile: of {setup.device.kind} there is no description that XLA could compile for")
     if not any(map(importlib.util.find_spec, PLUGINS)):
         raise ValueError("--compile needs NVIDIA's compiler: install this package with the extra cuda12 or cuda13")
+    try:
+        return _on(gpu, setup).temporaries(limits)
+    except RuntimeError as error:  # JAX's errors are among these
+        said = " ".join(str(error).split())[:300]
+        raise ValueError(f"--compile: XLA compiles nothing for {gpu.name}: {said}") from error
+
+
+def _on(gpu: Gpu, setup: Setup) -> Setup:
+    """`setup` on devices that XLA knows from their description."""
     devices = topologies.get_topology_desc(
         platform="cuda", target_config=described(gpu), topology=f"1x1x{setup.mesh.size}"
     ).devices
     jax.config.update("jax_default_device", devices[0])  # since JAX 0.12 what Pallas compiles for
-    place = replace(setup.place, mesh=make_mesh(setup.mesh.size, devices))
-    return replace(setup, place=place).temporaries(limits)
+    return replace(setup, place=replace(setup.place, mesh=make_mesh(setup.mesh.size, devices)))
 
 
 def described(gpu: Gpu) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ from jaxengine.capacity.text import text
 from jaxengine.options.command_line import Parser, parse_as
 from jaxengine.options.plan import PlanOptions
 from jaxengine.options.table import EngineOptions
-from jaxengine.plan import plan
+from jaxengine.plan import main, plan
 from jaxengine.startup.build import load_engine
 from jaxengine.weights.loading import load_parameters
 from tests.jaxengine.capacity.configurations import LLAMA_8B, LLAMA_70B, LLAMA_405B, write
@@ -285,6 +286,33 @@ def test_a_wrong_option_is_one_line(arguments: list[str], said: str, tmp_path: P
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {said}")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("plugins", "said"),
+    [
+        ((), "install this package with the extra cuda12 or cuda13"),
+        (("json",), "XLA compiles nothing for NVIDIA H200: topology not implemented for cuda"),  # there is no plugin
+    ],
+)
+def test_a_compiler_that_is_not_here_is_one_line(
+    plugins: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxengine.capacity.compiler.PLUGINS", plugins)
+    with pytest.raises(ValueError, match=f"--compile.*{said}"):
+        planned(write(tmp_path, LLAMA_8B, num_hidden_layers=2), "--devices", "h200", "--compile")
+
+
+def test_an_interrupt_does_not_say_that_a_model_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: PlanOptions) -> Plan:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxengine.plan.plan", interrupted)
+    monkeypatch.setattr(logging.getLogger("jaxengine"), "level", logging.NOTSET)  # is put back
+    assert main([]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
 
 
 def test_the_default_model_on_this_machine_needs_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
