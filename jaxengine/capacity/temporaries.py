@@ -25,7 +25,14 @@ def estimated_temporaries(shapes: Shapes, devices: int) -> int:
 def of_prompts(shapes: Shapes, devices: int) -> int:
     spec, limits = shapes.spec, shapes.limits
     tokens = max(limits.token_budget, *limits.encode_buckets, 0)
-    return int(tokens * _width(spec, devices) * jnp.dtype(shapes.dtype).itemsize)
+    width = _width(spec, devices) + _adapted_width(shapes) / devices
+    return int(tokens * width * jnp.dtype(shapes.dtype).itemsize)
+
+
+def _adapted_width(shapes: Shapes) -> int:
+    """Elements of a token that adapters add to gate and up, beside the product itself."""
+    adapted = shapes.adapters is not None and any(name.endswith(".gate_up") for name in shapes.adapters.targets)
+    return (2 if shapes.spec.gated else 1) * shapes.spec.ffn_size if adapted else 0
 
 
 def _width(spec: ModelSpec, devices: int) -> float:

@@ -31,14 +31,26 @@ def test_the_estimate_is_near(told: dict[str, Any], model: str) -> None:
     assert 0.97 < told[model]["estimate"] / largest < 1.25
 
 
-def test_a_plan_that_compiles_says_what_xla_says(told: dict[str, Any], tmp_path: Path) -> None:
-    model = write(tmp_path, LLAMA_8B, num_hidden_layers=2)
+def plan_of(model: str, *arguments: str) -> dict[str, Any]:
     paths = os.pathsep.join([str(toolchain.toolchain()), str(toolchain.ROOT)])
-    command = [sys.executable, "-m", "convert.cli", "plan", model, "--devices", "h200", "--compile", "--json"]
+    command = [sys.executable, "-m", "convert.cli", "plan", model, "--devices", "h200", "--json", *arguments]
     environment = {**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_the_estimate_is_near_with_adapters(told: dict[str, Any], tmp_path: Path) -> None:
+    model = write(tmp_path, LLAMA_8B, num_hidden_layers=2)
+    estimate, xla = (
+        plan_of(model, "--enable-lora", *compile)["bytes_of_a_device"]["temporaries"] for compile in ([], ["--compile"])
+    )
+    assert xla > 1.3 * told["Llama-3.1-8B"]["prompts"]["xla"]
+    assert 0.97 < estimate / xla < 1.25
+
+
+def test_a_plan_that_compiles_says_what_xla_says(told: dict[str, Any], tmp_path: Path) -> None:
+    plan = plan_of(write(tmp_path, LLAMA_8B, num_hidden_layers=2), "--compile")
     assert plan["temporaries_compiled"] is True
     xla = max(told["Llama-3.1-8B"][program]["xla"] for program in ("prompts", "sampling"))
     assert plan["bytes_of_a_device"]["temporaries"] == pytest.approx(xla, rel=0.001)
