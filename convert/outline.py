@@ -47,6 +47,12 @@ from jaxengine.architecture.parameters import ParameterSource
 
 GGUF = re.compile(r"([^/]+/[^/]+)/(.+\.gguf)")
 
+# What an outline is known from.
+FILES = "its files"
+HEADER = "its header"
+HEADERS = "its configuration and the headers of its weights"
+CONFIGURATION = "its configuration alone"
+
 
 @dataclass(frozen=True)
 class Outline:
@@ -54,12 +60,6 @@ class Outline:
 
     model: OpenModel
     known_from: str
-
-
-FILES = "its files"
-HEADER = "its header"
-HEADERS = "its configuration and the headers of its weights"
-CONFIGURATION = "its configuration alone"
 
 
 def open_outline(

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from jaxengine.capacity.gpus import GPUS, Gpu, find
 from jaxengine.device import CPU
@@ -14,6 +15,7 @@ from jaxengine.startup.memory import RESERVED_BYTES
 from jaxengine.startup.place import Place
 
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,memory.total,compute_cap,uuid", "--format=csv,noheader,nounits")
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
 MIB = 1 << 20
 MOST = 64  # GPUs
 
@@ -31,7 +33,7 @@ class Machine:
     def of(cls, gpu: Gpu | None, count: int, fraction: float) -> "Machine":
         """`fraction` is the share of a GPU's memory that an engine may use; of a host's it may use all."""
         if gpu is None:
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            memory = host_memory()
             return cls(None, 1, memory, memory)
         return cls(gpu, count, gpu.memory, int(gpu.memory * fraction))
 
@@ -47,6 +49,15 @@ class Machine:
     def place(self, devices: int) -> Place:
         """`devices` of it."""
         return Place(imaginary_mesh(devices), self.gpu.traits if self.gpu else CPU, self.usable)
+
+
+def host_memory() -> int:
+    """Bytes of this machine, or of the container that this process runs in (cgroup v2)."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(CONTAINER.read_text()))
+    except (OSError, ValueError):  # none, or without a limit: "max"
+        return whole
 
 
 def named(text: str) -> tuple[Gpu | None, int]:

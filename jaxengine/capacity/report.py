@@ -81,9 +81,10 @@ def facts(plan: Plan) -> dict[str, Any]:
         "fits": fit is not None,
         "problem": plan.problem or None,
         "dtype": setup.dtype,
-        "weights": held(plan),
+        "weight_formats": held(plan),
         "cache_dtype": setup.cache_dtype,
-        "bytes_of_a_device": {"usable": machine.usable, **asdict(need.demand), "driver": machine.driver},
+        "bytes_of_a_device": _bytes(plan),
+        "bytes_of_a_page": need.demand.page,
         "temporaries_compiled": plan.compiled,
         "page_size": limits.page_size,
         "max_batch_size": limits.max_batch_size,
@@ -92,10 +93,27 @@ def facts(plan: Plan) -> dict[str, Any]:
         "max_batch_total_tokens": fit.limits.tokens_of(fit.pages) if fit else None,
         "contexts": [asdict(Use.of(fit, tokens)) for tokens in fit.contexts] if fit else [],
         "splits": [_split(count, made, machine.count) for count, made in plan.splits.items()],
-        "remedies": [
-            {"change": each.change, "max_total_tokens": each.fit.limits.max_total_tokens} for each in plan.remedies
-        ],
+        "remedies": list(map(_remedy, plan.remedies)),
         "command": plan.command if fit else None,
+    }
+
+
+def _bytes(plan: Plan) -> dict[str, int]:
+    """What there is on each device, and of that what goes where."""
+    machine, fit = plan.need.machine, plan.fit
+    parts = {name: size for name, size in asdict(plan.need.demand).items() if name != "page"}
+    pool = {"cache": fit.cache_bytes, "unused": fit.unused} if fit else {}
+    return {"usable": machine.usable, **parts, "driver": machine.driver, **pool}
+
+
+def _remedy(remedy: Remedy) -> dict[str, Any]:
+    fit, gpu = remedy.fit, remedy.fit.machine.gpu
+    return {
+        "change": remedy.change,
+        "device": gpu.name if gpu else "cpu",
+        "devices": fit.machine.count,
+        "num_shard": fit.devices,
+        "max_total_tokens": fit.limits.max_total_tokens,
     }
 
 

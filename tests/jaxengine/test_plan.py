@@ -70,7 +70,7 @@ def test_an_engine_is_what_was_planned(name: str, options: dict[str, Any], tiny:
     assert told["pages"] == description.pages_total
     assert told["bytes_of_a_device"]["weights"] == held[0]
     caches = jax.tree.leaves(engine.runner.layers)
-    assert told["bytes_of_a_device"]["page"] * (description.pages_total + 1) == sum(each.nbytes for each in caches)
+    assert told["bytes_of_a_page"] * (description.pages_total + 1) == sum(each.nbytes for each in caches)
 
 
 def test_llama_8b_on_an_h200(tmp_path: Path) -> None:
@@ -80,10 +80,11 @@ def test_llama_8b_on_an_h200(tmp_path: Path) -> None:
     assert told["fits"]
     assert told["known_from"] == "its configuration alone"
     assert device["weights"] == 2 * 8_030_261_248
-    assert device["page"] == 16 * 131_072
+    assert told["bytes_of_a_page"] == 16 * 131_072
     assert device["usable"] == int(151_397_597_184 * 0.9)
     spent = sum(device[name] for name in ("weights", "drafter", "adapters", "sampler", "temporaries", "driver"))
-    assert told["pages"] == (device["usable"] - spent) // device["page"] - 1
+    assert told["pages"] == (device["usable"] - spent) // told["bytes_of_a_page"] - 1
+    assert sum(device.values()) == 2 * device["usable"]  # the parts, and what there is
     assert told["max_batch_total_tokens"] == 16 * told["pages"]
     assert told["max_total_tokens"] == 131_072
 
@@ -168,9 +169,10 @@ def test_every_remedy_works(config: dict[str, Any], arguments: list[str], tmp_pa
     refused = planned(model, *arguments)
     assert refused.fit is None
     assert refused.remedies
-    for remedy in refused.remedies:
+    for remedy, told in zip(refused.remedies, facts(refused)["remedies"], strict=True):
         again = planned(model, *arguments, *followed(remedy.change, arguments))
         assert again.fit, remedy.change
+        assert told.items() <= {**facts(again), "change": remedy.change}.items()
         assert (again.fit.limits, again.fit.pages) == (remedy.fit.limits, remedy.fit.pages)
 
 
@@ -211,14 +213,15 @@ def test_the_launcher_takes_the_command(arguments: list[str], tmp_path: Path) ->
 
 
 def test_adapters_and_a_drafter_take_room(tiny: Checkpoints) -> None:
-    plain, more = (
-        facts(planned(str(tiny("llama2_gqa")), "--devices", "l4", *options))["bytes_of_a_device"]
+    told, more_told = (
+        facts(planned(str(tiny("llama2_gqa")), "--devices", "l4", *options))
         for options in ([], ["--enable-lora", "--speculative-config", draft_of(tiny("llama2_gqa"))])
     )
+    plain, more = told["bytes_of_a_device"], more_told["bytes_of_a_device"]
     assert plain["adapters"] == plain["drafter"] == 0
     assert more["adapters"] > 0
     assert more["drafter"] >= plain["weights"]
-    assert more["page"] == 2 * plain["page"]
+    assert more_told["bytes_of_a_page"] == 2 * told["bytes_of_a_page"]
 
 
 def test_adapters_widen_the_largest_step(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxengine.capacity.gpus import ALIASES, GPUS, find
-from jaxengine.capacity.machine import Machine, here, named
+from jaxengine.capacity.machine import Machine, here, host_memory, named
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,17 @@ def test_tensor_cores_of_workstations_accumulate_in_f32_at_their_full_rate() -> 
 def test_an_engine_may_take_a_share_of_a_gpu_and_all_of_a_host() -> None:
     assert Machine.of(GPUS["h200"], 8, 0.5).usable == GPUS["h200"].memory // 2
     host = Machine.of(None, 1, 0.5)
-    assert host.usable == host.memory == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert host.usable == host.memory == host_memory()
+
+
+def test_a_container_has_what_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr("jaxengine.capacity.machine.CONTAINER", limit)
+    for told, memory in ((None, whole), ("max", whole), ("1073741824", 1 << 30), (str(2 * whole), whole)):
+        if told:
+            limit.write_text(f"{told}\n")
+        assert host_memory() == memory
 
 
 @pytest.fixture
