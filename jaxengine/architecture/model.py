@@ -59,6 +59,9 @@ __all__ = [
 ]
 
 
+MAX_LAYERS = 4096  # with 10 million of them a plan took more than 100 s to say anything
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A transformer decoder, with or without an encoder, or a stack of state spaces.
@@ -103,6 +106,8 @@ class ModelSpec:
         for name in ("vocab_size", "hidden_size", "num_layers", *attention, "max_positions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_layers > MAX_LAYERS:
+            raise ValueError(f"num_layers must be at most {MAX_LAYERS}, got {self.num_layers}")
         if not 0 <= self.head.tokens <= self.vocab_size:
             raise ValueError(f"{self.head.tokens} tokens in a vocabulary of {self.vocab_size}")
         if self.num_heads % max(1, self.num_kv_heads):
@@ -125,8 +130,8 @@ class ModelSpec:
             self._check_rope(kind)
 
     def _check_encoder(self, encoder: Encoder) -> None:
-        if encoder.num_layers < 1:
-            raise ValueError(f"encoder num_layers must be at least 1, got {encoder.num_layers}")
+        if not 1 <= encoder.num_layers <= MAX_LAYERS:
+            raise ValueError(f"encoder num_layers must be 1 to {MAX_LAYERS}, got {encoder.num_layers}")
         if not 0 <= encoder.start_token < self.vocab_size:
             raise ValueError(f"start_token {encoder.start_token} is outside the vocabulary of {self.vocab_size}")
         if self.block not in ("sequential", "post_norm") or len(self.kinds) > 1:

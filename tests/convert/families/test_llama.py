@@ -163,6 +163,7 @@ def test_a_tied_embedding_may_be_stored_as_the_head_or_twice(copy_of: Callable[[
         ({"rope_theta": 0, "rope_parameters": ...}, "rope_theta must be positive"),
         ({"rope_scaling": "linear"}, "rope_scaling must be an object, got 'linear'"),
         ({"vocab_size": "320"}, "vocab_size must be a positive integer, got '320'"),
+        ({"num_hidden_layers": 10**7}, "num_layers must be at most 4096, got 10000000"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer, got '0'"),
         ({"num_hidden_layers": True}, "num_hidden_layers must be a positive integer, got 'True'"),
         ({"hidden_size": ...}, "hidden_size is missing"),
