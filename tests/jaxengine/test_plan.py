@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,14 @@ def test_an_engine_is_what_was_planned(name: str, options: dict[str, Any], tiny:
         held.append(sum({id(each): each.nbytes for each in jax.tree.leaves(parameters)}.values()))
         return parameters
 
-    engine = load_engine(open_model(directory), EngineOptions(**options), load=load)
-    description = engine.description
+    with closing(load_engine(open_model(directory), EngineOptions(**options), load=load)) as engine:
+        description = engine.description
+        caches = [each.nbytes for each in jax.tree.leaves(engine.runner.layers)]
     for limit in ("max_total_tokens", "max_batch_total_tokens", "max_batch_size", "dtype", "cache_dtype"):
         assert told[limit] == getattr(description, limit), limit
     assert told["pages"] == description.pages_total
     assert told["bytes_of_a_device"]["weights"] == held[0]
-    caches = jax.tree.leaves(engine.runner.layers)
-    assert told["bytes_of_a_page"] * (description.pages_total + 1) == sum(each.nbytes for each in caches)
+    assert told["bytes_of_a_page"] * (description.pages_total + 1) == sum(caches)
 
 
 def test_llama_8b_on_an_h200(tmp_path: Path) -> None:

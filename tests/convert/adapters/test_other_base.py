@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from convert.adapters.adapter import CONFIG
-from convert.source import _finder
+from convert.source import adapter_finder
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,6 @@ def test_another_name_is_said_where_both_are_the_hub_s(
     (tmp_path / CONFIG).write_text(json.dumps(settings))
     tensors = {f"base_model.model.q.lora_{name}.weight": np.ones((4, 4), np.float32) for name in "AB"}
     save_file(tensors, tmp_path / "adapter_model.safetensors")
-    assert _finder(model_id, None)(str(tmp_path)).base == base
+    assert adapter_finder(model_id, None)(str(tmp_path)).base == base
     line = capsys.readouterr().err
     assert said in line and bool(line) == bool(said)
