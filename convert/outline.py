@@ -4,7 +4,6 @@ What is here is opened as ever. Of what is on the Hub configurations and headers
 config.json and nothing else, and then only models in floats are known.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,8 +43,6 @@ from convert.source import (
 )
 from jaxengine.architecture.drafter import DraftModelSource
 from jaxengine.architecture.parameters import ParameterSource
-
-GGUF = re.compile(r"([^/]+/[^/]+)/(.+\.gguf)")
 
 # What an outline is known from.
 FILES = "its files"
@@ -94,7 +91,7 @@ def _with_drafter(made: Outline, name: str, cache_dir: Path | None) -> Outline:
 def _heads(name: str, cache_dir: Path | None) -> Path | None:
     """The directory of the drafter that `name` means; None if it means a model."""
     path = path_of(name)
-    if path.is_file() or GGUF.fullmatch(name):
+    if path.is_file() or hub.gguf_of(name):
         return None
     directory = path if path.is_dir() else hub.fetch_description(*_with_revision(name), cache_dir)
     return directory if _has_its_shards(directory) and has_drafter(directory) else None
@@ -133,8 +130,8 @@ def _outline(
         raise CheckpointError(f"model {model_id!r} is its own base", exit_code=USAGE)
     if path.is_dir():
         return _of_local(path, model_id, cache_dir, added)
-    if gguf := GGUF.fullmatch(model_id):
-        return _of_gguf(model_id, gguf[1], gguf[2], revision, cache_dir)
+    if gguf := hub.gguf_of(model_id):
+        return _of_gguf(model_id, *gguf, revision, cache_dir)
     if not hub.is_hub_id(model_id):
         raise CheckpointError(f"model {model_id!r}: no such file or directory, and not a hub id", exit_code=USAGE)
     snapshot = hub.fetch_description(model_id, revision, cache_dir)

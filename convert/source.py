@@ -8,7 +8,6 @@ Weights are served in place. Of a GGUF file the tokenizer, which is in its metad
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -125,9 +124,8 @@ def _open(model_id: str | None, revision: str | None, cache_dir: Path | None, ad
         return _open_directory(path, model_id, "", cache_dir, added)
     if path.is_file():
         return _open_file(path, model_id, "", cache_dir, added.adapter)
-    gguf = re.fullmatch(r"([^/]+/[^/]+)/(.+\.gguf)", model_id)
-    if gguf and hub.is_hub_id(gguf[1]) and ".." not in gguf[2]:
-        file = hub.fetch_file(gguf[1], gguf[2], revision, cache_dir)
+    if gguf := hub.gguf_of(model_id):
+        file = hub.fetch_file(*gguf, revision, cache_dir)
         return _open_file(file, model_id, _commit(file), cache_dir, added.adapter)
     snapshot = _snapshot(model_id, revision, cache_dir)
     return _open_directory(snapshot, model_id, snapshot.name, cache_dir, added)

@@ -35,6 +35,12 @@ def is_hub_id(model_id: str) -> bool:
     return re.fullmatch(ID_PATTERN, model_id) is not None and ".." not in model_id and "--" not in model_id
 
 
+def gguf_of(model_id: str) -> tuple[str, str] | None:
+    """The repository and the file that `org/name/file.gguf` means."""
+    found = re.fullmatch(r"([^/]+/[^/]+)/(.+\.gguf)", model_id)
+    return (found[1], found[2]) if found and is_hub_id(found[1]) and ".." not in found[2] else None
+
+
 def fetch_snapshot(
     model_id: str, revision: str | None, cache_dir: Path | None, kind: str = "model", token: str | None = None
 ) -> Path:
@@ -72,8 +78,10 @@ def fetch_description(model_id: str, revision: str | None, cache_dir: Path | Non
     """
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
     with disk_errors(cache), _one_line(model_id, revision):
-        download = partial(huggingface_hub.snapshot_download, model_id, revision=revision, cache_dir=cache)
-        return Path(download(allow_patterns=DESCRIPTION, ignore_patterns=SKIPPED))
+        made = huggingface_hub.snapshot_download(
+            model_id, revision=revision, cache_dir=cache, allow_patterns=DESCRIPTION, ignore_patterns=SKIPPED
+        )
+    return Path(made)
 
 
 @dataclass(frozen=True)

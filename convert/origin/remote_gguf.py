@@ -22,24 +22,27 @@ def open_header(file: RemoteFile, names: Sequence[str]) -> GgufFile:
         CheckpointError: as `GgufFile` does, or the file cannot be had.
     """
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, Path(file.name).name)
+        path, there = Path(directory, Path(file.name).name), 0
         for octets in STARTS:
-            start, size = file.read(0, octets)
-            path.write_bytes(start)
+            more, size = file.read(there, octets)
+            with path.open("ab") as target:
+                target.truncate(there)
+                target.write(more)
             os.truncate(path, size)
+            there += len(more)
             try:
                 return _filled(file, path, names)
             except CheckpointError:
-                if len(start) == size or octets == STARTS[-1]:
+                if there == size or octets == STARTS[-1]:
                     raise
     raise AssertionError("the last start is the longest that a header may be")
 
 
 def _filled(file: RemoteFile, path: Path, names: Sequence[str]) -> GgufFile:
-    """What `path` holds, once the tensors `names` are there. It stays mapped when it is removed."""
-    tensors = GgufFile(path).tensors
+    """What `path` holds, and then the tensors `names` too. It stays mapped when it is removed."""
+    made = GgufFile(path)
     with path.open("r+b") as target:
-        for tensor in (tensors[name] for name in names if name in tensors):
+        for tensor in (made.tensors[name] for name in names if name in made.tensors):
             target.seek(tensor.start)
             target.write(file.read(tensor.start, tensor.end)[0])
-    return GgufFile(path)
+    return made
