@@ -81,6 +81,10 @@ LLAMA_70B = dataclasses.replace(  # Llama-3.1-70B
     LLAMA_8B, hidden_size=8192, num_layers=80, num_heads=64, ffn_size=28672
 )
 
+MIXTRAL = dataclasses.replace(  # Llama-3.1-8B with eight such MLPs in each layer, about as Mixtral-8x7B
+    LLAMA_8B, experts=Experts(8, 2, 14336), kinds=(LayerKind(experts=True),)
+)
+
 GEMMA2_9B = ModelSpec(
     vocab_size=256000,
     hidden_size=3584,

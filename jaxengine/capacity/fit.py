@@ -14,7 +14,7 @@ from jaxengine.options.adapters import NamedAdapter
 from jaxengine.options.table import EngineOptions
 from jaxengine.request.interface import OpenModel
 from jaxengine.startup.defaults import derive_limits
-from jaxengine.startup.memory import Demand
+from jaxengine.startup.memory import Demand, gib
 from jaxengine.startup.place import DoesNotFit
 from jaxengine.startup.setup import TRIAL_PAGES, Setup
 
@@ -59,7 +59,7 @@ class Need:
         limits, pages = self.setup.fit(self.limits, self.demand)
         made = Fit(self.machine, self.setup, limits, self.limits.max_total_tokens, self.demand, pages - 1)
         if made.unused < 0:  # only on a host, whose pool is not made to fit
-            raise DoesNotFit(f"weights and cache take {-made.unused / 2**30:.2f} GiB more than there is")
+            raise DoesNotFit(f"weights and cache take {gib(-made.unused)} more than there is")
         return made
 
 

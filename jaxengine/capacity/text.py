@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from jaxengine.capacity.advice import TYPICAL, Remedy, total_tokens_per_second
 from jaxengine.capacity.fit import Fit
 from jaxengine.capacity.report import Plan, Use, held
+from jaxengine.startup.memory import gib
 
-GIB, KIB = 1 << 30, 1 << 10
+KIB, MIB = 1 << 10, 1 << 20
 LIMITS = "speeds are the limits that memory and arithmetic set: at most so many tokens, the first no sooner"
 SPECULATION = "; speculation, by which a step may give several, is not counted"
 
@@ -41,13 +42,13 @@ def _memory(plan: Plan) -> Iterator[str]:
     if fit:
         yield _line("cache", fit.cache_bytes, _tokens_cached(fit))
         yield _line("left over", fit.unused)
-    share = f"of {_gib(machine.memory)}, by --cuda-memory-fraction" if machine.gpu else ""
+    share = f"of {gib(machine.memory)}, by --cuda-memory-fraction" if machine.gpu else ""
     yield _line("there is", machine.usable, share)
 
 
 def _tokens_cached(fit: Fit) -> str:
     if fit.setup.spec.state_space:
-        return f"states of {fit.pages:,} requests, {_mib(fit.demand.page)} each"
+        return f"states of {fit.pages:,} requests, {fit.demand.page / MIB:,.1f} MiB each"
     tokens, page = fit.limits.tokens_of(fit.pages), fit.demand.page * len(fit.limits.windows)
     return f"{tokens:,} tokens in {fit.setup.cache_dtype}, {page / fit.limits.page_size / KIB:,.1f} KiB each"
 
@@ -130,15 +131,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _line(name: str, size: int, note: str = "") -> str:
-    return f"  {name:<21}{_gib(size):>12}  {note}".rstrip()
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:,.2f} GiB"
-
-
-def _mib(size: float) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
+    return f"  {name:<21}{gib(size):>12}  {note}".rstrip()
 
 
 def _rate(rate: float | None) -> str:

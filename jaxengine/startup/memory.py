@@ -6,6 +6,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 
@@ -61,7 +62,12 @@ def temporary_bytes(compiler: Compiler) -> int:
     )
     with deep_stacks(), ThreadPoolExecutor() as pool:
         analyses = list(pool.map(lambda lower: compiler.compile(lower()).memory_analysis(), largest))
-    return max(a.temp_size_in_bytes + a.output_size_in_bytes - a.alias_size_in_bytes for a in analyses)
+    return max(map(besides_arguments, analyses))
+
+
+def besides_arguments(memory: Any) -> int:
+    """Bytes that a program needs besides its arguments, by XLA's analysis of its memory."""
+    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
 
 
 def sampler_bytes(limits: Limits, spec: ModelSpec) -> int:
@@ -102,9 +108,9 @@ def fitting_pages(limits: Limits, spec: ModelSpec, dtype: str, place: Place, dem
     budget = CPU_POOL_BYTES if place.device.on_host else place.memory_bytes - demand.fixed - RESERVED_BYTES
     pages = budget // demand.page - 1
     if budget < 0:
-        raise DoesNotFit(f"weights and a step's temporaries take {_gib(-budget)} more than there is")
+        raise DoesNotFit(f"weights and a step's temporaries take {gib(-budget)} more than there is")
     if pages < 1:
-        raise DoesNotFit(f"weights and a step's temporaries leave {_gib(budget)} for the cache, less than a page")
+        raise DoesNotFit(f"weights and a step's temporaries leave {gib(budget)} for the cache, less than a page")
     return _addressable(spec, limits.page_size, dtype, place.mesh.size, pages)
 
 
@@ -176,5 +182,5 @@ def _addressable(spec: ModelSpec, page_size: int, dtype: str, devices: int, page
     return most
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+def gib(size: int) -> str:
+    return f"{size / 2**30:,.2f} GiB"

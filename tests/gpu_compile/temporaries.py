@@ -5,14 +5,15 @@ writes both as JSON, in bytes.
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxengine.architecture.model import Experts, LayerKind, ModelSpec
+from jaxengine.architecture.model import ModelSpec
 from jaxengine.capacity.temporaries import estimated_temporaries, of_prompts, of_sampling
 from jaxengine.executor.compiler import Compiler
+from jaxengine.startup.memory import besides_arguments
 from tests.gpu_compile.h200 import once
 from tests.gpu_compile.programs import OPTIONS, compiler, cut
 from tests.shapes import (
@@ -23,10 +24,9 @@ from tests.shapes import (
     GPT_OSS_20B,
     LLAMA_8B,
     LLAMA_70B,
+    MIXTRAL,
     PHI3_MINI,
 )
-
-MIXTRAL = replace(LLAMA_8B, experts=Experts(8, 2, 14336), kinds=(LayerKind(experts=True),))
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ CASES = {
 
 
 def needed(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
-    memory = lowered.compile(compiler_options=options).memory_analysis()
-    return {"bytes": memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes}
+    return {"bytes": besides_arguments(lowered.compile(compiler_options=options).memory_analysis())}
 
 
 def facts(case: Case) -> dict[str, Any]:

@@ -1,10 +1,7 @@
 """The roofline against figures worked out by hand for Llama-3.1-8B in bf16."""
 
-from dataclasses import replace
-
 import pytest
 
-from jaxengine.architecture.model import Experts, LayerKind
 from jaxengine.capacity.roofline import (
     kv_bytes_per_token,
     state_bytes,
@@ -14,7 +11,7 @@ from jaxengine.capacity.roofline import (
     weights_used,
 )
 from jaxengine.weights.quantization import chosen_formats
-from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B
+from tests.shapes import FALCON_MAMBA_7B, FLAN_T5_XXL, GEMMA2_9B, LLAMA_8B, MIXTRAL
 
 
 def test_weights_read_in_a_step_leave_out_the_embedding_table() -> None:
@@ -64,9 +61,6 @@ def test_8_bit_weights_leave_the_head_and_norms_in_16(quantize: str) -> None:
     assert weight_bytes(LLAMA_8B, 2, formats) == pytest.approx(6.98e9 + 4 * 1.38e6 + 1.05e9, rel=0.001)
     cost = step_cost(LLAMA_8B, rows=1, new=1, context=0, formats=formats)
     assert cost.bytes == pytest.approx(weight_bytes(LLAMA_8B, 2, formats), rel=1e-4)
-
-
-MIXTRAL = replace(LLAMA_8B, experts=Experts(8, 2, 14336), kinds=(LayerKind(experts=True),))
 
 
 def test_a_token_is_multiplied_by_the_experts_that_it_is_sent_to() -> None:
