@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from jaxengine.options import values
@@ -45,20 +45,19 @@ def parse_as(table: type[Table], parser: Parser, argv: Sequence[str]) -> Table:
 
 def arguments(options: ServeOptions) -> list[str]:
     """The command line that `parse` makes `options` of."""
-    given = ((row, getattr(options, row.name)) for row in dataclasses.fields(options))
-    return [
-        _argument(row, each)
-        for row, value in given
-        for each in (value if isinstance(value, tuple) else [value])
-        if each is not None and not _is_unset_flag(row, each)
-    ]
+    every = ((row, getattr(options, row.name)) for row in dataclasses.fields(options))
+    return _arguments((row, value) for row, value in every if value is not None and not _is_unset_flag(row, value))
 
 
 def given(options: "DataclassInstance", names: Sequence[str]) -> list[str]:
     """As a command line, those of the options `names` that are not left at their defaults."""
     rows = (row for row in dataclasses.fields(options) if row.name in names)
-    changed = ((row, value) for row in rows if (value := getattr(options, row.name)) != row.default)
-    return [_argument(row, each) for row, value in changed for each in (value if isinstance(value, tuple) else [value])]
+    return _arguments((row, value) for row in rows if (value := getattr(options, row.name)) != row.default)
+
+
+def _arguments(values: "Iterable[tuple[dataclasses.Field[Any], Any]]") -> list[str]:
+    """One word for each value; a tuple has several."""
+    return [_argument(row, each) for row, value in values for each in (value if isinstance(value, tuple) else [value])]
 
 
 def add_argument(parser: "argparse._ActionsContainer", row: "dataclasses.Field[Any]") -> None:
