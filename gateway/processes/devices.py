@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gateway.config.options import Options
-from gateway.processes.engine_process import VISIBLE_DEVICES, EnginePlace
+from gateway.processes.engine_process import EnginePlace
 from gateway.processes.runtime_directory import socket_of
+from jaxengine.options.visible_devices import VARIABLE, visible_devices
 
 DEVICE_FILES = Path("/dev")
 
@@ -44,9 +45,8 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     """The names by which CUDA knows the GPUs that an engine would find; none where it would run on the CPU."""
     if environ.get("JAX_PLATFORMS", "").partition(",")[0] == "cpu":
         return []
-    if (named := environ.get(VISIBLE_DEVICES)) is not None:
-        names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in named.split(",")))  # as CUDA
-        return list(dict.fromkeys(filter(None, names)))
+    if (named := environ.get(VARIABLE)) is not None:
+        return list(dict.fromkeys(visible_devices(named)))
     files = [path for path in DEVICE_FILES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
     return [str(number) for number in range(len(files))]  # a container may have nvidia5 alone: to CUDA that is 0
 

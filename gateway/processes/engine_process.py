@@ -17,6 +17,7 @@ from gateway.config.options import Options
 from jaxengine.options.command_line import arguments
 from jaxengine.options.speculation import Speculation
 from jaxengine.options.table import CheckpointOptions, ComputeOptions, ServeOptions
+from jaxengine.options.visible_devices import VARIABLE as VISIBLE_DEVICES
 from jaxengine.rpc import transport
 from jaxengine.rpc.limits import WHOLE_VOCABULARY
 
@@ -31,7 +32,6 @@ NAMES = {
 # HF_HUB_… configures downloads, PIP_ and UV_ where the default model is fetched from, OTEL_ how spans are sent (a
 # collector's headers, say), the others the device.
 PREFIXES = ("LC_", "XDG_", "HF_HUB_", "PIP_", "UV_", "OTEL_", "JAX_", "XLA_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_")
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEFAULT = "default"  # the model that is served when none is named
 
 

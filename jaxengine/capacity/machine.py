@@ -1,6 +1,5 @@
 """What a plan is made for: GPUs that are alike, here or elsewhere, or a host's processors and memory."""
 
-import itertools
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from jaxengine.capacity.gpus import GPUS, Gpu, find
 from jaxengine.device import CPU
+from jaxengine.options.visible_devices import VARIABLE, visible_devices
 from jaxengine.sharding import imaginary_mesh
 from jaxengine.startup.memory import RESERVED_BYTES
 from jaxengine.startup.place import Place
@@ -102,18 +102,15 @@ def here() -> tuple[Gpu | None, int]:
 
 def _visible(uuids: Sequence[str]) -> list[str]:
     """Those of the driver's GPUs that CUDA_VISIBLE_DEVICES names: by number, or by the beginning of a UUID."""
-    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
-        return [*uuids]
-    names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in asked.split(",")))  # as CUDA
-    return [_uuid(name, uuids) for name in filter(None, names)]
+    asked = os.environ.get(VARIABLE)
+    return [*uuids] if asked is None else [_uuid(name, uuids) for name in visible_devices(asked)]
 
 
 def _uuid(name: str, uuids: Sequence[str]) -> str:
     number = int(name) if name.isdecimal() else len(uuids)
     found = uuids[number : number + 1] or [uuid for uuid in uuids if uuid.startswith(name)]
     if len(found) != 1:
-        raise ValueError(f"CUDA_VISIBLE_DEVICES names {name!r}, which is none of this machine's GPUs: name their kind")
+        raise ValueError(f"{VARIABLE} names {name!r}, which is none of this machine's GPUs: name their kind")
     return found[0]
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from gateway.config.command_line import FOREIGN, parse
 from gateway.config.options import MISSING, rows
-from gateway.processes.engine_process import VISIBLE_DEVICES
 from jaxengine.options.option import flag
 from jaxengine.options.plan import PlanOptions
+from jaxengine.options.visible_devices import VARIABLE as VISIBLE_DEVICES
 from tests.processes import ROOT
 
 ROWS = {row.name: row for row in rows()}
