@@ -4,6 +4,7 @@ That takes NVIDIA's compiler, which comes with the plugin that a GPU would need,
 """
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -42,11 +43,15 @@ def compiled(setup: Setup, limits: Limits) -> int:
 
 def _on(gpu: Gpu, setup: Setup) -> Setup:
     """`setup` on devices that XLA knows from their description."""
-    devices = topologies.get_topology_desc(
-        platform="cuda", target_config=described(gpu), topology=f"1x1x{setup.mesh.size}"
-    ).devices
-    jax.config.update("jax_default_device", devices[0])  # since JAX 0.12 what Pallas compiles for
-    return replace(setup, place=replace(setup.place, mesh=make_mesh(setup.mesh.size, devices)))
+    mesh = make_mesh(setup.mesh.size, described_devices(described(gpu), setup.mesh.size))
+    return replace(setup, place=replace(setup.place, mesh=mesh))
+
+
+def described_devices(target: str, count: int) -> Sequence[jax.Device]:
+    """`count` GPUs of one host, which exist only for the compiler; `target` is XLA's description of one."""
+    topology = topologies.get_topology_desc(platform="cuda", target_config=target, topology=f"1x1x{count}")
+    jax.config.update("jax_default_device", topology.devices[0])  # since JAX 0.12 what Pallas compiles for
+    return topology.devices  # type: ignore[no-any-return]
 
 
 def described(gpu: Gpu) -> str:

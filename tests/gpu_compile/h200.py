@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import topologies
 
+from jaxengine.capacity.compiler import described_devices
 from tests.gpu_compile import hlo, thunks, toolchain
 from tests.shared_cache import digest, found
 
@@ -24,9 +24,7 @@ MIB = 1 << 20
 
 def devices(count: int) -> Sequence[jax.Device]:
     """`count` H200s of one host."""
-    made = topologies.get_topology_desc(platform="cuda", target_config=TARGET, topology=f"1x1x{count}").devices
-    jax.config.update("jax_default_device", made[0])  # since 0.12 what Pallas compiles for
-    return made  # type: ignore[no-any-return]
+    return described_devices(TARGET, count)
 
 
 @dataclass(frozen=True)
