@@ -7,6 +7,7 @@ it starts is decided here by the same code, for devices that need not be there.
 import dataclasses
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -51,8 +52,16 @@ def main(argv: Sequence[str]) -> int:
         return _fail(error, USAGE)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
-    print(json.dumps(facts(made), indent=2) if options.json else text(made))
+    _say(json.dumps(facts(made), indent=2) if options.json else text(made))
     return 0 if made.fit else DOES_NOT_FIT
+
+
+def _say(words: str) -> None:
+    """Print `words`, also to a reader that has had enough, as `head`."""
+    try:
+        print(words, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
 
 
 def _fail(error: object, code: int) -> int:

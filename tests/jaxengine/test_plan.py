@@ -302,6 +302,15 @@ def test_the_command_tells_by_its_exit_code_whether_a_model_fits(tmp_path: Path)
     assert "what would make it fit" in done.stdout
 
 
+def test_a_reader_may_have_had_enough(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "convert.cli", "plan", write(tmp_path, LLAMA_8B), "--devices", "h200"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert (process.wait(120), process.stderr.read()) == (0, "")
+    process.stderr.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
